@@ -1,0 +1,86 @@
+"""The error tree: what a caller may conclude from each.
+
+    OutboxError
+    |-- Refused              nothing was written
+    |   |-- Throttled        nothing was written; try again after `retry_after_s`
+    |   |-- LeaseLost        nothing was written; somebody else holds the lease now
+    |   |-- LockLost         nothing was settled; the message will be, or was, delivered again
+    |   `-- TooLarge         nothing was written; the limit is named
+    |-- OutcomeUnknown       it may have been written: read before acting
+    |-- PoisonMessage        this message can never be handled as it stands
+    |-- UnknownDestination   a name that the application never declared
+    |-- NotRegistrable       a handler, message or state that cannot be registered as written
+    |-- CorruptRecord        durable bytes are damaged where they must not be
+    |-- AlreadyOpen          another process holds the folder
+    |-- FormatTooNew         written by a newer version of the code
+    `-- EngineStopped        the engine stopped for good; nothing more is acknowledged
+
+A lost condition is the value `outbox.ports.Lost`, not an error.  Every message holds the id and the next step.
+"""
+
+from __future__ import annotations
+
+
+class OutboxError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class Refused(OutboxError):
+    """Nothing was written; undoing what depends on it is safe."""
+
+
+class Throttled(Refused):
+    """Nothing was written; the resource asks for a pause of `retry_after_s` seconds."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class LeaseLost(Refused):
+    """Nothing was written; the lease belongs to somebody else."""
+
+
+class LockLost(Refused):
+    """Nothing was settled; the lock on the message or session ran out or was voided by a restart."""
+
+
+class TooLarge(Refused):
+    """Nothing was written; a stated limit was exceeded."""
+
+
+class OutcomeUnknown(OutboxError):
+    """The operation may have taken effect; read before acting on it."""
+
+
+class PoisonMessage(OutboxError):
+    """The message can never be handled as it stands; `reason` is the dead-letter code."""
+
+    def __init__(self, reason: str, description: str) -> None:
+        super().__init__(f"{reason}: {description}")
+        self.reason = reason
+        self.description = description
+
+
+class UnknownDestination(OutboxError):
+    """A message was sent to a name that the application never declared."""
+
+
+class NotRegistrable(OutboxError, TypeError):
+    """A handler, message type or state type cannot be registered as it is written."""
+
+
+class CorruptRecord(OutboxError):
+    """Durable bytes are damaged at a place where damage cannot be unsynced tail."""
+
+
+class AlreadyOpen(OutboxError):
+    """Another process holds the folder."""
+
+
+class FormatTooNew(OutboxError):
+    """The bytes were written by a newer version of the code than this one."""
+
+
+class EngineStopped(OutboxError):
+    """The engine stopped after a failed write or was closed; nothing more is acknowledged."""

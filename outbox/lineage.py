@@ -1,0 +1,71 @@
+"""Identities that do not depend on who computes them, when, or how often.
+
+An inbox key names one handling of one message: (app, handler, state type, key, identity).  An output's identity
+follows from the inbox key of the message that caused it and the position at which it was captured, so that every
+attempt, on every machine, gives the same output the same id.  Fields are length-prefixed and carry their type, or
+`("a-b", "c")` would equal `("a", "b-c")` and the key `1` the key `"1"`.
+
+Source: lineage ids of the heterogeneous-concurrent-exactly-once design and of Clonos' approach 1, with the
+collisions of plain addition and XOR removed by hashing the whole tuple.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from uuid import UUID
+
+Key = str | int | UUID
+
+_TAGS: dict[type, bytes] = {str: b"s", int: b"i", UUID: b"u"}
+
+
+def field(value: Key | None) -> bytes:
+    """Encode one field as tag, length and text; `None` has a tag of its own."""
+    if value is None:
+        return b"n0:"
+    data = str(value).encode()
+    return b"%b%d:%b" % (_TAGS[type(value)], len(data), data)
+
+
+def inbox_prefix(app: str, handler: str, state_type: str) -> bytes:
+    """The part of an inbox key that is the same for every message of one handler."""
+    return b"inbox1" + field(app) + field(handler) + field(state_type)
+
+
+def inbox_key(prefix: bytes, key: Key | None, identity: str) -> bytes:
+    """SHA-256 over the prefix, the key and the message's identity; 32 bytes."""
+    return sha256(prefix + field(key) + field(identity)).digest()
+
+
+def output_id(inbox: bytes, position: int) -> str:
+    """The identity of the output captured at `position` (from 0); 64 hexadecimal digits."""
+    return sha256(b"out1%b%d" % (inbox, position)).hexdigest()
+
+
+def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
+    """32 bytes fixed by the inbox key, for `ctx.random()` and `ctx.uuid()`."""
+    return sha256(b"%b|%b|%d" % (purpose.encode(), inbox, position)).digest()
+
+
+def fingerprint(body: bytes, wire_type: str) -> bytes:
+    """A digest of what was sent under an identity; the same identity with another payload is refused.  16 bytes."""
+    return sha256(b"%d:%b%b" % (len(wire_type), wire_type.encode(), body)).digest()[:16]
+
+
+def state_id(state_type: str, key: Key) -> str:
+    """The id of a state document: type and encoded key, safe in a Cosmos id and unambiguous.
+
+    Keys may hold any character and be long: what a store could not take is escaped, and what would be longer than
+    200 characters is replaced by its digest.
+    """
+    text = str(key)
+    if not text.isalnum() or not text.isascii():
+        text = _escape(text)
+    tag = "" if type(key) is str else "i." if type(key) is int else "u."
+    return f"{state_type}:{tag}{text}" if len(text) <= 200 else f"{state_type}:h.{tag}{sha256(text.encode()).hexdigest()}"
+
+
+def _escape(text: str) -> str:
+    keep: Callable[[str], bool] = lambda c: c.isascii() and (c.isalnum() or c in "-_@")  # noqa: E731
+    return "".join(c if keep(c) else "".join(f"~{byte:02x}" for byte in c.encode()) for c in text)

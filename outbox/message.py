@@ -1,0 +1,66 @@
+"""The message as every part of the system sees it, free of any wire format.
+
+A `Message` is what a bus carries: the body's bytes and the few properties that the protocols need.  Adapters
+translate it to and from their wire; nothing here does.  The property names are the public wire contract.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import msgspec
+
+MessageId = NewType("MessageId", str)
+"""The identity of a logical message: the same on every copy, retry and re-send."""
+
+PROPERTY_ID = "outbox-id"
+PROPERTY_TYPE = "outbox-type"
+PROPERTY_CREATED = "outbox-created"
+PROPERTY_HOPS = "outbox-hops"
+PROPERTY_ATTEMPT = "outbox-attempt"
+PROPERTY_CLAIM = "outbox-claim"
+PROPERTY_CORRELATION = "correlation-id"
+PROPERTY_CAUSATION = "causation-id"
+PROPERTY_TRACEPARENT = "traceparent"
+
+Scalar = str | int | float | bool | bytes | None
+"""What a user's own property may hold on every wire that is supported."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """One message, immutable.
+
+    `outbox_id` is the identity (empty: the sender gave none, `message_id` counts instead), `message_id` the
+    broker's id (empty: the same as the identity), `created_ms` milliseconds since 1970 (0: none given),
+    `attempt` counts resubmissions after a refusal, `claim` names the blob that holds the real body (claim check).
+    `properties` are the sender's own application properties.  `wire` and `wire_body` keep what an AMQP client sent
+    byte for byte: the sections before the body, and the body's own sections when it is not plain data.
+    """
+
+    body: bytes
+    outbox_id: str = ""
+    message_id: str = ""
+    type: str = ""
+    created_ms: int = 0
+    correlation_id: str = ""
+    causation_id: str = ""
+    traceparent: str = ""
+    hops: int = 0
+    attempt: int = 0
+    session_id: str = ""
+    reply_to: str = ""
+    claim: str = ""
+    time_to_live_ms: int = 0
+    properties: dict[str, Scalar] | None = None
+    wire: bytes = b""
+    wire_body: bytes = b""
+
+    @property
+    def identity(self) -> str:
+        """The identity to deduplicate by: the message's own, else the broker's id, else empty."""
+        return self.outbox_id or self.message_id
+
+    @property
+    def broker_id(self) -> str:
+        """The id that a broker's duplicate detection compares."""
+        return self.message_id or self.outbox_id
