@@ -79,15 +79,14 @@ def install(wanted: str) -> None:
     """Make the environment, with uv first and with pip when uv cannot reach what pip can."""
     say(f"Python {sys.version.split()[0]}, into .venv; log in {LOG.relative_to(ROOT)}")
     STAMP.unlink(missing_ok=True)
-    uv = find_uv()
-    make_venv(uv)
-    uv = uv or fetched_uv()
+    os.environ["XDG_CACHE_HOME"] = str(usable_cache())  # uv and pip keep theirs below it too
     try:
+        uv = find_uv()
+        make_venv(uv)
+        uv = uv or fetched_uv()
         fill(uv)
     except SetupFailed as failure:
-        if not uv:
-            raise
-        say(f"uv could not ({failure}); trying pip, which knows this machine's pip.conf")
+        say(f"{failure}; once more with pip alone, which knows this machine's pip.conf")
         make_venv("")
         fill("")
     STAMP.write_text(wanted)
@@ -147,6 +146,18 @@ def installer(uv: str) -> list[str]:
     return [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
 
 
+def usable_cache() -> Path:
+    """The user's cache folder, or one in `build` where that cannot be written."""
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        usual.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=usual).close()
+    except OSError as failure:
+        say(f"cannot write {usual} ({failure.strerror}); build/cache serves instead")
+        return ROOT / "build" / "cache"
+    return usual
+
+
 def requirements() -> list[str]:
     """Everything that pyproject.toml names, but for the fallback Java."""
     import tomllib  # not before 3.11, and this file must start on older ones
@@ -161,7 +172,7 @@ def requirements() -> list[str]:
 def pyspark_wheels(uv: str) -> Path | None:
     """The folder with PySpark's wheel, built now if need be; None where it cannot be kept."""
     wanted = next(line for line in requirements() if line.startswith("pyspark"))
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outbox" / "wheels"
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "outbox" / "wheels"
     if any(cache.glob("pyspark-3.5.*.whl")):
         return cache
     pip = [uv, "tool", "run", "--python", str(PYTHON), "pip"] if uv else [str(PYTHON), "-m", "pip"]
