@@ -1,0 +1,219 @@
+"""The disk as the log sees it: eight verbs on one flat folder, and the two folders that there are.
+
+`FolderDisk` is a real one; `MemoryDisk` (its own module) is one that can crash.  Files are only ever created, appended
+to and replaced whole, so nothing here seeks or truncates.  Nothing is retried: what a failed sync left behind is not
+known, and it is the log's part to stop.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from outbox.engine.memory_disk import Crash, MemoryDisk, SimulatedCrash
+from outbox.errors import AlreadyOpen
+
+__all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCrash", "replace_file"]
+
+LOCK_NAME = "lock"
+TEMPORARY = ".tmp"
+_WRITE_SIZE_MAX_BYTES = 1 << 30
+
+
+class DiskFile(Protocol):
+    """An open file that only grows."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes written so far."""
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`; a file that took a part of it raises OSError."""
+
+    def sync(self) -> None:
+        """Make every byte written so far survive a power loss; OSError if the file lost its name to another."""
+
+    def close(self) -> None:
+        """Release the file; syncs nothing."""
+
+
+class Disk(Protocol):
+    """One flat folder with one writer."""
+
+    @property
+    def where(self) -> str:
+        """The folder, for messages."""
+
+    def names(self) -> list[str]:
+        """Return the names in the folder, sorted."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes."""
+
+    def create(self, name: str) -> DiskFile:
+        """Create an empty file; FileExistsError if the name is taken."""
+
+    def rename(self, name: str, target: str) -> None:
+        """Give a file another name, in place of whatever had it."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+
+    def sync_dir(self) -> None:
+        """Make every change of names so far survive a power loss."""
+
+    def lock(self) -> None:
+        """Become the only writer, or raise AlreadyOpen; ends with the process at the latest."""
+
+    def unlock(self) -> None:
+        """Let another writer in."""
+
+
+def replace_file(disk: Disk, name: str, data: bytes, check: Callable[[bytes], None] | None = None) -> DiskFile:
+    """Put `data` under `name` so that a crash leaves the old file or the whole new one; return it open.
+
+    Temporary file, write, sync, `check` what reads back, rename, sync the folder.
+    """
+    temporary = name + TEMPORARY
+    if temporary in disk.names():
+        disk.remove(temporary)
+    file = disk.create(temporary)
+    try:
+        file.write(data)
+        file.sync()
+        if check is not None:
+            check(disk.read(temporary))
+        disk.rename(temporary, name)
+        disk.sync_dir()
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+class _FolderFile:
+    """An append-only file of a folder."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`, in as many calls as the system needs."""
+        written = 0
+        while written < len(data):
+            piece = data if not written else memoryview(data)[written : written + _WRITE_SIZE_MAX_BYTES]
+            count = os.write(self._descriptor, piece)
+            if count <= 0:
+                raise OSError(errno.EIO, "write took nothing")
+            written += count
+            self._size_bytes += count
+
+    def sync(self) -> None:
+        """Flush data and size; a file whose name was taken over in the meantime is nobody's log any more."""
+        _sync_data(self._descriptor)
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise OSError(errno.ESTALE, "the file was replaced or removed by another process")
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FolderDisk:
+    """A folder of the file system, made on first use with mode 0700; its files have mode 0600."""
+
+    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
+        self._path = Path(path)
+        self._lock = -1
+        if create:
+            _make_folder(self._path)
+
+    @property
+    def where(self) -> str:
+        return str(self._path)
+
+    def names(self) -> list[str]:
+        return sorted(entry.name for entry in os.scandir(self._path) if entry.is_file(follow_symlinks=False))
+
+    def read(self, name: str) -> bytes:
+        return (self._path / name).read_bytes()
+
+    def create(self, name: str) -> DiskFile:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        return _FolderFile(os.open(self._path / name, flags, 0o600))
+
+    def rename(self, name: str, target: str) -> None:
+        (self._path / name).replace(self._path / target)
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink()
+
+    def sync_dir(self) -> None:
+        _sync_folder(self._path)
+
+    def lock(self) -> None:
+        """Take the folder by flock, which the kernel gives back however the process ends.
+
+        Raises:
+            AlreadyOpen: another process, or another engine of this one, holds it.
+        """
+        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._path / LOCK_NAME, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_ino != (self._path / LOCK_NAME).stat().st_ino:
+                raise BlockingIOError(errno.EWOULDBLOCK, "the lock file was replaced meanwhile")
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise AlreadyOpen(
+                f"{self._path}: held by another process; stop it, or ask it over its control endpoint "
+                "(the commands with --data do)"
+            ) from error
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._lock = descriptor
+
+    def unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _sync_data(descriptor: int) -> None:
+    """Flush a file's data and size through the drive's own cache; macOS has a verb of its own for that."""
+    full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None:
+        fcntl.fcntl(descriptor, full_sync)
+    else:
+        os.fdatasync(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(path: Path) -> None:
+    """Create the folder and its missing parents so that their names survive a power loss."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+_folder_conforms: type[Disk] = FolderDisk
+_memory_conforms: type[Disk] = MemoryDisk

@@ -1,0 +1,205 @@
+"""How one record becomes bytes, and how bytes are searched for records; no I/O.
+
+A record on disk is ``FE FD | stuffed(body) | FE FD`` and the delimiter behind a record is the leading one of the
+next.  The body is little-endian::
+
+    ordinal u64 | durable u64 | epoch u32 | crc32 u32 | type u8 | payload
+
+The checksum covers every other field and starts from a seed drawn from the log's random id, so that stale blocks of
+another log never pass.  A segment's first record carries that id and is therefore checked with `HEADER_SEED`.
+
+Theory of operation (consistent-overhead word stuffing, radix 253).  The body is cut into blocks, each led by its
+length: one byte (0..252) for the first, two bytes, low digit first in base 253 (0..64,008), for later ones.  A block
+shorter than its maximum stands for itself *and a delimiter behind it*; a full block stands for itself alone; the last
+block is always short and its delimiter is virtual.  Length bytes never exceed FC, so they can neither be nor complete
+a delimiter: ``FE FD`` inside a segment is a record boundary and nothing else, and a reader finds its place again
+behind any damage.  Because the last block must be short, a record cut at a block boundary does not decode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct as Layout
+from zlib import crc32
+
+import msgspec
+
+from outbox.errors import TooLarge
+
+DELIMITER = b"\xfe\xfd"
+HEADER_SEED = 0
+RADIX = 253
+FIRST_BLOCK_MAX = RADIX - 1
+LATER_BLOCK_MAX = RADIX * RADIX - 1
+
+_FRONT = Layout("<QQI")
+_BODY = Layout("<QQIIB")
+_CRC = Layout("<I")
+_BODY_SIZE = _BODY.size
+_TYPE_OFFSET = _BODY_SIZE - 1
+_BYTE = tuple(bytes((value,)) for value in range(256))
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One valid record; `offset` and `end` delimit its stuffed bytes in the segment, without delimiters."""
+
+    ordinal: int
+    durable: int
+    epoch: int
+    type: int
+    payload: bytes
+    offset: int = 0
+    end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A span of a segment, in bytes from its start, that is no valid record."""
+
+    offset: int
+    end: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a segment's bytes hold, both lists in file order."""
+
+    records: list[Record]
+    damage: list[Damage]
+
+
+def seed_of(log_id: bytes) -> int:
+    """Return the checksum seed of the log with this random id."""
+    return crc32(log_id)
+
+
+def stuff(data: bytes) -> bytes:
+    """Return `data` as length-prefixed blocks that contain no delimiter."""
+    size = len(data)
+    if size < FIRST_BLOCK_MAX and DELIMITER not in data:
+        return _BYTE[size] + data
+    blocks: list[bytes] = []
+    position, block_max = 0, FIRST_BLOCK_MAX
+    while True:
+        end = data.find(DELIMITER, position, position + block_max + 1)
+        if end >= 0:
+            length, following = end - position, end + 2
+        elif size - position >= block_max:
+            length = block_max
+            following = position + length
+        else:
+            length, following = size - position, -1
+        if block_max == FIRST_BLOCK_MAX:
+            blocks.append(_BYTE[length])
+            block_max = LATER_BLOCK_MAX
+        else:
+            high, low = divmod(length, RADIX)
+            blocks.append(_BYTE[low] + _BYTE[high])
+        blocks.append(data[position : position + length])
+        if following < 0:
+            return b"".join(blocks)
+        position = following
+
+
+def unstuff(frame: bytes) -> bytes | None:
+    """Return the bytes that were stuffed into `frame`, or None if nothing was."""
+    size = len(frame)
+    if not size or frame[0] >= RADIX:
+        return None
+    length = frame[0]
+    if length == size - 1 and length < FIRST_BLOCK_MAX:
+        return frame[1:]
+    pieces: list[bytes] = []
+    position, block_max = 1, FIRST_BLOCK_MAX
+    while True:
+        end = position + length
+        if end > size:
+            return None
+        pieces.append(frame[position:end])
+        if end == size:
+            return b"".join(pieces) if length < block_max else None
+        if length < block_max:
+            pieces.append(DELIMITER)
+        if end + 2 > size or frame[end] >= RADIX or frame[end + 1] >= RADIX:
+            return None
+        length = frame[end] + RADIX * frame[end + 1]
+        position, block_max = end + 2, LATER_BLOCK_MAX
+
+
+def encode_record(ordinal: int, durable: int, epoch: int, kind: int, payload: bytes, seed: int) -> bytes:
+    """Return the stuffed record and the delimiter behind it."""
+    front = _FRONT.pack(ordinal, durable, epoch)
+    tail = _BYTE[kind] + payload
+    checksum = crc32(tail, crc32(front, seed))
+    return stuff(front + _CRC.pack(checksum) + tail) + DELIMITER
+
+
+def decode_record(frame: bytes, seed: int, offset: int = 0) -> Record | str:
+    """Return the record in one frame (the bytes between two delimiters), or why there is none."""
+    body = unstuff(frame)
+    if body is None:
+        return "broken stuffing" if frame else "empty frame"
+    if len(body) < _BODY_SIZE:
+        return "shorter than a record"
+    ordinal, durable, epoch, checksum, kind = _BODY.unpack_from(body)
+    if crc32(body[_TYPE_OFFSET:], crc32(body[: _FRONT.size], seed)) != checksum:
+        return "checksum differs"
+    if durable >= ordinal:
+        return "claims to be synced before it was written"
+    return Record(ordinal, durable, epoch, kind, body[_BODY_SIZE:], offset, offset + len(frame))
+
+
+def scan(data: bytes, seed: int, *, record_size_max_bytes: int, start: int = 0) -> Scan:
+    """Find every valid record in a segment's bytes from `start`, which must be the place of a delimiter.
+
+    One pass, linear in the size of `data`; a frame that could only hold a record above the limit is not decoded.
+    """
+    records: list[Record] = []
+    damage: list[Damage] = []
+    frame_size_max = stuffed_size_max(record_size_max_bytes)
+    view = data if start == 0 else data[start:]
+    frames = view.split(DELIMITER)
+    offset = start
+    if frames[0]:
+        _extend(damage, offset, offset + len(frames[0]), "no delimiter at the start")
+    offset += len(frames[0]) + 2
+    last = frames.pop() if len(frames) > 1 else b""
+    for index in range(1, len(frames)):
+        frame = frames[index]
+        size = len(frame)
+        found = decode_record(frame, seed, offset) if size <= frame_size_max else "larger than the limit"
+        if isinstance(found, Record):
+            records.append(found)
+        else:
+            _extend(damage, offset, offset + size, found)
+        offset += size + 2
+    if last:
+        _extend(damage, offset, offset + len(last), "no delimiter at the end")
+    return Scan(records, damage)
+
+
+def _extend(damage: list[Damage], offset: int, end: int, reason: str) -> None:
+    """Add a span, as one with the span before it where only a delimiter lies between."""
+    if damage and damage[-1].end + len(DELIMITER) == offset:
+        offset, reason = damage[-1].offset, damage.pop().reason
+    damage.append(Damage(offset, end, reason))
+
+
+def stuffed_size_max(payload_size_bytes: int) -> int:
+    """Return the most bytes that a record with a payload of this size takes, without delimiters."""
+    body = payload_size_bytes + _BODY_SIZE
+    return body + 1 + 2 * (body // LATER_BLOCK_MAX + 2)
+
+
+def check_payload(kind: int, size_bytes: int, size_max_bytes: int) -> None:
+    """Refuse what a record cannot hold.
+
+    Raises:
+        TooLarge: the payload is above the limit; nothing was written.
+    """
+    if size_bytes > size_max_bytes:
+        raise TooLarge(
+            f"record of type {kind}: {size_bytes} bytes, at most {size_max_bytes} fit into one log record; "
+            "commit fewer messages at once or move large bodies to the blob store"
+        )

@@ -1,0 +1,253 @@
+"""A disk in memory that knows what was synced, loses the rest on demand, and fails where it is told to.
+
+It stands in for a folder wherever a test or the simulator must crash: a file's bytes and the folder's names reach
+the "platter" separately, each only by its own sync.  `crash` returns the disk that a machine would find afterwards.
+
+What each `Crash` keeps (synced bytes and names always survive):
+
+    PROCESS     everything written; the operating system lives on
+    POWER       only what was synced
+    TORN        each unsynced tail cut at any byte, each unsynced change of a name drawn
+    ZEROED      sizes survive, unsynced bytes read as zeros from a drawn place on; names drawn
+    REORDERED   sizes survive, each page of unsynced bytes survives or reads as zeros by itself; names drawn
+
+A sync that fails leaves its bytes readable but marks them clean, as Linux does: no later sync of that file writes
+them.  Assumed, as by every log: bytes once synced survive a torn overwrite of their page.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from outbox.errors import AlreadyOpen
+
+PAGE_SIZE_BYTES = 4096
+
+
+class Crash(StrEnum):
+    """How the machine died."""
+
+    PROCESS = "process"
+    POWER = "power"
+    TORN = "torn"
+    ZEROED = "zeroed"
+    REORDERED = "reordered"
+
+
+class SimulatedCrash(BaseException):
+    """The process died at this disk call; no `except Exception` may swallow it."""
+
+
+@dataclass(slots=True)
+class _Inode:
+    """`content` is what readers see, `platter` what a power loss leaves; equally long up to the last sync."""
+
+    content: bytearray = field(default_factory=bytearray)
+    platter: bytearray = field(default_factory=bytearray)
+    links: int = 1
+
+    def sync(self) -> None:
+        self.platter += self.content[len(self.platter) :]
+
+    def lose_unsynced(self) -> None:
+        """Mark the unsynced bytes clean without writing them: the platter holds zeros there for good."""
+        self.platter += bytes(len(self.content) - len(self.platter))
+
+    def after(self, crash: Crash, chance: random.Random) -> bytearray:
+        """Return the bytes that survive."""
+        synced, size = len(self.platter), len(self.content)
+        if crash is Crash.PROCESS:
+            return bytearray(self.content)
+        if crash is Crash.POWER or synced == size:
+            return bytearray(self.platter)
+        cut = chance.randint(synced, size)
+        if crash is Crash.TORN:
+            return self.platter + self.content[synced:cut]
+        if crash is Crash.ZEROED:
+            return self.platter + self.content[synced:cut] + bytes(size - cut)
+        survived = bytearray(self.platter)
+        while len(survived) < size:
+            page_end = min(size, (len(survived) // PAGE_SIZE_BYTES + 1) * PAGE_SIZE_BYTES)
+            page = self.content[len(survived) : page_end]
+            survived += page if chance.random() < 0.5 else bytes(len(page))
+        return survived
+
+
+@dataclass(slots=True)
+class _Failure:
+    verb: str
+    countdown: int
+    error: int
+    written_bytes: int
+
+
+class MemoryFile:
+    """An append-only file of a `MemoryDisk`."""
+
+    def __init__(self, disk: MemoryDisk, inode: _Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes written so far."""
+        return len(self._inode.content)
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`."""
+        failure = self._disk.on_call("write")
+        if failure is not None:
+            self._inode.content += data[: failure.written_bytes]
+            raise OSError(failure.error, "injected")
+        self._inode.content += data
+
+    def sync(self) -> None:
+        """Make every byte written so far survive a power loss; refuse if another file took the name."""
+        failure = self._disk.on_call("sync")
+        if failure is not None:
+            self._inode.lose_unsynced()
+            raise OSError(failure.error, "injected")
+        self._inode.sync()
+        if not self._inode.links:
+            raise OSError(errno.ESTALE, "the file was replaced by another process")
+
+    def close(self) -> None:
+        """Nothing is held; present because real files need it."""
+
+
+class MemoryDisk:
+    """A folder in memory; see the module for what a crash keeps."""
+
+    def __init__(self, where: str = "memory", *, page_cache: dict[str, bytes] | None = None) -> None:
+        self.where = where
+        self.calls: list[str] = []
+        """The changing calls made so far, in order."""
+        self._names = {name: _Inode(bytearray(data), bytearray(data)) for name, data in (page_cache or {}).items()}
+        self._synced_names = dict(self._names)
+        self._unsynced: list[tuple[str, _Inode | None, str]] = []
+        self._failures: list[_Failure] = []
+        self._crash_before: int | None = None
+        self._locked = False
+
+    def names(self) -> list[str]:
+        """Return the names in the folder, sorted."""
+        return sorted(self._names)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes."""
+        return bytes(self._inode(name).content)
+
+    def create(self, name: str) -> MemoryFile:
+        """Create an empty file; the name must be free."""
+        self._fail_on("create")
+        if name in self._names:
+            raise FileExistsError(errno.EEXIST, "exists", name)
+        inode = self._names[name] = _Inode()
+        self._unsynced.append((name, inode, ""))
+        return MemoryFile(self, inode)
+
+    def rename(self, name: str, target: str) -> None:
+        """Give a file another name, in place of whatever had it."""
+        self._fail_on("rename")
+        inode = self._inode(name)
+        del self._names[name]
+        if (replaced := self._names.get(target)) is not None:
+            replaced.links -= 1
+        self._names[target] = inode
+        self._unsynced.append((target, inode, name))
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        self._fail_on("remove")
+        self._inode(name).links -= 1
+        del self._names[name]
+        self._unsynced.append((name, None, ""))
+
+    def sync_dir(self) -> None:
+        """Make every change of names so far survive a power loss."""
+        self._fail_on("sync_dir")
+        self._synced_names = dict(self._names)
+        self._unsynced.clear()
+
+    def lock(self) -> None:
+        """Become the only writer.
+
+        Raises:
+            AlreadyOpen: another writer holds the folder.
+        """
+        if self._locked:
+            raise AlreadyOpen(f"{self.where}: held by another engine; close it first, or ask it instead of opening")
+        self._locked = True
+
+    def unlock(self) -> None:
+        """Let another writer in."""
+        self._locked = False
+
+    def crash_before(self, call: int) -> None:
+        """Die before the changing call with this index (0: the next one), and at every later one."""
+        self._crash_before = len(self.calls) + call
+
+    def fail(self, verb: str, *, after: int = 0, error: int = errno.EIO, written_bytes: int = 0) -> None:
+        """Let one coming call of `verb` fail, the first after `after` good ones; a write leaves `written_bytes`."""
+        self._failures.append(_Failure(verb, after, error, written_bytes))
+
+    def crash(self, crash: Crash, chance: random.Random | None = None) -> MemoryDisk:
+        """Return the disk as it is found after this crash; this one is left as it stands."""
+        chance = chance or random.Random(0)
+        names = self._names if crash is Crash.PROCESS else self._names_after(crash, chance)
+        survivors = {name: bytes(inode.after(crash, chance)) for name, inode in sorted(names.items())}
+        after = MemoryDisk(self.where, page_cache=survivors)
+        if crash is Crash.PROCESS:
+            after._keep_unsynced(self)
+        return after
+
+    def on_call(self, verb: str) -> _Failure | None:
+        """Count a changing call; die or fail here if that was asked for."""
+        if self._crash_before is not None and len(self.calls) >= self._crash_before:
+            raise SimulatedCrash(f"before call {self._crash_before} ({verb})")
+        self.calls.append(verb)
+        for failure in self._failures:
+            if failure.verb == verb:
+                failure.countdown -= 1
+                if failure.countdown < 0:
+                    self._failures.remove(failure)
+                    return failure
+        return None
+
+    def _fail_on(self, verb: str) -> None:
+        if (failure := self.on_call(verb)) is not None:
+            raise OSError(failure.error, "injected")
+
+    def _inode(self, name: str) -> _Inode:
+        if (inode := self._names.get(name)) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
+        return inode
+
+    def _names_after(self, crash: Crash, chance: random.Random) -> dict[str, _Inode]:
+        names = dict(self._synced_names)
+        for target, inode, source in self._unsynced:
+            if crash is Crash.POWER or chance.random() < 0.5:
+                continue
+            if source:
+                names.pop(source, None)
+            if inode is None:
+                names.pop(target, None)
+            else:
+                names[target] = inode
+        return names
+
+    def _keep_unsynced(self, before: MemoryDisk) -> None:
+        """Take over what the operating system still owes the platter: its page cache outlives a process."""
+        twins = {id(inode): _Inode(inode.content[:], inode.platter[:], inode.links) for inode in before._every_inode()}
+        self._names = {name: twins[id(inode)] for name, inode in before._names.items()}
+        self._synced_names = {name: twins[id(inode)] for name, inode in before._synced_names.items()}
+        self._unsynced = [
+            (name, None if inode is None else twins[id(inode)], source) for name, inode, source in before._unsynced
+        ]
+
+    def _every_inode(self) -> list[_Inode]:
+        changed = [inode for _, inode, _ in self._unsynced if inode is not None]
+        return [*self._names.values(), *self._synced_names.values(), *changed]
