@@ -63,7 +63,9 @@ def state_id(state_type: str, key: Key) -> str:
     if not text.isalnum() or not text.isascii():
         text = _escape(text)
     tag = "" if type(key) is str else "i." if type(key) is int else "u."
-    return f"{state_type}:{tag}{text}" if len(text) <= 200 else f"{state_type}:h.{tag}{sha256(text.encode()).hexdigest()}"
+    return (
+        f"{state_type}:{tag}{text}" if len(text) <= 200 else f"{state_type}:h.{tag}{sha256(text.encode()).hexdigest()}"
+    )
 
 
 def _escape(text: str) -> str:

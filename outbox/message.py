@@ -23,7 +23,7 @@ PROPERTY_CORRELATION = "correlation-id"
 PROPERTY_CAUSATION = "causation-id"
 PROPERTY_TRACEPARENT = "traceparent"
 
-Scalar = str | int | float | bool | bytes | None
+Scalar = str | int | float | bool | None
 """What a user's own property may hold on every wire that is supported."""
 
 

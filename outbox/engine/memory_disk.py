@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from outbox.errors import AlreadyOpen
-
-PAGE_SIZE_BYTES = 4096
 
 
 class Crash(StrEnum):
@@ -56,7 +55,7 @@ class _Inode:
         """Mark the unsynced bytes clean without writing them: the platter holds zeros there for good."""
         self.platter += bytes(len(self.content) - len(self.platter))
 
-    def after(self, crash: Crash, chance: random.Random) -> bytearray:
+    def after(self, crash: Crash, chance: random.Random, page_size_bytes: int) -> bytearray:
         """Return the bytes that survive."""
         synced, size = len(self.platter), len(self.content)
         if crash is Crash.PROCESS:
@@ -70,7 +69,7 @@ class _Inode:
             return self.platter + self.content[synced:cut] + bytes(size - cut)
         survived = bytearray(self.platter)
         while len(survived) < size:
-            page_end = min(size, (len(survived) // PAGE_SIZE_BYTES + 1) * PAGE_SIZE_BYTES)
+            page_end = min(size, (len(survived) // page_size_bytes + 1) * page_size_bytes)
             page = self.content[len(survived) : page_end]
             survived += page if chance.random() < 0.5 else bytes(len(page))
         return survived
@@ -121,11 +120,14 @@ class MemoryFile:
 class MemoryDisk:
     """A folder in memory; see the module for what a crash keeps."""
 
-    def __init__(self, where: str = "memory", *, page_cache: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self, where: str = "memory", *, files: Mapping[str, bytes] | None = None, page_size_bytes: int = 4096
+    ) -> None:
         self.where = where
+        self.page_size_bytes = page_size_bytes
         self.calls: list[str] = []
         """The changing calls made so far, in order."""
-        self._names = {name: _Inode(bytearray(data), bytearray(data)) for name, data in (page_cache or {}).items()}
+        self._names = {name: _Inode(bytearray(data), bytearray(data)) for name, data in (files or {}).items()}
         self._synced_names = dict(self._names)
         self._unsynced: list[tuple[str, _Inode | None, str]] = []
         self._failures: list[_Failure] = []
@@ -198,8 +200,10 @@ class MemoryDisk:
         """Return the disk as it is found after this crash; this one is left as it stands."""
         chance = chance or random.Random(0)
         names = self._names if crash is Crash.PROCESS else self._names_after(crash, chance)
-        survivors = {name: bytes(inode.after(crash, chance)) for name, inode in sorted(names.items())}
-        after = MemoryDisk(self.where, page_cache=survivors)
+        survivors = {
+            name: bytes(inode.after(crash, chance, self.page_size_bytes)) for name, inode in sorted(names.items())
+        }
+        after = MemoryDisk(self.where, files=survivors, page_size_bytes=self.page_size_bytes)
         if crash is Crash.PROCESS:
             after._keep_unsynced(self)
         return after

@@ -1,0 +1,1 @@
+"""Message handlers that act exactly once."""

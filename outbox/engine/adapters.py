@@ -1,0 +1,303 @@
+"""The engine behind the runtime's ports.
+
+`EngineJournal` is engine scope: queues, states and markers commit as one record.  `EngineStore` and `EngineBus` offer
+the narrower ports on the same engine, documents apart from queues.  Whatever they hand out has passed the gate,
+except what the journal hands to handlers: their effects can only leave through a later record of the same log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from outbox.engine import records
+from outbox.engine.engine import Engine
+from outbox.engine.entities import Settlement
+from outbox.engine.items import LOCKED, Task, pack_token
+from outbox.engine.queues import Queue
+from outbox.engine.state import STATES
+from outbox.errors import LockLost, TooLarge
+from outbox.ports import (
+    Commit,
+    Conflict,
+    Create,
+    Delete,
+    Delivery,
+    Document,
+    DocumentKey,
+    Journal,
+    Lost,
+    Marker,
+    MessageBus,
+    Output,
+    Refusal,
+    Replace,
+    Settle,
+    StateDocument,
+    StateStore,
+    StoreCapabilities,
+    Won,
+    Write,
+)
+
+ITEM_BYTES_MAX = 2 << 20
+BATCH_COUNT_MAX = 100
+
+
+def as_delivery(task: Task, token: bytes) -> Delivery:
+    """What the runtime sees of a claimed task."""
+    return Delivery(
+        task.path,
+        task.sequence,
+        task.message,
+        token,
+        task.lock,
+        task.enqueued_ms,
+        task.locked_until_ms,
+        task.delivery_count,
+        task.failures,
+        task.external,
+    )
+
+
+class EngineJournal:
+    """Engine scope over an embedded engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turn = 0
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        engine = self._engine
+        tasks = self._take(queues, count_max)
+        if not tasks and wait_s > 0 and await engine.wait_any(queues, wait_s):
+            tasks = self._take(queues, count_max)
+        if tasks:
+            engine.write()
+        return [as_delivery(task, b"") for task in tasks]
+
+    def _take(self, queues: Sequence[str], count_max: int) -> list[Task]:
+        engine = self._engine
+        taken: list[Task] = []
+        self._turn += 1
+        for step in range(len(queues)):
+            queue = engine.queue(queues[(self._turn + step) % len(queues)])
+            taken += engine.take(queue, count_max - len(taken))
+            if len(taken) >= count_max:
+                break
+        return taken
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[list[StateDocument | None], list[Marker | None]]:
+        state = self._engine.state
+        known = state.documents[STATES]
+        return [known.get(id) for id in states], [state.markers.get(key) for key in markers]
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        engine = self._engine
+        conflict = self._check(commit)
+        if conflict is not None:
+            return conflict
+        engine.do(self._record(commit))
+        engine.wake()
+        await engine.gate(alone=True)
+        return None
+
+    def _check(self, commit: Commit) -> Conflict | None:
+        engine = self._engine
+        held = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
+        locks = [d.sequence for d in held if not self._holds(d)]
+        known, markers = engine.state.documents[STATES], engine.state.markers
+        moved = [
+            id
+            for id, change in commit.states.items()
+            if (0 if (found := known.get(id)) is None else found.version) != change.if_version
+        ]
+        taken = [key for keys in (commit.applied, commit.refused) for key in keys if key in markers]
+        taken = [key for key in taken if not self._may_replace(markers[key], commit.replacing.get(key))]
+        if locks or moved or taken:
+            return Conflict(frozenset(locks), frozenset(moved), frozenset(taken))
+        return None
+
+    def _holds(self, delivery: Delivery) -> bool:
+        task = self._engine.state.paths[delivery.queue].tasks.get(delivery.sequence)
+        return task is not None and task.lock == delivery.lock and task.status == LOCKED
+
+    @staticmethod
+    def _may_replace(marker: Marker, attempt: int | None) -> bool:
+        return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
+
+    def _record(self, commit: Commit) -> records.Committed:
+        paths = self._engine.state.paths
+        consumed: dict[int, list[int]] = {}
+        for delivery in commit.consumed:
+            number = paths[delivery.queue].number
+            if number in consumed:
+                consumed[number].append(delivery.sequence)
+            else:
+                consumed[number] = [delivery.sequence]
+        return records.Committed(
+            commit.now_ms,
+            commit.markers_expire_ms,
+            consumed,
+            [records.StateWrite(id, c.value, c.schema, c.serial) for id, c in commit.states.items()],
+            commit.outputs,
+            commit.applied,
+            commit.refused,
+            [
+                records.Buried(
+                    paths[b.delivery.queue].number,
+                    b.delivery.sequence,
+                    b.reason,
+                    b.description,
+                    b.failures,
+                    b.stops_key,
+                )
+                for b in commit.buried
+            ],
+            [
+                records.Postponed(paths[p.delivery.queue].number, p.delivery.sequence, p.due_ms, p.failures)
+                for p in commit.postponed
+            ],
+        )
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        engine, renewed = self._engine, 0
+        for delivery in deliveries:
+            if self._holds(delivery):
+                engine.renew(self._token(delivery))
+                renewed += 1
+        return renewed
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        engine = self._engine
+        for delivery in deliveries:
+            if self._holds(delivery):
+                engine.settle(self._token(delivery), Settlement.RELEASE)
+        engine.write()
+
+    def _token(self, delivery: Delivery) -> bytes:
+        queue: Queue = self._engine.queue(delivery.queue)
+        return pack_token(self._engine.epoch, delivery.lock, delivery.sequence, queue.number)
+
+
+class EngineBus:
+    """The engine's queues as a message bus."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            self._engine.send(output.destination, [output.message], due_ms=output.due_ms)
+        await self._engine.gate()
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        engine = self._engine
+        found = engine.queue(queue)
+        tasks = engine.take(found, count_max)
+        if not tasks and wait_s > 0 and await engine.wait_available(queue, wait_s):
+            tasks = engine.take(found, count_max)
+        await engine.gate()
+        return [as_delivery(t, pack_token(engine.epoch, t.lock, t.sequence, found.number)) for t in tasks]
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        how = _SETTLEMENTS[settle.how]
+        self._engine.settle(delivery.token, how, reason=settle.reason, description=settle.description)
+        await self._engine.gate()
+
+    async def renew(self, delivery: Delivery) -> int:
+        return self._engine.renew(delivery.token)
+
+
+_SETTLEMENTS = {
+    "complete": Settlement.COMPLETE,
+    "abandon": Settlement.ABANDON,
+    "release": Settlement.RELEASE,
+    "defer": Settlement.DEFER,
+    "dead-letter": Settlement.DEAD_LETTER,
+}
+
+
+class EngineStore:
+    """The engine's documents as a state store; a partition is a namespace."""
+
+    capabilities = StoreCapabilities(
+        atomic_scope="partition",
+        batch_count_max=BATCH_COUNT_MAX,
+        item_bytes_max=ITEM_BYTES_MAX,
+        tells_current=True,
+        ambiguous_replies=False,
+        ordered_versions=True,
+    )
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def read(self, key: DocumentKey) -> Document | None:
+        found = self._read(key)
+        await self._engine.gate()
+        return found
+
+    def _read(self, key: DocumentKey) -> Document | None:
+        found = self._engine.document(_namespace(key.partition), key.id)
+        return None if found is None else Document(key, found.value, str(found.version))
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        engine = self._engine
+        _check_limits(operations)
+        for index, operation in enumerate(operations):
+            current = self._read(operation.key)
+            wanted = None if isinstance(operation, Create) else operation.if_match
+            if wanted != (None if current is None else current.version):
+                await engine.gate()
+                return Lost(index, current)
+        change = records.Modify(
+            documents=[self._put(op) for op in operations if not isinstance(op, Delete)],
+            document_deletes=[self._gone(op) for op in operations if isinstance(op, Delete)],
+        )
+        if engine.modify(change) is None:
+            raise LockLost("a document changed between its check and its write; this is a bug, please report it")
+        versions = tuple(
+            "" if isinstance(op, Delete) else str(engine.document_version(_namespace(op.key.partition), op.key.id))
+            for op in operations
+        )
+        await engine.gate()
+        return Won(versions)
+
+    def _put(self, operation: Create | Replace) -> records.DocWrite:
+        namespace, id = _namespace(operation.key.partition), operation.key.id
+        expires_ms = 0 if operation.ttl_s is None else self._engine.now_ms() + round(operation.ttl_s * 1_000)
+        version = self._engine.document_version(namespace, id)
+        return records.DocWrite(namespace, id, operation.body, version, expires_ms)
+
+    def _gone(self, operation: Delete) -> records.DocRef:
+        return records.DocRef(_namespace(operation.key.partition), operation.key.id, int(operation.if_match))
+
+    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        space = self._engine.state.documents.get(_namespace(partition), {})
+        await self._engine.gate()
+        for id in sorted(id for id in space if id.startswith(prefix)):
+            document = self._read(DocumentKey(partition, id))
+            if document is not None:
+                yield document
+
+
+def _namespace(partition: str) -> str:
+    return f"p/{partition}"
+
+
+def _check_limits(operations: Sequence[Write]) -> None:
+    if len(operations) > BATCH_COUNT_MAX:
+        raise TooLarge(
+            f"a batch of {len(operations)} operations is over {BATCH_COUNT_MAX}; split what need not be atomic"
+        )
+    if sum(len(op.body) for op in operations if not isinstance(op, Delete)) > ITEM_BYTES_MAX:
+        raise TooLarge(f"a batch is over {ITEM_BYTES_MAX} bytes; move large values to a blob")
+    if len({op.key.partition for op in operations}) > 1 or len({op.key for op in operations}) < len(operations):
+        raise TooLarge("a batch stays in one partition and names each document once")
+
+
+_journal: type[Journal] = EngineJournal
+_bus: type[MessageBus] = EngineBus
+_store: type[StateStore] = EngineStore

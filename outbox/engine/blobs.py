@@ -1,0 +1,79 @@
+"""Write-once blobs in a folder or in memory."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from outbox.errors import TooLarge
+from outbox.ports import BlobStore
+
+
+class FolderBlobStore:
+    """Blobs as files of one folder, named by the digest of their names so that a name can never leave it."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{sha256(name.encode()).hexdigest()}.blob"
+
+    async def write(self, name: str, data: bytes) -> bool:
+        path = self._path(name)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        with open(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return True
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        try:
+            with open(self._path(name), "rb") as file:
+                data = file.read(bytes_max + 1)
+        except FileNotFoundError:
+            return None
+        return _checked(name, data, bytes_max)
+
+    async def delete(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)
+
+
+class MemoryBlobStore:
+    """Blobs in a dictionary."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    async def write(self, name: str, data: bytes) -> bool:
+        return self._blobs.setdefault(name, data) is data
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        data = self._blobs.get(name)
+        return None if data is None else _checked(name, data, bytes_max)
+
+    async def delete(self, name: str) -> None:
+        self._blobs.pop(name, None)
+
+
+def _checked(name: str, data: bytes, bytes_max: int) -> bytes:
+    if len(data) > bytes_max:
+        raise TooLarge(f"blob {name} is over {bytes_max} bytes; raise the limit or split it")
+    return data
+
+
+_folder: type[BlobStore] = FolderBlobStore
+_memory: type[BlobStore] = MemoryBlobStore

@@ -1,0 +1,297 @@
+"""Queue operations: send, claim, settle, renew, sessions, peek.
+
+Each checks first and then does one record.  Locks are not durable: a token carries the epoch of the writer that
+gave it, so that a restart voids every one; only that a claim happened is logged, before anybody sees the message,
+so that a message which kills its host counts its deliveries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from outbox.engine import records
+from outbox.engine.core import Core
+from outbox.engine.entities import Settlement
+from outbox.engine.items import DEFERRED, LOCKED, SCHEDULED, Claim, Task, pack_token, unpack_token
+from outbox.engine.limits import EngineLimits
+from outbox.engine.queues import Queue
+from outbox.errors import LockLost, Throttled, TooLarge, UnknownDestination
+from outbox.message import Message
+
+
+class Broker(Core):
+    """The queues' side of the engine."""
+
+    limits: EngineLimits = EngineLimits()
+    _lock_count = 0
+
+    def __post_init__(self) -> None:
+        """Make the timers and watchers."""
+        self._lock_timers: list[tuple[int, int, int, list[int]]] = []
+        self._watchers: dict[str, list[asyncio.Future[None]]] = {}
+
+    def queue(self, path: str) -> Queue:
+        """The queue, subscription or dead-letter sub-queue of that path.
+
+        Raises:
+            UnknownDestination: there is none.
+        """
+        found = self.state.paths.get(path)
+        if found is None:
+            raise UnknownDestination(f"queue {path!r} does not exist; declare it, or check the spelling")
+        return found
+
+    # Send
+
+    def send(self, path: str, messages: Sequence[Message], *, due_ms: int = 0) -> list[int]:
+        """Put messages into a queue or a topic's subscriptions; their sequence numbers (0: a duplicate, dropped).
+
+        Raises:
+            UnknownDestination: no such queue or topic.
+            TooLarge: a message is over the limit; none was sent.
+            Throttled: the engine holds all that it may.
+        """
+        routes = self.state.routes.get(path)
+        if routes is None:
+            raise UnknownDestination(f"queue or topic {path!r} does not exist; declare it, or check the spelling")
+        self._admit(path, messages)
+        now_ms = self.now_ms()
+        before = self.state.sequence
+        known = [self._is_known(routes, message, now_ms) for message in messages]
+        self.do(records.Sent(now_ms, path, due_ms, list(messages)))
+        self.wake()
+        sequences = iter(range(before + 1, self.state.sequence + 1))
+        return [0 if duplicate else next(sequences, 0) for duplicate in self._mark_repeats(messages, known, routes)]
+
+    @staticmethod
+    def _is_known(routes: tuple[Queue, ...], message: Message, now_ms: int) -> bool:
+        return any(
+            queue.settings.duplicate_window_s and queue.seen.get(message.broker_id, 0) > now_ms for queue in routes
+        )
+
+    @staticmethod
+    def _mark_repeats(messages: Sequence[Message], known: list[bool], routes: tuple[Queue, ...]) -> list[bool]:
+        if not any(queue.settings.duplicate_window_s for queue in routes):
+            return known
+        here: set[str] = set()
+        marked: list[bool] = []
+        for message, duplicate in zip(messages, known, strict=True):
+            marked.append(duplicate or message.broker_id in here)
+            if message.broker_id:
+                here.add(message.broker_id)
+        return marked
+
+    def _admit(self, path: str, messages: Sequence[Message]) -> None:
+        limit = self.limits.message_bytes_max
+        for message in messages:
+            if len(message.body) + len(message.wire) + len(message.wire_body) > limit:
+                raise TooLarge(
+                    f"message {message.identity or '(no id)'} to {path} is over {limit} bytes; send a claim check"
+                )
+        if self.state.body_bytes + self.state.overhead_bytes > self.limits.memory_bytes_max:
+            raise Throttled(
+                f"the engine holds {self.limits.memory_bytes_max} bytes, all that it may; drain queues, shorten retention "
+                "or raise memory_bytes_max",
+                retry_after_s=1.0,
+            )
+        keyed = any(queue.settings.ordering == "per_key" for queue in self.state.routes[path])
+        if keyed and not all(message.session_id for message in messages):
+            raise TooLarge(f"{path} is ordered by key; every message to it needs a session id")
+
+    def cancel(self, path: str, sequences: Sequence[int]) -> int:
+        """Cancel scheduled messages; how many there were."""
+        queue = self.queue(path)
+        found = [s for s in sequences if (task := queue.tasks.get(s)) is not None and task.status == SCHEDULED]
+        if found:
+            self.do(records.Cancelled(queue.number, found))
+        return len(found)
+
+    # Receive
+
+    def claim(self, path: str, count_max: int, *, session: str | None = None) -> list[Claim]:
+        """Lock up to `count_max` messages; on a `per_key` queue those of a session that you hold."""
+        queue = self.queue(path)
+        tasks = self.take(queue, count_max, session=session)
+        return [self._as_claim(queue, task) for task in tasks]
+
+    def take(self, queue: Queue, count_max: int, *, session: str | None = None) -> list[Task]:
+        """Lock and log up to `count_max` ready tasks of a queue."""
+        if session is not None:
+            tasks = queue.take_session(session, count_max)
+        else:
+            tasks = queue.take(count_max, now_ms=self.now_ms())
+        if tasks:
+            self._lock(queue, tasks)
+        return tasks
+
+    def _lock(self, queue: Queue, tasks: list[Task]) -> None:
+        sequences = [task.sequence for task in tasks]
+        self.do(records.Claimed(queue.number, sequences))
+        self._lock_count = lock = self._lock_count + 1
+        until_ms = self.now_ms() + round(queue.settings.lock_s * 1_000)
+        for task in tasks:
+            task.lock = lock
+            task.locked_until_ms = until_ms
+        heappush(self._lock_timers, (until_ms, queue.number, lock, sequences))
+
+    def _as_claim(self, queue: Queue, task: Task) -> Claim:
+        return Claim(
+            pack_token(self._epoch, task.lock, task.sequence, queue.number),
+            task.sequence,
+            task.message,
+            task.delivery_count + task.failures,
+            task.enqueued_ms,
+            task.locked_until_ms,
+            task.reason,
+            task.description,
+        )
+
+    def claim_deferred(self, path: str, sequences: Sequence[int], *, session: str | None = None) -> list[Claim]:
+        """Lock deferred messages by sequence number.
+
+        Raises:
+            LookupError: one of them is not there or not deferred.
+        """
+        queue = self.queue(path)
+        tasks = [queue.tasks.get(sequence) for sequence in sequences]
+        for sequence, task in zip(sequences, tasks, strict=True):
+            if task is None or task.status != DEFERRED or session not in (None, task.message.session_id):
+                raise LookupError(f"{path}/{sequence} is not a deferred message")
+        found = [task for task in tasks if task is not None]
+        if found:
+            self._lock(queue, found)
+        return [self._as_claim(queue, task) for task in found]
+
+    # Settle
+
+    def locked(self, token: bytes) -> tuple[Queue, Task]:
+        """The queue and task that a token locks.
+
+        Raises:
+            LockLost: the lock ran out, was settled already, or was given before a restart.
+        """
+        epoch, lock, sequence, number = unpack_token(token)
+        if epoch == self._epoch and number < len(self.state.queues):
+            queue = self.state.queues[number]
+            task = queue.tasks.get(sequence)
+            if task is not None and task.status == LOCKED and task.lock == lock:
+                if task.locked_until_ms > self.now_ms():
+                    return queue, task
+        raise LockLost(f"the lock on message {sequence} is gone; it was settled, ran out or the host restarted")
+
+    def settle(self, token: bytes, how: Settlement, *, reason: str = "", description: str = "") -> None:
+        """End a claim.
+
+        Raises:
+            LockLost: it is not held any more.
+        """
+        queue, task = self.locked(token)
+        cut = self.limits.reason_length_max
+        self.do(records.Settled(self.now_ms(), queue.number, how, [task.sequence], reason[:cut], description[:cut]))
+        self.wake()
+
+    def renew(self, token: bytes) -> int:
+        """Extend a lock by its queue's lock time; its new end.
+
+        Raises:
+            LockLost: it is not held any more.
+        """
+        queue, task = self.locked(token)
+        task.locked_until_ms = self.now_ms() + round(queue.settings.lock_s * 1_000)
+        heappush(self._lock_timers, (task.locked_until_ms, queue.number, task.lock, [task.sequence]))
+        return task.locked_until_ms
+
+    # Look
+
+    def peek(self, path: str, from_sequence: int, count_max: int, *, session: str | None = None) -> list[Task]:
+        """Tasks from a sequence number on, in order, whatever their state; nothing is locked."""
+        tasks = self.queue(path).tasks
+        wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)
+        found = [tasks[sequence] for sequence in wanted]
+        if session is not None:
+            found = [task for task in found if task.message.session_id == session]
+        return found[:count_max]
+
+    # Time and waiting
+
+    def tick(self) -> None:
+        """Let everything happen that time has made due."""
+        now_ms = self.now_ms()
+        self._expire_locks(now_ms)
+        for queue in self.state.queues:
+            due_ms = queue.next_due_ms()
+            if due_ms is None or due_ms > now_ms:
+                continue
+            queue.promote(now_ms)
+            if expired := queue.expired(now_ms):
+                self.do(records.Lapsed(now_ms, queue.number, [], expired))
+        self.state.forget_markers(now_ms)
+        self.wake()
+
+    def _expire_locks(self, now_ms: int) -> None:
+        timers = self._lock_timers
+        while timers and timers[0][0] <= now_ms:
+            _, number, lock, sequences = heappop(timers)
+            tasks = self.state.queues[number].tasks
+            over = [s for s in sequences if (task := tasks.get(s)) is not None and task.status == LOCKED
+                    and task.lock == lock and task.locked_until_ms <= now_ms]  # fmt: skip
+            if over:
+                self.do(records.Lapsed(now_ms, number, over, []))
+
+    def next_due_ms(self) -> int | None:
+        """When `tick` will next have something to do."""
+        times = [due for queue in self.state.queues if (due := queue.next_due_ms()) is not None]
+        if self._lock_timers:
+            times.append(self._lock_timers[0][0])
+        return min(times, default=None)
+
+    def wake(self) -> None:
+        """Wake whoever waits for a queue that has something now."""
+        if not self._watchers:
+            return
+        for path in list(self._watchers):
+            if self.queue(path).has_available(self.now_ms()):
+                for watcher in self._watchers.pop(path):
+                    if not watcher.done():
+                        watcher.set_result(None)
+
+    async def wait_available(self, path: str, timeout_s: float, *, session: str | None = None) -> bool:
+        """Wait until a claim of this queue (or session) may succeed; False when the time is over."""
+        return await self.wait_any([path], timeout_s, session=session)
+
+    async def wait_any(self, paths: Sequence[str], timeout_s: float, *, session: str | None = None) -> bool:
+        """Wait until a claim of one of these queues may succeed; False when the time is over."""
+        if self._any_available(paths, session):
+            return True
+        watcher = asyncio.get_running_loop().create_future()
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+            for path in paths:
+                self._watchers.setdefault(path, []).append(watcher)
+            try:
+                async with asyncio.timeout(left_s):
+                    await watcher
+            except TimeoutError:
+                return False
+            finally:
+                self._unwatch(paths, watcher)
+            if self._stopped is not None:
+                raise self._stopped
+            if self._any_available(paths, session):
+                return True
+            watcher = asyncio.get_running_loop().create_future()
+        return False
+
+    def _unwatch(self, paths: Sequence[str], watcher: asyncio.Future[None]) -> None:
+        for path in paths:
+            watchers = self._watchers.get(path)
+            if watchers and watcher in watchers:
+                watchers.remove(watcher)
+                if not watchers:
+                    del self._watchers[path]
+
+    def _any_available(self, paths: Sequence[str], session: str | None) -> bool:
+        now_ms = self.now_ms()
+        return any(self.queue(path).has_available(now_ms, session=session) for path in paths)

@@ -1,0 +1,211 @@
+"""Log a record, let it take effect, and say when it is safe to speak of it.
+
+Theory of operation.  All changes happen synchronously on one event loop: check, append to the log's buffer, apply
+to memory.  Memory is therefore ahead of the disk, and that is harmless as long as nobody outside learns of it:
+**nothing leaves the process before `gate`**.  The gate is the highest ordinal that survives the declared failures:
+synced under power loss (policy `every`), written under a process crash (the other policies).
+
+A failed write or fsync stops the engine for good.  What was in memory only is never acknowledged, and the log,
+opened again, says what is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from outbox.engine import records
+from outbox.engine.items import version_of
+from outbox.engine.state import State
+from outbox.engine.wal import Log
+from outbox.errors import EngineStopped
+from outbox.ports import Clock
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Seconds that never run backwards."""
+        return time.monotonic()
+
+
+_conforms: type[Clock] = SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPolicy:
+    """When the log is flushed to the device.
+
+    `every`: before anything is acknowledged, one fsync for all that wait (survives power loss).  `every_n` and
+    `interval`: acknowledged once written, flushed every `count` records or `interval_s` seconds.  `never`: left to
+    the operating system.  The last three survive a crash of the process, not of the machine.
+    """
+
+    kind: Literal["every", "every_n", "interval", "never"] = "every"
+    count: int = 64
+    interval_s: float = 0.05
+
+    @classmethod
+    def parse(cls, text: str) -> SyncPolicy:
+        """`every`, `every_n:64`, `interval:0.05` or `never`."""
+        kind, _, value = text.partition(":")
+        if kind == "every_n":
+            return cls("every_n", count=int(value or 64))
+        if kind == "interval":
+            return cls("interval", interval_s=float(value or 0.05))
+        if kind == "every" and not value:
+            return cls("every")
+        if kind == "never" and not value:
+            return cls("never")
+        raise ValueError(f"sync policy {text!r} is unknown; use every, every_n:COUNT, interval:SECONDS or never")
+
+
+class Core:
+    """The engine's memory, its log and its gate."""
+
+    def __init__(self, state: State, log: Log | None, clock: Clock, sync: SyncPolicy) -> None:
+        self.state = state
+        self._log = log
+        self._clock = clock
+        self._sync = sync
+        self._epoch = log.epoch if log is not None else 1
+        self._ordinal = 0
+        self._stopped: EngineStopped | None = None
+        self._gate_waiters: list[asyncio.Future[None]] = []
+        self._time_base_ms = max(state.time_ms, clock.wall_ms())
+        self._monotonic_base_s = clock.monotonic_s()
+        self._last_sync_s = self._monotonic_base_s
+        self.flush_count = 0
+        self.on_stop: Callable[[EngineStopped], None] | None = None
+
+    def now_ms(self) -> int:
+        """Engine time, milliseconds since 1970: never behind the log, never running backwards."""
+        return self._time_base_ms + int((self._clock.monotonic_s() - self._monotonic_base_s) * 1_000)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of this writer."""
+        return self._epoch
+
+    @property
+    def stopped(self) -> EngineStopped | None:
+        """Why the engine stopped, if it has."""
+        return self._stopped
+
+    def do(self, record: records.Record) -> int:
+        """Log a record, let it take effect and give its version.
+
+        Raises:
+            EngineStopped: the engine stopped after a failed write, or is closed.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        if self._log is None:
+            self._ordinal += 1
+            ordinal = self._ordinal
+        else:
+            ordinal = self._log.append(records.NUMBERS[type(record)], records.encode(record))
+        version = version_of(self._epoch, ordinal)
+        self.state.apply(record, version)
+        return version
+
+    def write(self) -> None:
+        """Hand everything logged so far to the operating system.
+
+        Raises:
+            EngineStopped: the write failed; the engine has stopped.
+        """
+        if self._log is not None and self._log.written < self._log.appended:
+            self._guarded(self._log.write)
+
+    def flush(self) -> None:
+        """Write and sync everything logged so far.
+
+        Raises:
+            EngineStopped: the write or the fsync failed; the engine has stopped.
+        """
+        if self._log is not None and self._log.synced < self._log.appended:
+            self.write()
+            self._guarded(self._log.sync)
+            self.flush_count += 1
+            self._last_sync_s = self._clock.monotonic_s()
+
+    def _guarded(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except EngineStopped as stopped:
+            self._stop(stopped)
+            raise
+        except OSError as error:
+            reason = EngineStopped(f"the log could not be written ({error}); free the disk or repair it and reopen")
+            self._stop(reason)
+            raise reason from error
+
+    def _stop(self, reason: EngineStopped) -> None:
+        if self._stopped is None:
+            self._stopped = reason
+            waiters, self._gate_waiters = self._gate_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_exception(reason)
+            if self.on_stop is not None:
+                self.on_stop(reason)
+
+    @property
+    def _is_through(self) -> bool:
+        log = self._log
+        if log is None:
+            return True
+        return (log.synced if self._sync.kind == "every" else log.written) >= log.appended
+
+    async def gate(self, *, alone: bool = False) -> None:
+        """Wait until everything done so far survives the declared failures.
+
+        Waiters of one turn of the loop share one flush.  `alone` says that nobody else can join, so that the flush
+        happens at once instead of in the loop's next turn.
+
+        Raises:
+            EngineStopped: it will not; acknowledge nothing.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        if self._is_through:
+            return
+        if self._sync.kind != "every":
+            self._write_and_sync_when_due()
+        elif alone and not self._gate_waiters:
+            self.flush()
+        else:
+            loop = asyncio.get_running_loop()
+            waiter = loop.create_future()
+            self._gate_waiters.append(waiter)
+            if len(self._gate_waiters) == 1:
+                loop.call_soon(self._flush_for_waiters)
+            await waiter
+
+    def _flush_for_waiters(self) -> None:
+        try:
+            self.flush()
+        except EngineStopped:
+            return  # the waiters were told by _stop
+        waiters, self._gate_waiters = self._gate_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _write_and_sync_when_due(self) -> None:
+        self.write()
+        log, sync = self._log, self._sync
+        assert log is not None
+        elapsed_s = self._clock.monotonic_s() - self._last_sync_s
+        full = sync.kind == "every_n" and log.written - log.synced >= sync.count
+        if full or (sync.kind == "interval" and elapsed_s >= sync.interval_s):
+            self.flush()

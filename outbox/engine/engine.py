@@ -1,0 +1,331 @@
+"""The embedded engine: open, commit, modify, read, close.
+
+One process owns a folder.  Everything it acknowledges is in one write-ahead log, and what is in the log is what
+comes back: `Engine.open` reads the newest snapshot and the records behind it, becomes the writer of a new epoch
+(which voids every lock of the older ones) and writes a new snapshot unless told not to.
+
+Semantics follow EntroQ (claims, `modify` over tasks and documents by id and version); the queues behave as Azure
+Service Bus does.  Source: github.com/shiblon/entroq.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+import msgspec
+
+from outbox.engine import records, snapshot
+from outbox.engine.core import SyncPolicy, SystemClock
+from outbox.engine.disk import Disk, FolderDisk
+from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path, subscription_path
+from outbox.engine.items import ACTIVE, LOCKED, Task
+from outbox.engine.limits import EngineLimits
+from outbox.engine.queues import Queue
+from outbox.engine.segments import Limits
+from outbox.engine.sessions import Sessions
+from outbox.engine.state import State
+from outbox.engine.wal import Log
+from outbox.errors import EngineStopped, NotRegistrable, OutboxError
+from outbox.ports import Clock, StateDocument
+
+TICK_S = 0.05
+_IDLE_TICKS = 4
+
+
+class Engine(Sessions):
+    """Queues, documents and markers in memory, durable by a log.  Use it as an async context manager."""
+
+    def __init__(
+        self,
+        state: State,
+        log: Log | None,
+        *,
+        clock: Clock,
+        sync: SyncPolicy,
+        limits: EngineLimits,
+        folder: Path | None,
+    ) -> None:
+        super().__init__(state, log, clock, sync)
+        self.limits = limits
+        self.folder = folder
+        self._timekeeper: asyncio.Task[None] | None = None
+        self.__post_init__()
+        self.do(records.Opened(self.now_ms()))
+        self.flush()
+        state.rebuild()
+
+    @classmethod
+    def in_memory(cls, *, clock: Clock | None = None, limits: EngineLimits | None = None) -> Self:
+        """An engine without a log: the same semantics, nothing durable."""
+        return cls(
+            State(), None, clock=clock or SystemClock(), sync=SyncPolicy(), limits=limits or EngineLimits(), folder=None
+        )
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str] | Disk,
+        *,
+        sync: SyncPolicy | str = "every",
+        clock: Clock | None = None,
+        limits: EngineLimits | None = None,
+        compact: bool = True,
+        accept_clock: bool = False,
+        log_id: bytes | None = None,
+    ) -> Self:
+        """Open a folder's log, or start one; `accept_clock` confirms a wall clock far ahead of the log.
+
+        Raises:
+            AlreadyOpen: another process holds the folder.
+            CorruptRecord: damage that cannot be unsynced tail; salvage what is left.
+        """
+        clock, limits = clock or SystemClock(), limits or EngineLimits()
+        path = Path(folder) if isinstance(folder, str | os.PathLike) else None
+        disk: Disk = FolderDisk(path) if path is not None else folder  # type: ignore[assignment]  # the other half of the union
+        log = Log.open(
+            disk,
+            log_id=log_id or os.urandom(16),
+            clock_ms=clock.wall_ms,
+            limits=Limits(segment_size_bytes=limits.segment_bytes_max),
+            accept_snapshot=snapshot.accept,
+            confirm=None if accept_clock else lambda found: _check_clock(found.clock_ms, clock, limits),
+        )
+        try:
+            state = snapshot.replay(log.recovered)
+            if compact and log.recovered.last_ordinal > log.recovered.snapshot:
+                snapshot.store(log, state, log.recovered.last_ordinal)
+            policy = SyncPolicy.parse(sync) if isinstance(sync, str) else sync
+            return cls(state, log, clock=clock, sync=policy, limits=limits, folder=path)
+        except BaseException:
+            log.close()
+            raise
+
+    @property
+    def log(self) -> Log | None:
+        """The log, where there is one."""
+        return self._log
+
+    async def __aenter__(self) -> Self:
+        self._timekeeper = asyncio.create_task(self._keep_time(), name="engine timekeeper")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timekeeper is not None:
+            self._timekeeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._timekeeper
+        self.close()
+
+    def close(self) -> None:
+        """Flush, let the folder go and acknowledge nothing more."""
+        if self._stopped is None:
+            with suppress(EngineStopped):
+                self.flush()
+            self._stop(EngineStopped("the engine is closed; open it again"))
+        if self._log is not None:
+            self._log.close()
+
+    async def _keep_time(self) -> None:
+        idle_ticks, seen = 0, 0
+        while self._stopped is None:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+                if self._log is not None:
+                    idle_ticks = idle_ticks + 1 if self._log.appended == seen else 0
+                    if idle_ticks == _IDLE_TICKS and self._log.synced:
+                        self.witness()
+                    seen = self._log.appended
+            except EngineStopped:
+                return
+
+    def witness(self) -> None:
+        """Put on record that the newest flush is durable, so that damage to it cannot pass as unsynced tail."""
+        if self._log is not None and self._log.synced == self._log.appended and not self._log.witnessed:
+            self._guarded(self._log.witness)
+            self.flush()
+
+    # Declarations
+
+    def declare(self, *settings: QueueSettings | TopicSettings) -> None:
+        """Make queues and topics; those that are there as they stand cost nothing.
+
+        Raises:
+            NotRegistrable: a queue's ordering would change, or a name cannot be one.
+        """
+        queues: list[QueueSettings] = []
+        topics: list[TopicSettings] = []
+        for item in settings:
+            _check_name(item.name)
+            if isinstance(item, TopicSettings):
+                self._declare_topic(item, queues, topics)
+            else:
+                self._declare_queue(item, queues)
+        if queues or topics:
+            self.do(records.Declared(queues, topics))
+
+    def _declare_queue(self, item: QueueSettings, queues: list[QueueSettings]) -> None:
+        known = self.state.paths.get(item.name)
+        if item.name in self.state.topics:
+            raise NotRegistrable(f"{item.name!r} is a topic already; give the queue another name")
+        if known is not None and known.settings.ordering != item.ordering:
+            raise NotRegistrable(
+                f"queue {item.name!r} is {known.settings.ordering} and cannot become {item.ordering}; drain it and use "
+                "a new name"
+            )
+        if known is None or known.settings != item:
+            queues.append(item)
+
+    def _declare_topic(self, item: TopicSettings, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
+        if item.name in self.state.paths:
+            raise NotRegistrable(f"{item.name!r} is a queue already; give the topic another name")
+        known = self.state.topics.get(item.name)
+        if known is None or not set(item.subscriptions) <= set(known.subscriptions):
+            for name in item.subscriptions:
+                _check_name(name)
+                path = subscription_path(item.name, name)
+                if path not in self.state.paths:
+                    queues.append(QueueSettings(path))
+            topics.append(item)
+
+    @property
+    def queues(self) -> Mapping[str, QueueSettings]:
+        """The queues and subscriptions by path, without dead-letter sub-queues."""
+        return {queue.path: queue.settings for queue in self.state.queues if queue.is_primary}
+
+    @property
+    def topics(self) -> Mapping[str, TopicSettings]:
+        """The topics by name."""
+        return MappingProxyType(self.state.topics)
+
+    # Modify
+
+    def modify(self, change: records.Modify) -> list[int] | None:
+        """Apply a modification whole, or nothing of it: the sequences of what was inserted, or None if it lost.
+
+        The same `operation_id` again gives the first answer.  It loses when a task or document is not at the version
+        that was named, or a task is claimed by somebody.
+        """
+        if change.operation_id and (done := self.state.operations.get(change.operation_id)) is not None:
+            return list(done[1])
+        if not self._holds(change):
+            return None
+        first = self.state.sequence + 1
+        self.do(records.Modified(self.now_ms(), change))
+        self.wake()
+        return list(range(first, self.state.sequence + 1))
+
+    def _holds(self, change: records.Modify) -> bool:
+        for path in [*(i.path for i in change.inserts), *(c.to_path for c in change.changes if c.to_path is not None)]:
+            self.queue(path)
+        refs = [records.TaskRef(c.path, c.sequence, c.version) for c in change.changes]
+        tasks = [*change.deletes, *change.depends, *refs]
+        puts = [records.DocRef(d.namespace, d.id, d.version) for d in change.documents]
+        documents = [*puts, *change.document_deletes, *change.document_depends]
+        named = [(ref.path, ref.sequence) for ref in [*change.deletes, *refs]]
+        written = [(ref.namespace, ref.id) for ref in [*puts, *change.document_deletes]]
+        if len(set(named)) < len(named) or len(set(written)) < len(written):
+            raise OutboxError("a modification names one task or document twice; say each once")
+        return all(self._task_is_at(ref.path, ref.sequence, ref.version) for ref in tasks) and all(
+            self.document_version(ref.namespace, ref.id) == ref.version for ref in documents
+        )
+
+    def _task_is_at(self, path: str, sequence: int, version: int) -> bool:
+        task = self.queue(path).tasks.get(sequence)
+        return task is not None and task.version == version
+
+    # Documents
+
+    def document(self, namespace: str, id: str) -> StateDocument | None:
+        """A document, or None where there is none or it has expired."""
+        found = self.state.documents.get(namespace, {}).get(id)
+        if found is None or (found.expires_ms and found.expires_ms <= self.now_ms()):
+            return None
+        return found
+
+    def document_version(self, namespace: str, id: str) -> int:
+        """A document's version; 0 where there is none."""
+        found = self.document(namespace, id)
+        return 0 if found is None else found.version
+
+    # Dead letters
+
+    def resubmit(self, path: str, sequence: int) -> None:
+        """Send a dead letter of the queue `path` back to it, as a new attempt with a new time.
+
+        Raises:
+            LookupError: there is no such dead letter, or somebody has claimed it.
+        """
+        dead, task = self._dead_letter(path, sequence)
+        now_ms = self.now_ms()
+        message = msgspec.structs.replace(task.message, attempt=task.message.attempt + 1, created_ms=now_ms)
+        self.do(records.Resubmitted(now_ms, dead.number, sequence, message))
+        self.wake()
+
+    def discard(self, path: str, sequence: int) -> None:
+        """Delete a dead letter of the queue `path`.
+
+        Raises:
+            LookupError: there is no such dead letter, or somebody has claimed it.
+        """
+        dead, _ = self._dead_letter(path, sequence)
+        self.do(records.Cancelled(dead.number, [sequence]))
+        self.wake()
+
+    def _dead_letter(self, path: str, sequence: int) -> tuple[Queue, Task]:
+        dead = self.queue(dead_letter_path(path))
+        task = dead.tasks.get(sequence)
+        if task is None or task.status == LOCKED:
+            raise LookupError(f"{path} has no dead letter {sequence} that is free; list them again")
+        return dead, task
+
+    # Compaction
+
+    def compact(self) -> int:
+        """Seal the log, snapshot what the engine holds and drop the segments before it; the snapshot's ordinal."""
+        if self._log is None:
+            return 0
+        ordinal = 0
+
+        def step() -> None:
+            nonlocal ordinal
+            assert self._log is not None
+            ordinal = self._log.seal()
+            snapshot.store(self._log, self.state, ordinal)
+
+        self._guarded(step)
+        return ordinal
+
+    # Idle
+
+    def is_idle(self, paths: list[str]) -> bool:
+        """Whether nothing in these queues is waiting or being handled; what is scheduled or deferred does not count."""
+        now_ms = self.now_ms()
+        for path in paths:
+            queue = self.queue(path)
+            for task in queue.tasks.values():
+                if task.status == LOCKED or (task.status == ACTIVE and queue.may_leave(task, now_ms)):
+                    return False
+        return True
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name) > 260 or "$" in name:
+        raise NotRegistrable(f"{name[:80]!r} cannot be the name of a queue; use 1 to 260 characters without '$'")
+
+
+def _check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
+    ahead_ms = clock.wall_ms() - logged_ms
+    if logged_ms and ahead_ms > limits.clock_ahead_max_s * 1_000:
+        raise OutboxError(
+            f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the clock "
+            "is right, open with accept_clock=True (outbox run --accept-clock)"
+        )

@@ -1,0 +1,79 @@
+"""What a queue holds, tasks, and the tokens that lock them."""
+
+from __future__ import annotations
+
+from struct import Struct as Layout
+from typing import Literal
+
+import msgspec
+
+from outbox.message import Message
+
+ACTIVE, LOCKED, SCHEDULED, DEFERRED = range(4)
+STATE_NAMES: tuple[Literal["active", "locked", "scheduled", "deferred"], ...] = (
+    "active",
+    "locked",
+    "scheduled",
+    "deferred",
+)
+
+_TOKEN = Layout(">IIQ")
+_QUEUE_BITS = 16
+QUEUE_COUNT_MAX = 1 << _QUEUE_BITS
+
+
+def version_of(epoch: int, ordinal: int) -> int:
+    """A version: the epoch and ordinal of the record that wrote it, so that none ever repeats."""
+    return epoch << 48 | ordinal
+
+
+def pack_token(epoch: int, lock: int, sequence: int, queue: int) -> bytes:
+    """A lock token: 16 bytes; it carries the writer's epoch, so a reopening voids all of them at once."""
+    return _TOKEN.pack(epoch, lock, sequence << _QUEUE_BITS | queue)
+
+
+def unpack_token(token: bytes) -> tuple[int, int, int, int]:
+    """Epoch, lock, sequence and queue number of a token; nonsense gives numbers that match nothing."""
+    if len(token) != _TOKEN.size:
+        return 0, 0, 0, 0
+    epoch, lock, rest = _TOKEN.unpack(token)
+    return epoch, lock, rest >> _QUEUE_BITS, rest & (QUEUE_COUNT_MAX - 1)
+
+
+class Task(msgspec.Struct, gc=False):
+    """A message in a queue.  `failures` counts failed handlings, `delivery_count` deliveries that never settled."""
+
+    sequence: int
+    path: str
+    message: Message
+    enqueued_ms: int
+    version: int
+    status: int = ACTIVE
+    due_ms: int = 0
+    expires_ms: int = 0
+    delivery_count: int = 0
+    failures: int = 0
+    external: bool = True
+    stops_session: bool = False
+    reason: str = ""
+    description: str = ""
+    lock: int = 0
+    locked_until_ms: int = 0
+
+    @property
+    def state(self) -> str:
+        """`active`, `locked`, `scheduled` or `deferred`."""
+        return STATE_NAMES[self.status]
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """A peek-locked message.  `delivery_count` is the number of failed deliveries before this one."""
+
+    token: bytes
+    sequence: int
+    message: Message
+    delivery_count: int
+    enqueued_ms: int
+    locked_until_ms: int
+    reason: str = ""
+    description: str = ""

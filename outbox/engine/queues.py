@@ -1,0 +1,328 @@
+"""The order in which a queue's messages are handed out.
+
+`Queue.tasks` is what is durable; everything else here is an index over it that `rebuild` makes anew after a replay.
+Index entries are removed lazily: an entry counts only while its task is there and active, so that removing a task
+anywhere costs one dict operation.
+
+A plain queue hands out in sequence order, returned messages first.  A `KeyedQueue` hands out per session: a session
+belongs to one receiver at a time, its messages leave in sequence order, and nothing overtakes its head, not even
+while the head waits for a retry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from outbox.engine.entities import QueueSettings
+from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
+from outbox.errors import UnknownDestination
+
+RUN_COUNT_MAX = 16
+"""How many messages of one session are handed out at a time."""
+
+
+class Queue:
+    """One queue: its tasks and the order in which they are handed out."""
+
+    def __init__(self, number: int, path: str, settings: QueueSettings, *, is_primary: bool = True) -> None:
+        self.is_primary = is_primary
+        """Whether this is a queue of its own and not a dead-letter sub-queue."""
+        self.number = number
+        self.path = path
+        self.settings = settings
+        self.tasks: dict[int, Task] = {}
+        self.seen: dict[str, int] = {}
+        """Duplicate detection: broker id -> when it is forgotten, oldest first."""
+        self._fresh: deque[int] = deque()
+        self._returned: list[int] = []
+        self._scheduled: list[tuple[int, int]] = []
+        self._expiring: list[tuple[int, int]] = []
+
+    def index(self, task: Task, *, fresh: bool = False) -> None:
+        """Put a task where it will be found; `fresh` says that it is the newest of the queue."""
+        if task.expires_ms:
+            heappush(self._expiring, (task.expires_ms, task.sequence))
+        if task.status == SCHEDULED:
+            heappush(self._scheduled, (task.due_ms, task.sequence))
+        elif task.status == ACTIVE:
+            self._make_ready(task, fresh)
+
+    def _make_ready(self, task: Task, fresh: bool) -> None:
+        if fresh:
+            self._fresh.append(task.sequence)
+        else:
+            heappush(self._returned, task.sequence)
+
+    def rebuild(self) -> None:
+        """Make every index anew from the tasks."""
+        self._clear()
+        for sequence in sorted(self.tasks):
+            self.index(self.tasks[sequence], fresh=True)
+
+    def _clear(self) -> None:
+        self._fresh.clear()
+        self._returned.clear()
+        self._scheduled.clear()
+        self._expiring.clear()
+
+    def promote(self, now_ms: int) -> bool:
+        """Make ready what has become due; tell whether anything has."""
+        scheduled, promoted = self._scheduled, False
+        while scheduled and scheduled[0][0] <= now_ms:
+            due_ms, sequence = heappop(scheduled)
+            task = self.tasks.get(sequence)
+            if task is not None and task.status == SCHEDULED and task.due_ms == due_ms:
+                task.status = ACTIVE
+                self._make_ready(task, fresh=False)
+                promoted = True
+        return promoted
+
+    def take(self, count_max: int, *, now_ms: int) -> list[Task]:
+        """Take up to `count_max` ready tasks in order; they are locked from here on."""
+        taken: list[Task] = []
+        tasks, returned, fresh = self.tasks, self._returned, self._fresh
+        while len(taken) < count_max:
+            if returned:
+                task = tasks.get(heappop(returned))
+            elif fresh:
+                task = tasks.get(fresh.popleft())
+            else:
+                break
+            if task is not None and task.status == ACTIVE:
+                task.status = LOCKED
+                taken.append(task)
+        return taken
+
+    def has_ready(self) -> bool:
+        """Whether `take` would find anything."""
+        for entries, drop in ((self._returned, self._drop_returned), (self._fresh, self._drop_fresh)):
+            while entries:
+                task = self.tasks.get(entries[0])
+                if task is not None and task.status == ACTIVE:
+                    return True
+                drop()
+        return False
+
+    def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
+        """Whether a claim now would find anything."""
+        return self.has_ready()
+
+    def take_session(self, session_id: str, count_max: int) -> list[Task]:
+        """Take messages of a session that the caller holds; only an ordered queue has sessions."""
+        raise UnknownDestination(f"queue {self.path!r} is not ordered by key and has no sessions; receive without one")
+
+    def _drop_returned(self) -> None:
+        heappop(self._returned)
+
+    def _drop_fresh(self) -> None:
+        self._fresh.popleft()
+
+    def may_leave(self, task: Task, now_ms: int) -> bool:
+        """Whether an active task could be handed out now."""
+        return True
+
+    def unlocked(self, task: Task) -> None:
+        """Note that a claimed task is no longer claimed, or gone."""
+
+    def expired(self, now_ms: int) -> list[int]:
+        """The sequences of waiting messages whose time to live is over."""
+        over: list[int] = []
+        while self._expiring and self._expiring[0][0] <= now_ms:
+            expires_ms, sequence = heappop(self._expiring)
+            task = self.tasks.get(sequence)
+            if task is None or task.expires_ms != expires_ms:
+                continue
+            if task.status == LOCKED:
+                heappush(self._expiring, (now_ms + 1_000, sequence))
+                task.expires_ms = now_ms + 1_000
+                break
+            over.append(sequence)
+        return over
+
+    def next_due_ms(self) -> int | None:
+        """When `promote` or `expired` will next have something to do."""
+        times = [heap[0][0] for heap in (self._scheduled, self._expiring) if heap]
+        return min(times, default=None)
+
+    def is_duplicate(self, broker_id: str, now_ms: int) -> bool:
+        """Whether duplicate detection has seen an id within its window; remembers it if not."""
+        if not self.settings.duplicate_window_s or not broker_id:
+            return False
+        self.forget_seen(now_ms)
+        if broker_id in self.seen:
+            return True
+        self.seen[broker_id] = now_ms + round(self.settings.duplicate_window_s * 1_000)
+        return False
+
+    def forget_seen(self, now_ms: int) -> None:
+        """Drop the ids whose window is over."""
+        seen = self.seen
+        while seen and seen[oldest := next(iter(seen))] <= now_ms:
+            del seen[oldest]
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks are active (locked ones included), scheduled and deferred."""
+        scheduled = sum(task.status == SCHEDULED for task in self.tasks.values())
+        deferred = sum(task.status == DEFERRED for task in self.tasks.values())
+        return {"active": len(self.tasks) - scheduled - deferred, "scheduled": scheduled, "deferred": deferred}
+
+
+class Session:
+    """One session of a `KeyedQueue`: its ready messages and who may receive them."""
+
+    __slots__ = ("claimed", "held_until_ms", "id", "lock", "locked_until_ms", "ready", "state", "stopped_by")
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.ready: list[int] = []
+        self.lock = 0
+        self.locked_until_ms = 0
+        self.claimed: set[int] = set()
+        self.held_until_ms = 0
+        self.stopped_by: set[int] = set()
+        self.state = b""
+
+    def is_free(self, now_ms: int) -> bool:
+        """Whether somebody new may receive from it."""
+        return not self.lock and not self.claimed and not self.stopped_by and self.held_until_ms <= now_ms
+
+
+class KeyedQueue(Queue):
+    """A queue ordered by session."""
+
+    def __init__(self, number: int, path: str, settings: QueueSettings) -> None:
+        super().__init__(number, path, settings)
+        self.sessions: dict[str, Session] = {}
+        self._waiting: dict[str, None] = {}
+        """Sessions with ready messages, in the order in which they became so."""
+        self._held: list[tuple[int, str]] = []
+
+    def session(self, session_id: str) -> Session:
+        """The session of that id, made if need be."""
+        found = self.sessions.get(session_id)
+        if found is None:
+            found = self.sessions[session_id] = Session(session_id)
+        return found
+
+    def _make_ready(self, task: Task, fresh: bool) -> None:
+        session = self.session(task.message.session_id)
+        heappush(session.ready, task.sequence)
+        if task.due_ms > session.held_until_ms and task.failures:
+            self.hold(session, task.due_ms)
+        self._waiting[session.id] = None
+
+    def hold(self, session: Session, until_ms: int) -> None:
+        """Keep a session back until its head may be tried again."""
+        session.held_until_ms = until_ms
+        heappush(self._held, (until_ms, session.id))
+
+    def _clear(self) -> None:
+        super()._clear()
+        self._waiting.clear()
+        self._held.clear()
+        for session in self.sessions.values():
+            session.ready.clear()
+            session.claimed.clear()
+            session.lock = session.held_until_ms = 0
+
+    def promote(self, now_ms: int) -> bool:
+        freed = False
+        while self._held and self._held[0][0] <= now_ms:
+            heappop(self._held)
+            freed = True
+        return super().promote(now_ms) or freed
+
+    def next_due_ms(self) -> int | None:
+        own = super().next_due_ms()
+        held = self._held[0][0] if self._held else None
+        return min((t for t in (own, held) if t is not None), default=None)
+
+    def free_session(self, now_ms: int) -> Session | None:
+        """The next session that has messages and belongs to nobody."""
+        for session_id in list(self._waiting):
+            session = self.sessions[session_id]
+            if not self._head(session):
+                del self._waiting[session_id]
+            elif session.is_free(now_ms):
+                return session
+        return None
+
+    def _head(self, session: Session) -> Task | None:
+        ready = session.ready
+        while ready:
+            task = self.tasks.get(ready[0])
+            if task is not None and task.status == ACTIVE:
+                return task
+            heappop(ready)
+        return None
+
+    def take_session(self, session_id: str, count_max: int) -> list[Task]:
+        session = self.session(session_id)
+        taken: list[Task] = []
+        while len(taken) < count_max and (task := self._head(session)) is not None:
+            heappop(session.ready)
+            task.status = LOCKED
+            taken.append(task)
+        session.claimed.update(task.sequence for task in taken)
+        return taken
+
+    def take(self, count_max: int, *, now_ms: int) -> list[Task]:
+        """Take runs of messages from free sessions; a session stays taken until its run is settled."""
+        taken: list[Task] = []
+        for session_id in list(self._waiting):
+            if len(taken) >= count_max:
+                break
+            session = self.sessions[session_id]
+            if session.is_free(now_ms):
+                run = self.take_session(session_id, min(RUN_COUNT_MAX, count_max - len(taken)))
+                taken += run
+                if not self._head(session):
+                    del self._waiting[session_id]
+        return taken
+
+    def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
+        if session is not None:
+            found = self.sessions.get(session)
+            return found is not None and self._head(found) is not None
+        return self.free_session(now_ms) is not None
+
+    def may_leave(self, task: Task, now_ms: int) -> bool:
+        session = self.session(task.message.session_id)
+        return not session.stopped_by and session.held_until_ms <= now_ms
+
+    def settle_session(self, session: Session) -> None:
+        """Note that a session is held by nobody any more."""
+        if self._head(session):
+            self._waiting[session.id] = None
+        else:
+            self._drop_if_idle(session)
+
+    def unlocked(self, task: Task) -> None:
+        session = self.sessions.get(task.message.session_id)
+        if session is not None:
+            session.claimed.discard(task.sequence)
+            self.settle_session(session)
+
+    def _drop_if_idle(self, session: Session) -> None:
+        if not (session.lock or session.claimed or session.ready or session.stopped_by or session.state):
+            self.sessions.pop(session.id, None)
+            self._waiting.pop(session.id, None)
+
+    def rebuild(self) -> None:
+        super().rebuild()
+        for session in list(self.sessions.values()):
+            self._drop_if_idle(session)
+
+
+def make_queue(number: int, path: str, settings: QueueSettings, *, dead_letters: bool) -> Queue:
+    """The kind of queue that the settings ask for; a dead-letter sub-queue has no order."""
+    if settings.ordering == "per_key" and not dead_letters:
+        return KeyedQueue(number, path, settings)
+    return Queue(number, path, settings, is_primary=not dead_letters)
+
+
+def oldest_enqueued_ms(tasks: Iterable[Task]) -> int | None:
+    """When the oldest of these tasks arrived."""
+    return min((task.enqueued_ms for task in tasks), default=None)

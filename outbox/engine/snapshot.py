@@ -1,0 +1,188 @@
+"""A snapshot: the engine's memory as a pure function of the records up to exactly one ordinal.
+
+Three ways lead to one: at open (the memory just replayed), on request of a running host, and as a separate job over
+the snapshot and the sealed segments of a folder that a host is using.  All three call `encode` on a `State`; whoever
+owns the log decodes a snapshot whole before it retires the segments that it replaces.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import sha256
+
+import msgspec
+
+from outbox.engine import records
+from outbox.engine.disk import Disk
+from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.engine.items import Task, version_of
+from outbox.engine.queues import KeyedQueue
+from outbox.engine.segments import Recovery, snapshot_name
+from outbox.engine.state import State
+from outbox.engine.wal import Log, read_sealed, store_snapshot
+from outbox.errors import CorruptRecord, FormatTooNew
+from outbox.ports import Refusal, StateDocument
+
+FORMAT_VERSION = 1
+_DIGEST_SIZE = 32
+
+
+class QueueImage(msgspec.Struct, array_like=True, gc=False):
+    """One primary queue with its dead letters."""
+
+    settings: QueueSettings
+    tasks: list[Task]
+    dead_letters: list[Task]
+    seen: dict[str, int]
+    sessions: dict[str, bytes]
+
+
+class Image(msgspec.Struct, array_like=True, gc=False):
+    """Everything that the engine remembers."""
+
+    format: int
+    ordinal: int
+    time_ms: int
+    sequence: int
+    queues: list[QueueImage]
+    topics: list[TopicSettings]
+    documents: dict[str, dict[str, StateDocument]]
+    applied: dict[bytes, bytes]
+    refused: dict[bytes, Refusal]
+    marker_ages: list[tuple[int, list[bytes]]]
+    renewed: dict[bytes, int]
+    operations: dict[str, tuple[int, list[int]]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Image)
+
+
+def encode(state: State, ordinal: int) -> bytes:
+    """The state as bytes; expiry is judged by the time that the log knows, never by a clock."""
+    now_ms = state.time_ms
+    state.forget_markers(now_ms)
+    queues = []
+    for number in range(0, len(state.queues), 2):
+        queue, dead = state.queues[number], state.queues[number + 1]
+        queue.forget_seen(now_ms)
+        sessions = queue.sessions.values() if isinstance(queue, KeyedQueue) else ()
+        states = {session.id: session.state for session in sessions if session.state}
+        tasks, letters = list(queue.tasks.values()), list(dead.tasks.values())
+        queues.append(QueueImage(queue.settings, tasks, letters, queue.seen, states))
+    documents = {
+        name: {id: doc for id, doc in space.items() if not doc.expires_ms or doc.expires_ms > now_ms}
+        for name, space in state.documents.items()
+    }
+    markers = state.markers
+    image = Image(
+        FORMAT_VERSION,
+        ordinal,
+        now_ms,
+        state.sequence,
+        queues,
+        list(state.topics.values()),
+        documents,
+        {key: marker for key, marker in markers.items() if isinstance(marker, bytes)},
+        {key: marker for key, marker in markers.items() if isinstance(marker, Refusal)},
+        list(state.marker_ages),
+        state.renewed,
+        state.operations,
+    )
+    body = _encoder.encode(image)
+    return sha256(body).digest() + body
+
+
+def decode(data: bytes) -> tuple[State, int]:
+    """The state that a snapshot holds, and the ordinal up to which.
+
+    Raises:
+        CorruptRecord: the bytes are not a whole snapshot.
+        FormatTooNew: a newer version of the code wrote it.
+    """
+    body = data[_DIGEST_SIZE:]
+    if sha256(body).digest() != data[:_DIGEST_SIZE]:
+        raise CorruptRecord("the snapshot's digest does not match; an older snapshot or the log itself is used")
+    try:
+        image = _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise CorruptRecord(f"the snapshot cannot be read ({error}); an older one or the log itself is used") from error
+    if image.format > FORMAT_VERSION:
+        raise FormatTooNew(f"the snapshot has format {image.format}, this code reads {FORMAT_VERSION}; upgrade it")
+    return _restore(image), image.ordinal
+
+
+def _restore(image: Image) -> State:
+    state = State()
+    state.apply(records.Declared([queue.settings for queue in image.queues], image.topics), 0)
+    state.time_ms, state.sequence = image.time_ms, image.sequence
+    for found in image.queues:
+        queue = state.paths[found.settings.name]
+        queue.seen = found.seen
+        if isinstance(queue, KeyedQueue):
+            for session, kept in found.sessions.items():
+                queue.session(session).state = kept
+        for target, tasks in ((queue, found.tasks), (state.queues[queue.number + 1], found.dead_letters)):
+            target.tasks.update((task.sequence, task) for task in tasks)
+            state.body_bytes += sum(len(task.message.body) for task in tasks)
+    state.documents.update(image.documents)
+    state.markers.update(image.applied)
+    state.markers.update(image.refused)
+    state.marker_ages = deque(image.marker_ages)
+    state.renewed, state.operations = image.renewed, image.operations
+    state.rebuild()
+    return state
+
+
+def accept(ordinal: int, data: bytes) -> bool:
+    """Whether a snapshot decodes and is the one that its name says."""
+    try:
+        return decode(data)[1] == ordinal
+    except CorruptRecord:
+        return False
+
+
+def replay(recovered: Recovery) -> State:
+    """The state after a snapshot and the records behind it; the records are dropped as they are applied."""
+    state = State() if recovered.snapshot_data is None else decode(recovered.snapshot_data)[0]
+    recovered.snapshot_data = None
+    for record in recovered.records:
+        try:
+            change = records.decode(record.type, record.payload)
+        except (KeyError, msgspec.ValidationError) as error:
+            raise FormatTooNew(
+                f"record {record.ordinal} is of a kind that this code does not know; upgrade it"
+            ) from error
+        state.apply(change, version_of(record.epoch, record.ordinal))
+    recovered.records.clear()
+    state.rebuild()
+    return state
+
+
+def store(log: Log, state: State, ordinal: int) -> None:
+    """Store a snapshot of the owner's own state, decode it whole, and retire what it replaces."""
+    data = encode(state, ordinal)
+    log.store_snapshot(ordinal, data)
+    decode(data)
+    log.retire(ordinal)
+
+
+def compact_sealed(disk: Disk) -> int:
+    """Write a snapshot of the sealed segments of a folder that a host may be using; the ordinal that it ends with.
+
+    0 where nothing is sealed.  The host adopts it at its next rotation or open.
+    """
+    recovered = read_sealed(disk, accept_snapshot=accept)
+    ordinal = recovered.last_ordinal
+    if not recovered.records:
+        return 0
+    store_snapshot(disk, ordinal, encode(replay(recovered), ordinal))
+    return ordinal
+
+
+def adopt(log: Log, disk: Disk, ordinal: int) -> bool:
+    """Decode a snapshot that a separate job wrote and retire what it replaces; False where it does not decode."""
+    if not accept(ordinal, disk.read(snapshot_name(ordinal))):
+        return False
+    log.retire(ordinal)
+    return True

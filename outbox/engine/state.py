@@ -1,0 +1,316 @@
+"""Everything that the engine remembers, as a pure function of the records applied.
+
+Live and at open the same methods run, so a replay cannot differ from what happened.  Nothing here reads a clock,
+writes a log or decides whether a change is allowed: that is `engine.py`'s part, before the record exists.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from outbox.engine import records
+from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path, subscription_path
+from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
+from outbox.engine.queues import KeyedQueue, Queue, make_queue
+from outbox.message import Message
+from outbox.ports import Marker, StateDocument
+
+STATES = "state"
+"""The namespace of the documents that engine scope commits."""
+
+OPERATION_COUNT_MAX = 100_000
+"""How many operation ids are remembered, oldest forgotten first."""
+
+
+class State:
+    """Queues, documents, markers, operation ids and counters."""
+
+    def __init__(self) -> None:
+        self.queues: list[Queue] = []
+        self.paths: dict[str, Queue] = {}
+        self.topics: dict[str, TopicSettings] = {}
+        self.routes: dict[str, tuple[Queue, ...]] = {}
+        self.documents: dict[str, dict[str, StateDocument]] = {STATES: {}}
+        self.markers: dict[bytes, Marker] = {}
+        self.marker_ages: deque[tuple[int, list[bytes]]] = deque()
+        self.renewed: dict[bytes, int] = {}
+        self.operations: dict[str, tuple[int, list[int]]] = {}
+        self.sequence = 0
+        self.time_ms = 0
+        self.body_bytes = 0
+        self._apply: dict[type[Any], Callable[[Any, int], None]] = {
+            records.Opened: self._opened,
+            records.Declared: self._declared,
+            records.Sent: self._sent,
+            records.Claimed: self._claimed,
+            records.Settled: self._settled,
+            records.Lapsed: self._lapsed,
+            records.Cancelled: self._cancelled,
+            records.Resubmitted: self._resubmitted,
+            records.SessionSet: self._session_set,
+            records.Committed: self._committed,
+            records.Modified: self._modified,
+            records.Idle: self._idle,
+        }
+
+    @property
+    def overhead_bytes(self) -> int:
+        """An estimate of what everything but the bodies takes in memory."""
+        tasks = sum(len(queue.tasks) for queue in self.queues)
+        documents = sum(len(space) for space in self.documents.values())
+        return tasks * 700 + documents * 400 + len(self.markers) * 200
+
+    def apply(self, record: records.Record, version: int) -> None:
+        """Let a record take effect; `version` is the epoch and ordinal under which it was logged."""
+        self._apply[type(record)](record, version)
+
+    # Declarations
+
+    def _declared(self, record: records.Declared, version: int) -> None:
+        for settings in record.queues:
+            self._declare_queue(settings.name, settings)
+        for topic in record.topics:
+            known = self.topics.get(topic.name)
+            merged = tuple(dict.fromkeys((*(known.subscriptions if known else ()), *topic.subscriptions)))
+            self.topics[topic.name] = TopicSettings(topic.name, merged)
+            paths = [subscription_path(topic.name, name) for name in merged]
+            self.routes[topic.name] = tuple(self.paths[path] for path in paths if path in self.paths)
+
+    def _declare_queue(self, path: str, settings: QueueSettings) -> None:
+        known = self.paths.get(path)
+        if known is not None:
+            known.settings = settings
+            return
+        for name, dead in ((path, False), (dead_letter_path(path), True)):
+            queue = make_queue(len(self.queues), name, settings, dead_letters=dead)
+            self.queues.append(queue)
+            self.paths[name] = queue
+        self.routes[path] = (self.paths[path],)
+
+    # Messages from outside
+
+    def _opened(self, record: records.Opened, version: int) -> None:
+        self.time_ms = max(self.time_ms, record.now_ms)
+        for queue in list(self.queues):
+            for task in [task for task in queue.tasks.values() if task.status == LOCKED]:
+                self._give_back(queue, task, record.now_ms, counted=True)
+
+    def _sent(self, record: records.Sent, version: int) -> None:
+        self.time_ms = max(self.time_ms, record.now_ms)
+        for queue in self.routes[record.path]:
+            for message in record.messages:
+                if not queue.is_duplicate(message.broker_id, record.now_ms):
+                    self.insert(queue, message, record.now_ms, record.due_ms, version, external=True)
+
+    def insert(self, queue: Queue, message: Message, now_ms: int, due_ms: int, version: int, *, external: bool) -> None:
+        """Put a message into a queue under the next sequence number."""
+        self.sequence = sequence = self.sequence + 1
+        status = SCHEDULED if due_ms > now_ms else ACTIVE
+        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, external=external)
+        time_to_live_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
+        if time_to_live_ms:
+            task.expires_ms = max(now_ms, due_ms) + time_to_live_ms
+        self.body_bytes += len(message.body)
+        queue.tasks[sequence] = task
+        queue.index(task, fresh=True)
+
+    def _idle(self, record: records.Idle, version: int) -> None:
+        self.time_ms = max(self.time_ms, record.now_ms)
+
+    def _claimed(self, record: records.Claimed, version: int) -> None:
+        tasks = self.queues[record.queue].tasks
+        for sequence in record.sequences:
+            task = tasks[sequence]
+            task.status = LOCKED
+            task.version = version
+
+    def _settled(self, record: records.Settled, version: int) -> None:
+        self.time_ms = max(self.time_ms, record.now_ms)
+        queue, how = self.queues[record.queue], Settlement(record.how)
+        for sequence in record.sequences:
+            task = queue.tasks[sequence]
+            task.version = version
+            if how is Settlement.COMPLETE:
+                self.remove(queue, task)
+            elif how is Settlement.DEAD_LETTER:
+                self.bury(queue, task, record.reason, record.description)
+            elif how is Settlement.DEFER:
+                task.status, task.lock = DEFERRED, 0
+                queue.unlocked(task)
+            else:
+                self._give_back(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
+
+    def _give_back(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
+        task.status, task.lock = ACTIVE, 0
+        task.delivery_count += counted
+        if counted and task.delivery_count >= queue.settings.max_delivery_count and queue.is_primary:
+            text = f"delivered {task.delivery_count} times without being settled"
+            self.bury(queue, task, "MaxDeliveryCountExceeded", text)
+            return
+        queue.index(task)
+        queue.unlocked(task)
+
+    def _lapsed(self, record: records.Lapsed, version: int) -> None:
+        self.time_ms = max(self.time_ms, record.now_ms)
+        queue = self.queues[record.queue]
+        for sequence in record.unlocked:
+            self._give_back(queue, queue.tasks[sequence], record.now_ms, counted=True)
+        for sequence in record.expired:
+            task = queue.tasks[sequence]
+            if queue.settings.dead_letter_on_expiry and queue.is_primary:
+                self.bury(queue, task, "TTLExpiredException", "the message expired and was dead lettered")
+            else:
+                self.remove(queue, task)
+
+    def _cancelled(self, record: records.Cancelled, version: int) -> None:
+        queue = self.queues[record.queue]
+        for sequence in record.sequences:
+            self.remove(queue, queue.tasks[sequence])
+
+    def _resubmitted(self, record: records.Resubmitted, version: int) -> None:
+        self.time_ms = max(self.time_ms, record.now_ms)
+        dead = self.queues[record.queue]
+        task = dead.tasks[record.sequence]
+        self.remove(dead, task)
+        queue = self.queues[record.queue - 1]
+        fresh = Task(task.sequence, queue.path, record.message, record.now_ms, version, external=task.external)
+        self.body_bytes += len(record.message.body)
+        queue.tasks[fresh.sequence] = fresh
+        queue.index(fresh)
+
+    def _session_set(self, record: records.SessionSet, version: int) -> None:
+        queue = self.queues[record.queue]
+        assert isinstance(queue, KeyedQueue)
+        queue.session(record.session).state = record.state
+
+    # What may happen to one task
+
+    def remove(self, queue: Queue, task: Task) -> None:
+        """Take a task out of the engine for good."""
+        del queue.tasks[task.sequence]
+        self.body_bytes -= len(task.message.body)
+        queue.unlocked(task)
+        if task.stops_session:
+            primary = self.queues[queue.number - 1]
+            assert isinstance(primary, KeyedQueue)
+            primary.session(task.message.session_id).stopped_by.discard(task.sequence)
+            primary.unlocked(task)
+
+    def bury(self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False) -> None:
+        """Move a task to the dead-letter sub-queue; a task that is there already stays."""
+        dead = self.queues[queue.number + 1] if queue.is_primary else queue
+        del queue.tasks[task.sequence]
+        task.path, task.status, task.lock = dead.path, ACTIVE, 0
+        task.due_ms = task.expires_ms = 0
+        task.reason, task.description = reason, description
+        if stops_session and isinstance(queue, KeyedQueue):
+            task.stops_session = True
+            queue.session(task.message.session_id).stopped_by.add(task.sequence)
+        queue.unlocked(task)
+        dead.tasks[task.sequence] = task
+        dead.index(task)
+
+    # Engine scope
+
+    def _committed(self, record: records.Committed, version: int) -> None:
+        now_ms = record.now_ms
+        self.time_ms = max(self.time_ms, now_ms)
+        for number, sequences in record.consumed.items():
+            queue = self.queues[number]
+            for sequence in sequences:
+                self.remove(queue, queue.tasks[sequence])
+        states = self.documents[STATES]
+        for write in record.states:
+            expires_ms = 0 if write.value else record.markers_expire_ms
+            states[write.id] = StateDocument(write.value, version, write.schema, write.serial, expires_ms)
+        if record.applied or record.refused:
+            self._mark(record)
+        for output in record.outputs:
+            for queue in self.routes[output.destination]:
+                message = output.message
+                if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
+                    self.insert(queue, message, now_ms, output.due_ms, version, external=False)
+        for buried in record.buried:
+            queue = self.queues[buried.queue]
+            task = queue.tasks[buried.sequence]
+            task.failures, task.version = buried.failures, version
+            self.bury(queue, task, buried.reason, buried.description, stops_session=buried.stops_session)
+        for postponed in record.postponed:
+            self._postpone(postponed, version)
+
+    def _mark(self, record: records.Committed) -> None:
+        markers = self.markers
+        keys = [*record.applied, *record.refused]
+        for key in record.refused if not record.applied else keys:
+            if key in markers:
+                self.renewed[key] = record.markers_expire_ms
+        markers.update(record.applied)
+        markers.update(record.refused)
+        self.marker_ages.append((record.markers_expire_ms, keys))
+
+    def _postpone(self, postponed: records.Postponed, version: int) -> None:
+        queue = self.queues[postponed.queue]
+        task = queue.tasks[postponed.sequence]
+        task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version
+        keyed = isinstance(queue, KeyedQueue)
+        task.status = ACTIVE if keyed or not postponed.due_ms else SCHEDULED
+        queue.index(task)
+        queue.unlocked(task)
+
+    def forget_markers(self, now_ms: int) -> None:
+        """Drop the markers whose time is over."""
+        ages = self.marker_ages
+        while ages and ages[0][0] <= now_ms:
+            for key in ages.popleft()[1]:
+                if self.renewed.get(key, 0) <= now_ms:
+                    self.markers.pop(key, None)
+                    self.renewed.pop(key, None)
+
+    # The general mutation
+
+    def _modified(self, record: records.Modified, version: int) -> None:
+        change, now_ms = record.modify, record.now_ms
+        self.time_ms = max(self.time_ms, now_ms)
+        for ref in change.deletes:
+            queue = self.paths[ref.path]
+            self.remove(queue, queue.tasks[ref.sequence])
+        for item in change.changes:
+            self._change(item, now_ms, version)
+        first = self.sequence + 1
+        for insert in change.inserts:
+            self.insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, external=True)
+        for doc in change.document_deletes:
+            self.documents[doc.namespace].pop(doc.id, None)
+        for write in change.documents:
+            space = self.documents.setdefault(write.namespace, {})
+            old = space.get(write.id)
+            serial = old.serial + 1 if old else 1
+            space[write.id] = StateDocument(write.value, version, 1, serial, write.expires_ms)
+        if change.operation_id:
+            self.operations[change.operation_id] = (version, list(range(first, self.sequence + 1)))
+            while len(self.operations) > OPERATION_COUNT_MAX:
+                del self.operations[next(iter(self.operations))]
+
+    def _change(self, item: records.TaskChange, now_ms: int, version: int) -> None:
+        queue = self.paths[item.path]
+        task = queue.tasks.pop(item.sequence)
+        queue.unlocked(task)
+        target = self.paths[item.to_path] if item.to_path is not None else queue
+        if item.message is not None:
+            self.body_bytes += len(item.message.body) - len(task.message.body)
+            task.message = item.message
+        task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
+        task.status = SCHEDULED if item.due_ms > now_ms else ACTIVE
+        target.tasks[task.sequence] = task
+        target.index(task)
+
+    def rebuild(self) -> None:
+        """Make every index anew, after a replay or a snapshot."""
+        for queue in self.queues:
+            if isinstance(queue, KeyedQueue):
+                for task in self.queues[queue.number + 1].tasks.values():
+                    if task.stops_session:
+                        queue.session(task.message.session_id).stopped_by.add(task.sequence)
+            queue.rebuild()

@@ -1,0 +1,339 @@
+"""What the runtime asks of the world: a store, a bus, a place for blobs, or one journal that is all of them.
+
+A port returns what is normal and raises what is not: a conditional write gives `Won` or `Lost`; it raises
+`OutcomeUnknown` when nobody can tell, `Throttled` and `Refused` when nothing was written.  Every `await` in the
+runtime is one call of one of these, so every `await` is a crash point and wrapping a port is fault injection.
+
+    StateStore   documents with compare-and-swap, one at a time or in a batch within a partition
+    MessageBus   send, receive with peek-lock, settle, renew
+    BlobStore    write-once bytes, for claim checks
+    Journal      engine scope: claim, load and commit over one log (the embedded engine)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+
+from outbox.message import Message
+
+Version = str
+"""An opaque version (ETag) of a document; only its store may order or interpret it."""
+
+
+# Documents
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentKey:
+    """A document's place: documents of one partition can be written together."""
+
+    partition: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as read."""
+
+    key: DocumentKey
+    body: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Write a document that must not exist; with `ttl_s` it vanishes that many seconds after the last write."""
+
+    key: DocumentKey
+    body: bytes
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Write a document that must still have the version `if_match`."""
+
+    key: DocumentKey
+    body: bytes
+    if_match: Version
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a document that must still have the version `if_match`."""
+
+    key: DocumentKey
+    if_match: Version
+
+
+Write = Create | Replace | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The write took effect; one new version for each operation (empty for a delete)."""
+
+    versions: tuple[Version, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A condition did not hold and nothing was written: which operation, and its document now if the store tells."""
+
+    operation: int
+    current: Document | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCapabilities:
+    """What a store can promise; the runtime chooses its protocol by these."""
+
+    atomic_scope: Literal["item", "partition"]
+    batch_count_max: int
+    item_bytes_max: int
+    tells_current: bool
+    """Whether a lost write carries the current document, read at least as fresh as the loss."""
+    ambiguous_replies: bool
+    """Whether a write may end in `OutcomeUnknown`."""
+    ordered_versions: bool = False
+
+
+class StateStore(Protocol):
+    """Documents with compare-and-swap."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities: ...
+
+    async def read(self, key: DocumentKey) -> Document | None:
+        """The document, or None where there is none."""
+        ...
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        """Apply all operations or none; they share a partition.
+
+        Raises:
+            OutcomeUnknown: it may have been applied; read before acting.
+            Throttled, Refused: nothing was applied.
+        """
+        ...
+
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        """The documents of a partition whose ids begin with `prefix`, by id."""
+        ...
+
+
+# Messages
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A message, the queue or topic it goes to, and when it may be seen (`due_ms` 0: at once)."""
+
+    destination: str
+    due_ms: int
+    message: Message
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A message handed out under a lock.
+
+    `failures` is our own count of failed handlings, `delivery_count` the broker's of deliveries that never settled.
+    `from_outside` says that the id was not made by a commit of this very log, so a marker must remember it.
+    """
+
+    queue: str
+    sequence: int
+    message: Message
+    token: bytes
+    lock: int
+    enqueued_ms: int
+    locked_until_ms: int
+    delivery_count: int = 0
+    failures: int = 0
+    from_outside: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """How a delivery ends: `complete`, `abandon` (counted), `release` (uncounted), `defer` or `dead-letter`."""
+
+    how: Literal["complete", "abandon", "release", "defer", "dead-letter"]
+    reason: str = ""
+    description: str = ""
+
+
+class MessageBus(Protocol):
+    """A broker with peek-lock."""
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        """Send all of them; an unknown outcome is repeated by the caller under the same ids."""
+        ...
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        """Up to `count_max` messages, at least one unless `wait_s` passes without any."""
+        ...
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        """End a delivery.
+
+        Raises:
+            LockLost: it is not ours any more.
+        """
+        ...
+
+    async def renew(self, delivery: Delivery) -> int:
+        """Extend the lock; its new end in milliseconds since 1970.
+
+        Raises:
+            LockLost: it is not ours any more.
+        """
+        ...
+
+
+# Blobs
+
+
+class BlobStore(Protocol):
+    """Write-once bytes under names."""
+
+    async def write(self, name: str, data: bytes) -> bool:
+        """Write a blob that must not exist; False, and nothing changed, where it does."""
+        ...
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        """The blob, or None where there is none.
+
+        Raises:
+            TooLarge: it is longer than `bytes_max`.
+        """
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Delete a blob; one that is not there is fine."""
+        ...
+
+
+# Engine scope
+
+
+class StateDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A state as stored: its bytes (empty: a tombstone), schema version and serial, a count of its versions."""
+
+    value: bytes
+    version: int
+    schema: int = 1
+    serial: int = 1
+    expires_ms: int = 0
+
+
+class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The marker of a message that was refused: why, and at which resubmission."""
+
+    fingerprint: bytes
+    reason: str
+    description: str
+    attempt: int = 0
+
+
+Marker = bytes | Refusal
+"""What is remembered of a handled message: the fingerprint of what was applied, or the refusal."""
+
+
+class StateChange(msgspec.Struct, gc=False):
+    """A state to write under the condition that its version still is `if_version` (0: absent)."""
+
+    value: bytes
+    schema: int
+    serial: int
+    if_version: int
+
+
+class Burial(msgspec.Struct, gc=False):
+    """A delivery that is dead-lettered."""
+
+    delivery: Delivery
+    reason: str
+    description: str
+    failures: int
+    stops_key: bool = False
+
+
+class Postponement(msgspec.Struct, gc=False):
+    """A delivery that is given back until `due_ms` (0: at once), with its count of failures."""
+
+    delivery: Delivery
+    due_ms: int
+    failures: int
+
+
+class Commit(msgspec.Struct, gc=False):
+    """Everything that a batch of messages does, committed as one.
+
+    `applied` and `refused` are markers to create; a key in `replacing` may instead replace a refusal of a lower
+    attempt number.
+    """
+
+    now_ms: int
+    markers_expire_ms: int
+    consumed: list[Delivery]
+    states: dict[str, StateChange]
+    outputs: list[Output]
+    applied: dict[bytes, bytes]
+    refused: dict[bytes, Refusal]
+    replacing: dict[bytes, int]
+    buried: list[Burial]
+    postponed: list[Postponement]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A commit whose conditions did not hold; nothing was written.
+
+    `locks` are the sequences of deliveries that are not ours any more, `states` and `markers` what had changed.
+    """
+
+    locks: frozenset[int] = frozenset()
+    states: frozenset[str] = frozenset()
+    markers: frozenset[bytes] = frozenset()
+
+
+class Journal(Protocol):
+    """Engine scope: queues, states and markers under one log, so one record commits all of them."""
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        """Up to `count_max` messages of these queues, locked; the claim's write has returned before this does."""
+        ...
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[list[StateDocument | None], list[Marker | None]]:
+        """States by id and markers by inbox key, each in the order asked for."""
+        ...
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        """Commit all of it or nothing; on return it survives the declared failures."""
+        ...
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        """Extend the locks that are still ours; how many were."""
+        ...
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Give back uncounted what is still ours."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, passed in."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never run backwards."""
+        ...

@@ -1,0 +1,1 @@
+"""What checks the promises: contract suites for adapters and ports that fail on purpose."""
