@@ -1,0 +1,89 @@
+"""Run W1 on every system, repeats interleaved so that noise of the machine hits all alike, and publish the figures.
+
+    python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--only SYSTEM[:VARIANT] ...] [--output FOLDER]
+
+A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+from typing import cast
+
+from tests.benchmarks import report
+from tests.benchmarks.measure import MESSAGE_COUNT, Benchmark, Measurement
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT / "docs" / "benchmarks"
+SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
+
+SYSTEMS = (
+    "tests.benchmarks.peers.floor",
+    "tests.benchmarks.peers.sqlite",
+    "tests.benchmarks.ours",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    SCRATCH.mkdir(exist_ok=True)
+    chosen = [pair for pair in entrants() if wanted(pair, options.only)]
+    if not chosen:
+        print(f"no system matches {options.only}; there are {[name(pair) for pair in entrants()]}", file=sys.stderr)
+        return 2
+    about = [
+        f"W1: {options.messages:,} messages over 1,000 keys; state, output and dedupe record commit atomically.",
+        f"Median of {options.repeats} interleaved repeats [least..greatest].",
+        *report.circumstances(SCRATCH),
+    ]
+    found = measurements(chosen, options.repeats, options.messages)
+    print(report.publish("w1", report.rows(found), about, options.output))
+    return 0
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.run", description="Run W1 and publish figures.")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=MESSAGE_COUNT)
+    parser.add_argument("--only", nargs="*", default=[], metavar="SYSTEM[:VARIANT]")
+    parser.add_argument("--output", type=Path, default=PUBLISHED)
+    return parser.parse_args(arguments)
+
+
+Entrant = tuple[Benchmark, str]
+
+
+def entrants() -> list[Entrant]:
+    """Every system that is there, with each of its variants."""
+    modules = [importlib.import_module(path) for path in SYSTEMS if importlib.util.find_spec(path)]
+    systems = [cast(Benchmark, module) for module in modules]
+    return [(system, variant) for system in systems for variant in system.VARIANTS]
+
+
+def name(entrant: Entrant) -> str:
+    return f"{entrant[0].SYSTEM}:{entrant[1]}"
+
+
+def wanted(entrant: Entrant, only: list[str]) -> bool:
+    return not only or any(choice in (name(entrant), entrant[0].SYSTEM) for choice in only)
+
+
+def measurements(chosen: list[Entrant], repeats: int, message_count: int) -> list[Measurement]:
+    """Run everything `repeats` times, one of each after the other, each in a fresh folder."""
+    found: list[Measurement] = []
+    for repeat in range(repeats):
+        for system, variant in chosen:
+            with tempfile.TemporaryDirectory(prefix="w1-", dir=SCRATCH) as folder:
+                found.append(system.run(variant, Path(folder), message_count))
+            rate = f"{found[-1].messages_per_s:,.0f} messages/s"
+            print(f"{repeat + 1}/{repeats} {system.SYSTEM}:{variant}: {rate}", file=sys.stderr, flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
