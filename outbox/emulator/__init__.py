@@ -1,0 +1,1 @@
+"""Wire protocols of Azure services on the embedded engine, for development and tests."""

@@ -1,0 +1,255 @@
+"""One AMQP 1.0 connection, as a server, without any I/O.
+
+*Theory of operation.*  `receive(data)` takes what a peer sent and returns events; `take_output()` gives the bytes to
+send.  Whatever the protocol can answer by itself (headers, SASL, open, begin, end, close, flow echoes) is answered
+here; links, messages and settlements are the application's.  A peer that breaks the protocol or a limit gets a
+`close` with the AMQP error, an event `Closed`, and nothing it sends afterwards is looked at: no input raises.
+
+States, in order: `SASL_HEADER` -> `SASL` -> `AMQP_HEADER` -> `OPENING` -> `OPEN` -> `OVER`.  A client without SASL
+starts with the AMQP header; who may do what is decided later, by the claims that it puts on the `$cbs` node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+
+from outbox.emulator.amqp import performatives
+from outbox.emulator.amqp.errors import (
+    DECODE_ERROR,
+    FRAMING_ERROR,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT,
+    AmqpFault,
+    ConnectionFault,
+)
+from outbox.emulator.amqp.events import Closed, Event, Limits, Opened
+from outbox.emulator.amqp.frames import (
+    HEADER_AMQP,
+    HEADER_SASL,
+    TYPE_AMQP,
+    TYPE_SASL,
+    Frame,
+    FrameReader,
+    frame,
+)
+from outbox.emulator.amqp.link import TRANSFER_OVERHEAD_BYTES
+from outbox.emulator.amqp.performatives import as_text, as_uint
+from outbox.emulator.amqp.session import Session
+from outbox.emulator.amqp.types import NULL
+
+SASL_NAMES = ("ANONYMOUS", "MSSBCBS")
+FRAME_SIZE_MIN_BYTES = 512
+
+
+class State(IntEnum):
+    SASL_HEADER = 0
+    SASL = 1
+    AMQP_HEADER = 2
+    OPENING = 3
+    OPEN = 4
+    OVER = 5
+
+
+class Connection:
+    """The state of one connection."""
+
+    def __init__(self, *, container_id: str, limits: Limits) -> None:
+        self.limits = limits
+        self.state = State.SASL_HEADER
+        self.sessions: dict[int, Session] = {}
+        self.peer_frame_size_max_bytes = FRAME_SIZE_MIN_BYTES
+        self.output_bytes = 0
+        self._container_id = container_id
+        self._reader = FrameReader(frame_size_max_bytes=limits.frame_size_max_bytes)
+        self._output: list[bytes] = []
+        self._events: list[Event] = []
+        self._handlers: dict[int, Callable[[Frame, list[object], int], None]] = {
+            performatives.OPEN: self._on_open,
+            performatives.BEGIN: self._on_begin,
+            performatives.ATTACH: self._on_attach,
+            performatives.FLOW: self._on_flow,
+            performatives.TRANSFER: self._on_transfer,
+            performatives.DISPOSITION: self._on_disposition,
+            performatives.DETACH: self._on_detach,
+            performatives.END: self._on_end,
+            performatives.CLOSE: self._on_close,
+        }
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take bytes from the peer; return what the application has to do."""
+        events = self._events = []
+        try:
+            self._reader.feed(data)
+            while self._step():
+                pass
+        except AmqpFault as fault:
+            self.fail(fault.condition, fault.description)
+        return events
+
+    def take_output(self) -> bytes:
+        """The bytes to send, once."""
+        self._flush_answers()
+        output = self._output
+        if not output:
+            return b""
+        self._output, self.output_bytes = [], 0
+        return b"".join(output)
+
+    def write(self, data: bytes) -> None:
+        """Add bytes to what is to be sent."""
+        self._output.append(data)
+        self.output_bytes += len(data)
+
+    def fail(self, condition: str, description: str) -> None:
+        """Close with an error; nothing more is read."""
+        if self.state is State.OVER:
+            return
+        if self.state is State.OPENING:
+            self._write_open()
+        self._flush_answers()
+        if self.state in (State.OPENING, State.OPEN):
+            self.write(frame(performatives.close(performatives.error(condition, description))))
+        self._finish(condition, description)
+
+    def lose(self) -> None:
+        """The transport is gone."""
+        self._finish("", "the peer went away")
+
+    def _finish(self, condition: str, description: str) -> None:
+        if self.state is State.OVER:
+            return
+        links = [link for session in self.sessions.values() for link in session.links.values()]
+        self._flush_answers()
+        self.sessions.clear()
+        self.state = State.OVER
+        self._events.append(Closed(links, condition, description))
+
+    def _flush_answers(self) -> None:
+        for session in self.sessions.values():
+            session.flush_accepted()
+
+    def _step(self) -> bool:
+        """Do the next header or frame; False when there is none or the connection is over."""
+        if self.state is State.OVER:
+            return False
+        if self.state in (State.SASL_HEADER, State.AMQP_HEADER):
+            return self._on_header(self._reader.next_header())
+        source = self._reader.next_frame()
+        if source is None:
+            return False
+        if source.start == source.end:
+            return True  # an empty frame keeps the connection alive
+        if self.state is State.SASL:
+            self._on_sasl(source)
+            return True
+        if source.type != TYPE_AMQP:
+            raise ConnectionFault(FRAMING_ERROR, "a SASL frame after the AMQP header")
+        code, fields, at = performatives.decode_performative(source)
+        handler = self._handlers.get(code)
+        if handler is None:
+            raise ConnectionFault(FRAMING_ERROR, f"performative 0x{code:02x} in an AMQP frame")
+        handler(source, fields, at)
+        return True
+
+    def _on_header(self, header: bytes | None) -> bool:
+        if header is None:
+            return False
+        if header == HEADER_SASL and self.state is State.SASL_HEADER:
+            self.write(HEADER_SASL + frame(performatives.sasl_mechanisms(*SASL_NAMES), frame_type=TYPE_SASL))
+            self.state = State.SASL
+            return True
+        self.write(HEADER_AMQP)
+        if header != HEADER_AMQP:
+            self._finish(FRAMING_ERROR, "the peer does not speak AMQP 1.0")
+            return False
+        self.state = State.OPENING
+        return True
+
+    def _on_sasl(self, source: Frame) -> None:
+        code, fields, _ = performatives.decode_performative(source)
+        if source.type != TYPE_SASL or code != performatives.SASL_INIT:
+            raise ConnectionFault(FRAMING_ERROR, "sasl-init was expected")
+        known = as_text(fields[0], "mechanism") in SASL_NAMES
+        self.write(frame(performatives.sasl_outcome(0 if known else 1), frame_type=TYPE_SASL))
+        if known:
+            self.state = State.AMQP_HEADER
+        else:
+            self._finish(NOT_ALLOWED, "the SASL mechanism is not offered")
+
+    def _on_open(self, source: Frame, fields: list[object], at: int) -> None:
+        if self.state is not State.OPENING:
+            raise ConnectionFault(NOT_ALLOWED, "the connection is open already")
+        container_id = as_text(fields[0], "container-id")[:256]
+        size = as_uint(fields[2], "max-frame-size", 0xFFFFFFFF)
+        if size < FRAME_SIZE_MIN_BYTES:
+            raise ConnectionFault(DECODE_ERROR, f"max-frame-size {size} is below {FRAME_SIZE_MIN_BYTES}")
+        self.peer_frame_size_max_bytes = min(size, self.limits.frame_size_max_bytes)
+        assert self.peer_frame_size_max_bytes > TRANSFER_OVERHEAD_BYTES
+        self._write_open()
+        self.state = State.OPEN
+        self._events.append(Opened(container_id, as_uint(fields[4], "idle-time-out", 0)))
+
+    def _write_open(self) -> None:
+        size, channel_max = self.limits.frame_size_max_bytes, self.limits.session_count_max - 1
+        body = performatives.open_(self._container_id, frame_size_max_bytes=size, channel_max=channel_max)
+        self.write(frame(body))
+
+    def _session(self, channel: int) -> Session | None:
+        if self.state is not State.OPEN:
+            raise ConnectionFault(NOT_ALLOWED, "the connection is not open")
+        return self.sessions.get(channel)
+
+    def _on_begin(self, source: Frame, fields: list[object], at: int) -> None:
+        if self._session(source.channel) is not None:
+            raise ConnectionFault(NOT_ALLOWED, f"channel {source.channel} has a session already")
+        if len(self.sessions) >= self.limits.session_count_max:
+            raise ConnectionFault(RESOURCE_LIMIT, f"more than {self.limits.session_count_max} sessions")
+        self.sessions[source.channel] = Session(self, source.channel, fields)
+
+    def _on_attach(self, source: Frame, fields: list[object], at: int) -> None:
+        session = self._session(source.channel)
+        if session is not None:
+            self._events.append(session.on_attach(fields, source))
+
+    def _on_flow(self, source: Frame, fields: list[object], at: int) -> None:
+        session = self._session(source.channel)
+        if session is not None:
+            self._events.extend(session.on_flow(fields))
+
+    def _on_transfer(self, source: Frame, fields: list[object], at: int) -> None:
+        session = self._session(source.channel)
+        if session is not None:
+            event = session.on_transfer(fields, source, at)
+            if event is not None:
+                self._events.append(event)
+
+    def _on_disposition(self, source: Frame, fields: list[object], at: int) -> None:
+        session = self._session(source.channel)
+        if session is not None:
+            event = session.on_disposition(fields)
+            if event is not None:
+                self._events.append(event)
+
+    def _on_detach(self, source: Frame, fields: list[object], at: int) -> None:
+        session = self._session(source.channel)
+        if session is not None:
+            event = session.on_detach(fields)
+            if event is not None:
+                self._events.append(event)
+
+    def _on_end(self, source: Frame, fields: list[object], at: int) -> None:
+        """End a session.  Clients send detach after end, so frames on an unknown channel are passed over."""
+        session = self._session(source.channel)
+        if session is None:
+            return
+        self._events.extend(session.end())
+        session.write(performatives.end(NULL))
+        del self.sessions[source.channel]
+
+    def _on_close(self, source: Frame, fields: list[object], at: int) -> None:
+        if self.state is State.OPENING:
+            self._write_open()
+        self._flush_answers()
+        self.write(frame(performatives.close(NULL)))
+        self._finish("", "closed by the peer")

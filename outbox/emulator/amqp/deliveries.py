@@ -1,0 +1,177 @@
+"""What the broker sends: messages with the broker's header and annotations, and replies to requests.
+
+The reverse of `messages`.  A delivery is the sender's own bytes behind sections that are the broker's: delivery count,
+enqueued time, sequence number, lock.  Their layout never changes, so a delivery costs one pack and one join.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from outbox.emulator.amqp import types
+from outbox.emulator.amqp.messages import (
+    ANNOTATIONS,
+    APPLICATION_PROPERTIES,
+    HEADER,
+    PROPERTIES,
+    SCHEDULED_TIME,
+    VALUE,
+    sections,
+)
+from outbox.emulator.amqp.types import NULL, binary, described, list_, long_, map_, scalar, string, symbol, timestamp
+from outbox.engine.items import Claim, Task
+from outbox.message import (
+    PROPERTY_ATTEMPT,
+    PROPERTY_CAUSATION,
+    PROPERTY_CLAIM,
+    PROPERTY_CORRELATION,
+    PROPERTY_CREATED,
+    PROPERTY_HOPS,
+    PROPERTY_ID,
+    PROPERTY_TRACEPARENT,
+    PROPERTY_TYPE,
+    Message,
+)
+
+DEAD_LETTER_REASON = "DeadLetterReason"
+DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+_STATES = {"active": ACTIVE, "locked": ACTIVE, "deferred": DEFERRED, "scheduled": SCHEDULED}
+
+_HEAD = b"\x00\x53\x70\xc0\x0a\x05\x40\x40\x40\x40\x70"
+_ENQUEUED = b"\xa3\x13x-opt-enqueued-time\x83"
+_SEQUENCE = b"\xa3\x15x-opt-sequence-number\x81"
+_LOCKED = b"\xa3\x12x-opt-locked-until\x83"
+_STATE = b"\xa3\x13x-opt-message-state\x54"
+_ITEMS_BYTES = sum(map(len, (_ENQUEUED, _SEQUENCE, _LOCKED, _STATE))) + 3 * 8 + 1
+_ANNOTATIONS = b"\x00\x53\x72\xc1" + bytes((_ITEMS_BYTES + 1, 8))
+_BROKER = struct.Struct(
+    f">{len(_HEAD)}sI{len(_ANNOTATIONS) + len(_ENQUEUED)}sq{len(_SEQUENCE)}sq{len(_LOCKED)}sq{len(_STATE)}sB"
+)
+_ANNOTATIONS_ENQUEUED = _ANNOTATIONS + _ENQUEUED
+_ANNOTATIONS_CODE = b"\x00\x53\x72"
+
+
+def encode_delivery(claim: Claim, *, state: int = ACTIVE) -> bytes:
+    """A claimed message as it goes to a receiver."""
+    message = claim.message
+    wire = message.wire or encode_sections(message)
+    if claim.reason or claim.description:
+        wire = _with_dead_letter(wire, claim.reason, claim.description)
+    if message.time_to_live_ms or wire.startswith(_ANNOTATIONS_CODE):
+        own, wire = _split_annotations(wire)
+        broker = _header(message, claim.delivery_count) + _annotations(
+            own, claim.enqueued_ms, claim.sequence, state, claim.locked_until_ms
+        )
+    else:
+        broker = _BROKER.pack(
+            _HEAD, claim.delivery_count, _ANNOTATIONS_ENQUEUED, claim.enqueued_ms, _SEQUENCE, claim.sequence, _LOCKED,
+            claim.locked_until_ms, _STATE, state,
+        )  # fmt: skip
+    return broker + wire + (message.wire_body or _data(message.body))
+
+
+def encode_peeked(task: Task) -> bytes:
+    """A message as a peek shows it: without a lock, with its state."""
+    message = task.message
+    wire = message.wire or encode_sections(message)
+    if task.reason or task.description:
+        wire = _with_dead_letter(wire, task.reason, task.description)
+    own, wire = _split_annotations(wire)
+    if task.due_ms and not any(types.decode(key)[0] == SCHEDULED_TIME for key in own[::2]):
+        own = [*own, symbol(SCHEDULED_TIME), timestamp(task.due_ms)]
+    state = _STATES[task.state]
+    broker = _header(message, task.delivery_count) + _annotations(own, task.enqueued_ms, task.sequence, state)
+    return broker + wire + (message.wire_body or _data(message.body))
+
+
+def _data(body: bytes) -> bytes:
+    size = len(body)
+    if size < 256:
+        return b"\x00\x53\x75\xa0" + bytes((size,)) + body
+    return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + body
+
+
+def _header(message: Message, delivery_count: int) -> bytes:
+    ttl = types.uint(min(message.time_to_live_ms, 0xFFFFFFFF)) if message.time_to_live_ms else NULL
+    return described(HEADER, list_((NULL, NULL, ttl, NULL, types.uint(delivery_count))))
+
+
+def _split_annotations(wire: bytes) -> tuple[list[bytes], bytes]:
+    """The sender's own annotations (keys and values in turn) and the sections behind them."""
+    if not wire.startswith(_ANNOTATIONS_CODE):
+        return [], wire
+    _, start, end = next(sections(wire))
+    return types.field_spans(wire, start), wire[end:]
+
+
+def _annotations(own: list[bytes], enqueued_ms: int, sequence: int, state: int, locked_until_ms: int = 0) -> bytes:
+    items = [
+        symbol("x-opt-enqueued-time"), timestamp(enqueued_ms),
+        symbol("x-opt-sequence-number"), long_(sequence),
+        symbol("x-opt-message-state"), types.int_(state),
+    ]  # fmt: skip
+    if locked_until_ms:
+        items += [symbol("x-opt-locked-until"), timestamp(locked_until_ms)]
+    return described(ANNOTATIONS, map_(items + own))
+
+
+def _with_dead_letter(wire: bytes, reason: str, description: str) -> bytes:
+    """Add why it was dead-lettered to the application properties; an earlier reason of the sender's own gives way."""
+    parts: list[bytes] = []
+    pairs: list[bytes] = []
+    for code, start, end in sections(wire):
+        if code == APPLICATION_PROPERTIES:
+            pairs = types.field_spans(wire, start)
+        else:
+            parts.append(wire[start - 3 : end])
+    added = (string(DEAD_LETTER_REASON), string(DEAD_LETTER_DESCRIPTION))
+    kept = [part for at in range(0, len(pairs), 2) if pairs[at] not in added for part in pairs[at : at + 2]]
+    kept += [added[0], string(reason), added[1], string(description)]
+    return b"".join(parts) + described(APPLICATION_PROPERTIES, map_(kept))
+
+
+def encode_sections(message: Message) -> bytes:
+    """Properties and application properties of a message that no AMQP client sent."""
+    items: list[bytes] = []
+    for name, text in (
+        (PROPERTY_ID, message.outbox_id), (PROPERTY_TYPE, message.type), (PROPERTY_CORRELATION, message.correlation_id),
+        (PROPERTY_CAUSATION, message.causation_id), (PROPERTY_TRACEPARENT, message.traceparent),
+        (PROPERTY_CLAIM, message.claim),
+    ):  # fmt: skip
+        if text:
+            items += (string(name), string(text))
+    for name, number in (
+        (PROPERTY_CREATED, message.created_ms), (PROPERTY_HOPS, message.hops), (PROPERTY_ATTEMPT, message.attempt)
+    ):  # fmt: skip
+        if number:
+            items += (string(name), long_(number))
+    for name, value in (message.properties or {}).items():
+        items += (string(name), scalar(value))
+    fields = [
+        string(text) if text else NULL
+        for text in (
+            message.broker_id, "", "", "", message.reply_to, message.correlation_id, "", "", "", "", message.session_id
+        )
+    ]  # fmt: skip
+    named = described(PROPERTIES, list_([*fields, NULL, NULL]))
+    return named + described(APPLICATION_PROPERTIES, map_(items)) if items else named
+
+
+def encode_reply(correlation_id: bytes, properties: list[bytes], value: bytes) -> bytes:
+    """The answer to a request: its id as the peer typed it, a status, and a value as the body."""
+    fields = [NULL] * 13
+    fields[5] = correlation_id
+    return (
+        described(PROPERTIES, list_(fields))
+        + described(APPLICATION_PROPERTIES, map_(properties))
+        + described(VALUE, value)
+    )
+
+
+def encode_wrapped(encoded: bytes, lock_token: bytes | None = None) -> bytes:
+    """An encoded message as management replies carry it: in a map, with its lock token if it has one."""
+    items = [string("message"), binary(encoded)]
+    if lock_token is not None:
+        items = [string("lock-token"), lock_token, *items]
+    return map_(items)
