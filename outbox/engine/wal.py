@@ -238,7 +238,7 @@ class Log:
             names = self._disk.names()
             if snapshot_name(upto) not in names:
                 raise ValueError(f"{self._disk.where}: no snapshot at {upto}; store and verify it before retiring")
-            self._disk.sync_dir()
+            self._disk.sync_dir()  # the snapshot may be another process's, whose rename is not synced yet
             for ordinal in snapshot_ordinals(names):
                 if ordinal < upto:
                     self._disk.remove(snapshot_name(ordinal))
