@@ -1,0 +1,42 @@
+# Each target sets up all that it needs; nothing to do first.  `make` alone lists them.
+SHELL := /bin/bash
+PY := .venv/bin/python
+BOOT := $(shell for name in "$$OUTBOX_PYTHON" python3.11 python3.12 python3.13 python3 python; do \
+	[ -n "$$name" ] && "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 7))' >/dev/null 2>&1 </dev/null \
+	&& { echo "$$name"; break; }; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench soak clean
+
+help:
+	@echo 'make demo    the whole system at work on this machine'
+	@echo 'make test    static checks and all tests, as CI runs them (ARGS="-k name" goes to pytest)'
+	@echo 'make check   static checks only: ruff, mypy --strict, import-linter'
+	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
+	@echo 'make soak    faults drawn at random for as long as ARGS="--minutes 10" says'
+	@echo 'make clean   remove what was made here: .venv, build, caches'
+
+setup:
+	@test -n "$(BOOT)" || { echo 'no Python runs here; install Python 3.11, 3.12 or 3.13' >&2; exit 2; }
+	@$(BOOT) tools/setup.py
+
+demo: setup
+	@test -f tools/demo.py || { echo 'no tools/demo.py yet; there are: make test, make check, make bench' >&2; exit 2; }
+	@$(PY) tools/demo.py $(ARGS)
+
+test:
+	@.ci/run $(ARGS)
+
+check: setup
+	@$(PY) tools/check.py
+
+bench: setup
+	@$(PY) -m tests.benchmarks.run $(ARGS)
+
+soak: setup
+	@test -f tools/soak.py || { echo 'no tools/soak.py yet; there are: make test, make check, make bench' >&2; exit 2; }
+	@$(PY) tools/soak.py $(ARGS)
+
+clean:
+	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,152 @@
+"""The shape of the code: who may import whom, how long a file may be, who may look at the environment."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("outbox", "function_app", "spark_jobs")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+ENTRY_POINTS = ("outbox/ops/", "outbox/__main__.py", "function_app/", "spark_jobs/")
+ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv"}
+UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+def files() -> list[Path]:
+    return sorted(file for folder in PRODUCT for file in (ROOT / folder).rglob("*.py"))
+
+
+def parsed() -> Iterator[tuple[str, ast.Module]]:
+    for file in files():
+        yield file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())
+
+
+def environment_reads(tree: ast.AST) -> list[int]:
+    """The lines that reach for the process environment by `os.environ`, `os.getenv` or an import of either."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "os" and node.attr in ENVIRONMENT:
+                found.append(node.lineno)
+        elif isinstance(node, ast.ImportFrom) and node.module == "os":
+            found += [node.lineno for alias in node.names if alias.name in ENVIRONMENT]
+    return found
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """The top-level names of all modules that a file imports."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add((node.module or "").split(".")[0])
+    return names
+
+
+def arrows(root: Path) -> subprocess.CompletedProcess[str]:
+    """Check the arrows of a copy of the tree in a process of its own, because import-linter looks at sys.path."""
+    code = (
+        "import sys; sys.path[:0] = [sys.argv[1], sys.argv[2]]; from pathlib import Path; from tools import arrows; "
+        "kept, text = arrows.check(Path(sys.argv[1]), Path(sys.argv[1]) / 'build'); print(text); sys.exit(not kept)"
+    )
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, str(root), str(ROOT)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_imports_follow_the_arrows() -> None:
+    found = arrows(ROOT)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("message", "outbox.lineage"),
+        ("ports", "outbox.runtime.step"),
+        ("runtime/step", "outbox.engine.adapters"),
+        ("engine/adapters", "outbox.runtime.step"),
+        ("emulator/serve", "outbox.runtime.step"),
+        ("verify/history", "outbox.lineage"),
+        ("runtime/step", "azure.cosmos"),
+    ],
+)
+def test_an_arrow_against_the_diagram_is_found(source: str, target: str, tmp_path: Path) -> None:
+    for name in ("message", "lineage", "ports", "runtime/step", "engine/adapters", "emulator/serve", "verify/history"):
+        file = tmp_path / "outbox" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "outbox" / "__init__.py").touch()
+        (file.parent / "__init__.py").touch()
+        file.write_text(f"import {target}\n" if name == source else "")
+    found = arrows(tmp_path)
+    assert found.returncode == 1
+    assert f"outbox.{source.replace('/', '.')} -> " in found.stdout, found.stdout + found.stderr
+
+
+def test_no_file_is_longer_than_one_can_review() -> None:
+    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files()}
+    assert {name: length for name, length in lengths.items() if length > FILE_LINES_MAX} == {}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
+        f"{name}:{node.name}": node.end_lineno - node.lineno + 1
+        for name, tree in parsed()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    }
+    assert long == {}
+
+
+def test_every_module_says_what_it_decides() -> None:
+    silent = [name for name, tree in parsed() if tree.body and not ast.get_docstring(tree)]
+    assert silent == []
+
+
+def test_only_entry_points_read_the_environment() -> None:
+    reads = {name: environment_reads(tree) for name, tree in parsed() if not name.startswith(ENTRY_POINTS)}
+    assert {name: lines for name, lines in reads.items() if lines} == {}
+
+
+@pytest.mark.parametrize("text", ["import os\nos.environ['A']", "import os\nos.getenv('A')", "from os import environ"])
+def test_a_look_at_the_environment_is_found(text: str) -> None:
+    assert environment_reads(ast.parse(text))
+
+
+def test_nothing_is_unpickled() -> None:
+    assert {name for name, tree in parsed() if imported(tree) & UNSAFE_DECODERS} == set()
+
+
+def test_modules_import_modules_and_not_the_package_front() -> None:
+    """`from outbox import App` inside the package would hide an arrow from import-linter behind the lazy front."""
+    inside = {path.stem for path in (ROOT / "outbox").glob("*") if not path.name.startswith("_")}
+    hidden = [
+        f"{name}:{node.lineno}"
+        for name, tree in parsed()
+        if name.startswith("outbox/") and name not in ("outbox/__init__.py", "outbox/__main__.py")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "outbox"
+        if any(alias.name not in inside for alias in node.names)
+    ]
+    assert hidden == []
+
+
+def test_test_folders_cannot_shadow_an_installed_package() -> None:
+    folders = [path for path in (ROOT / "tests").rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    assert [path for path in folders if path.name == "azure"] == []
+    assert list((ROOT / "tests").rglob("__init__.py")) == []

@@ -1,0 +1,88 @@
+"""The benchmarks measure systems that keep the promise: each run checks itself, and the check can fail."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import report, run
+from tests.benchmarks.measure import Measurement, inputs
+from tests.benchmarks.peers import floor, sqlite
+
+ONE = Measurement(
+    system="s",
+    variant="v",
+    in_flight=1,
+    durable=True,
+    messages_per_s=100.0,
+    p50_ms=1.0,
+    p99_ms=2.0,
+    cpu_us=3.0,
+    flushes_per_message=1.0,
+)
+
+
+@pytest.mark.parametrize("variant", sqlite.VARIANTS)
+def test_the_sqlite_peer_applies_each_message_once(variant: str, disk_path: Path) -> None:
+    found = sqlite.run(variant, disk_path, 300)
+    assert found.messages_per_s > 0 and found.durable == variant.endswith("full")
+
+
+@pytest.mark.parametrize("variant", floor.VARIANTS)
+def test_the_floor_logs_each_message_once(variant: str, disk_path: Path) -> None:
+    found = floor.run(variant, disk_path, 300)
+    assert found.flushes_per_message == pytest.approx(-(-300 // found.in_flight) / 300)
+
+
+@pytest.mark.parametrize("count_max", [1, 64])
+def test_a_duplicate_has_no_second_effect_in_the_sqlite_peer(count_max: int, disk_path: Path) -> None:
+    messages = inputs(200)
+    with sqlite3.connect(disk_path / "w1.sqlite", isolation_level=None) as connection:
+        bodies = [sqlite.encode(message) for message in (*messages[:50], *messages, *messages[100:])]
+        sqlite.prepare(connection, bodies, "full")
+        consumed = sqlite.one_at_a_time(connection) if count_max == 1 else sqlite.in_batches(connection, count_max)
+        sqlite.verify(connection, len(messages))
+    connection.close()
+    assert len(consumed[0]) == len(bodies)
+
+
+def test_a_lost_message_spoils_the_sqlite_run(disk_path: Path) -> None:
+    connection = sqlite3.connect(disk_path / "w1.sqlite", isolation_level=None)
+    sqlite.prepare(connection, [sqlite.encode(message) for message in inputs(100)[1:]], "full")
+    sqlite.in_batches(connection, 64)
+    with pytest.raises(AssertionError, match="do not publish"):
+        sqlite.verify(connection, 100)
+    connection.close()
+
+
+def test_a_doubled_record_spoils_the_floor_run(disk_path: Path) -> None:
+    floor.run("flush64", disk_path, 100)
+    log = disk_path / "log"
+    data = log.read_bytes().rstrip(b"\0")
+    log.write_bytes(data + data + bytes(floor.HEADER.size))
+    with pytest.raises(AssertionError, match="do not publish"):
+        floor.verify(log, 100)
+
+
+def test_a_row_tells_the_median_and_both_extremes() -> None:
+    repeats = [replace(ONE, messages_per_s=rate) for rate in (100.0, 900.0, 300.0)]
+    (row,) = report.rows(repeats)
+    assert row["messages_per_s"] == {"median": 300.0, "min": 100.0, "max": 900.0}
+    assert (row["system"], row["variant"], row["in_flight"], row["durable"]) == ("s", "v", 1, True)
+    assert "300 [100..900]" in report.table([row])
+
+
+def test_a_run_publishes_table_and_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run.main(["--repeats", "2", "--messages", "200", "--only", "floor", "--output", str(tmp_path)])
+    rows = json.loads((tmp_path / "w1.json").read_text())
+    assert code == 0 and [row["variant"] for row in rows] == list(floor.VARIANTS)
+    assert (tmp_path / "w1.txt").read_text() in capsys.readouterr().out
+
+
+def test_an_unknown_system_is_refused_with_the_names_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--only", "oracle"]) == 2
+    assert "sqlite:one-full" in capsys.readouterr().err

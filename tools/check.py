@@ -1,0 +1,58 @@
+"""The static checks: ruff (rules and format), mypy --strict, and the arrows between modules.
+
+`python tools/check.py` runs them all, prints one line each and the whole output of those that fail.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 300
+TYPED = ("outbox", "function_app", "spark_jobs", "tools", "tests/benchmarks")
+
+
+def main() -> int:
+    typed = [folder for folder in TYPED if any((ROOT / folder).rglob("*.py"))]
+    commands = {
+        "ruff check": ["ruff", "check", "."],
+        "ruff format": ["ruff", "format", "--check", "."],
+        "mypy --strict": ["mypy", "--strict", *typed],
+        "import-linter": ["tools/arrows.py"],
+    }
+    failed = [name for name, command in commands.items() if not passes(name, command)]
+    if failed:
+        print(f"check: {', '.join(failed)} failed", flush=True)
+    return 1 if failed else 0
+
+
+def passes(name: str, command: list[str]) -> bool:
+    """Run one check with this interpreter; its output is shown where it fails."""
+    started = time.monotonic()
+    module = [] if command[0].endswith(".py") else ["-m"]
+    try:
+        done = subprocess.run(
+            [sys.executable, *module, *command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        print(f"check: {name}: no answer after {LIMIT_S} s", flush=True)
+        return False
+    verdict = "passed" if done.returncode == 0 else "FAILED"
+    print(f"check: {name} {verdict} in {time.monotonic() - started:.1f} s", flush=True)
+    if done.returncode:
+        print(done.stdout, flush=True)
+    return done.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
