@@ -131,8 +131,8 @@ def snapshot_ordinals(names: list[str]) -> list[int]:
     return sorted(int(match[1], 16) for name in names if (match := _SNAPSHOT_NAME.fullmatch(name)))
 
 
-def read_segment(disk: Disk, ordinal: int, *, record_size_max_bytes: int, log_id: bytes = b"") -> Segment:
-    """Read one segment; where its header is damaged `log_id` says whose records to look for.
+def read_segment(disk: Disk, ordinal: int, *, record_size_max_bytes: int, seed: int = HEADER_SEED) -> Segment:
+    """Read one segment; where its header is damaged `seed` says whose records to look for.
 
     Raises:
         FormatTooNew: the header is valid and of a later version.
@@ -146,9 +146,9 @@ def read_segment(disk: Disk, ordinal: int, *, record_size_max_bytes: int, log_id
         if version > FORMAT_VERSION:
             raise FormatTooNew(f"{disk.where}/{name}: format {version}, this code reads {FORMAT_VERSION}; upgrade it")
         header = Header(found_id, clock_ms, version)
-        log_id = found_id
+        seed = seed_of(found_id)
     start = 0 if first is None else first.end
-    found = scan(data, seed_of(log_id), record_size_max_bytes=record_size_max_bytes, start=start)
+    found = scan(data, seed, record_size_max_bytes=record_size_max_bytes, start=start)
     return Segment(name, ordinal, data, first, header, found)
 
 

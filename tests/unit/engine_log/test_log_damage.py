@@ -57,6 +57,24 @@ NAME, FILES, RECORDS = with_tail()
 LAST = FILES[NAME]
 
 
+def changed_in(data: bytes) -> Callable[[Record], bool]:
+    """Tell of a record whether its bytes or those of a delimiter beside it are others in `data`."""
+
+    def hit(record: Record) -> bool:
+        return data[record.offset - 2 : record.end + 2] != LAST[record.offset - 2 : record.end + 2]
+
+    return hit
+
+
+def split_at(place: int) -> Callable[[Record], bool]:
+    """Tell of a record whether bytes inserted at `place` are inside it or a delimiter beside it."""
+    return lambda record: record.offset - 2 < place < record.end + 2
+
+
+def among(ordinals: set[int]) -> Callable[[Record], bool]:
+    return lambda record: record.ordinal in ordinals
+
+
 def expect(data: bytes, hit: Callable[[Record], bool]) -> None:
     """Open the log with `data` as its last segment and compare with what the rule says."""
     whole = [record for record in RECORDS if not hit(record)]
@@ -81,13 +99,13 @@ def expect(data: bytes, hit: Callable[[Record], bool]) -> None:
 
 def test_a_tail_torn_at_any_byte_is_cut() -> None:
     for size in range(len(LAST) + 1):
-        expect(LAST[:size], lambda record, size=size: record.end + 2 > size)
+        expect(LAST[:size], changed_in(LAST[:size]))
 
 
 def test_a_tail_of_zeros_from_any_byte_is_cut() -> None:
     for size in range(len(LAST)):
         zeroed = LAST[:size] + bytes(len(LAST) - size)
-        expect(zeroed, lambda record, d=zeroed: d[record.offset - 2 : record.end + 2] != _bytes_of(record))
+        expect(zeroed, changed_in(zeroed))
 
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
@@ -95,13 +113,13 @@ def test_a_flipped_byte_at_any_place_is_cut_or_refused(flip: int) -> None:
     for place in range(len(LAST)):
         data = bytearray(LAST)
         data[place] ^= flip
-        expect(bytes(data), lambda record, place=place: record.offset - 2 <= place < record.end + 2)
+        expect(bytes(data), changed_in(bytes(data)))
 
 
 def test_one_stray_byte_at_any_place_is_cut_or_refused() -> None:
     for place in range(1, len(LAST) + 1):
         data = LAST[:place] + b"\x00" + LAST[place:]
-        expect(data, lambda record, place=place: record.offset - 2 < place < record.end + 2)
+        expect(data, split_at(place))
 
 
 def test_a_delimiter_injected_at_any_place_is_cut_or_refused() -> None:
@@ -109,19 +127,19 @@ def test_a_delimiter_injected_at_any_place_is_cut_or_refused() -> None:
         for place in range(record.offset + 1, record.end):
             if LAST[place] != 0xFD and LAST[place - 1] != 0xFE:
                 data = LAST[:place] + b"\xfe\xfd" + LAST[place:]
-                expect(data, lambda other, record=record: other is record)
+                expect(data, split_at(place))
 
 
 def test_a_lost_page_is_cut_with_the_valid_records_behind_it() -> None:
     eleven = RECORDS[5]
     hole = LAST[: eleven.offset] + bytes(eleven.end - eleven.offset) + LAST[eleven.end :]
-    expect(hole, lambda record: record.ordinal == 11)
+    expect(hole, changed_in(hole))
 
 
 def test_a_missing_ordinal_above_the_synced_one_is_cut_and_below_it_refused() -> None:
     for gone in RECORDS[1:]:
         data = LAST[: gone.offset] + LAST[gone.end + 2 :]
-        expect(data, lambda record, gone=gone: record is gone)
+        expect(data, among({gone.ordinal}))
 
 
 def test_garbage_behind_the_last_record_costs_nothing() -> None:
@@ -206,7 +224,3 @@ def test_damage_to_a_cleanly_closed_log_is_never_taken_for_tail() -> None:
             opened(MemoryDisk(files={segment_name(1): bytes(damaged)}))
     for size in range(witness + 2, len(data)):
         assert opened(MemoryDisk(files={segment_name(1): data[:size]})).recovered.records[-1].ordinal == last
-
-
-def _bytes_of(record: Record) -> bytes:
-    return LAST[record.offset - 2 : record.end + 2]

@@ -1,0 +1,174 @@
+"""The real folder and the one in memory keep the same contract; the real one also against other processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outbox.engine.disk import Crash, Disk, FolderDisk, MemoryDisk, replace_file
+from outbox.engine.wal import Log
+from outbox.errors import AlreadyOpen, EngineStopped
+
+HOLDER = """
+import sys, time
+from outbox.engine.disk import FolderDisk
+from outbox.engine.wal import Log
+log = Log.open(FolderDisk(sys.argv[1]), log_id=b"0123456789abcdef", clock_ms=lambda: 7)
+log.append(9, b"acknowledged"); log.write(); log.sync()
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(params=["folder", "memory"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    return FolderDisk(tmp_path / "deep" / "data") if request.param == "folder" else MemoryDisk()
+
+
+def opened(disk: Disk) -> Log:
+    return Log.open(disk, log_id=b"0123456789abcdef", clock_ms=lambda: 7)
+
+
+def test_a_file_grows_and_reads_back(disk: Disk) -> None:
+    file = disk.create("a")
+    file.write(b"one")
+    file.write(b"two")
+    file.sync()
+    assert (disk.read("a"), file.size_bytes) == (b"onetwo", 6)
+    file.close()
+    with pytest.raises(FileExistsError):
+        disk.create("a")
+
+
+def test_replacing_a_file_takes_its_place_and_fences_its_writer(disk: Disk) -> None:
+    old = disk.create("a")
+    old.write(b"old")
+    old.sync()
+    replace_file(disk, "a", b"new").close()
+    assert (disk.names(), disk.read("a")) == (["a"], b"new")
+    with pytest.raises(OSError, match="another process"):
+        old.sync()
+    disk.remove("a")
+    with pytest.raises(FileNotFoundError):
+        disk.read("a")
+
+
+def test_a_replacement_that_reads_back_wrongly_does_not_take_the_place(disk: Disk) -> None:
+    def refuse(data: bytes) -> None:
+        raise OSError(f"{data!r} is not what was meant")
+
+    replace_file(disk, "a", b"old").close()
+    with pytest.raises(OSError, match="not what was meant"):
+        replace_file(disk, "a", b"new", refuse)
+    assert disk.read("a") == b"old"
+    replace_file(disk, "a", b"third").close()
+    assert disk.read("a") == b"third"
+
+
+def test_one_writer_at_a_time(disk: Disk) -> None:
+    disk.lock()
+    other = FolderDisk(disk.where) if isinstance(disk, FolderDisk) else disk
+    with pytest.raises(AlreadyOpen, match=r"stop it|close it"):
+        other.lock()
+    disk.unlock()
+    other.lock()
+    other.unlock()
+
+
+def test_a_log_lives_on_either(disk: Disk) -> None:
+    for number in range(3):
+        log = opened(disk)
+        assert len(log.recovered.records) == number
+        log.append(9, b"record")
+        log.close()
+
+
+def test_folder_and_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "data"
+    log = opened(FolderDisk(folder))
+    log.close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+
+
+def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data[:3])))
+    file = FolderDisk(tmp_path).create("a")
+    file.write(b"0123456789")
+    file.close()
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_stops_the_log(tmp_path: Path) -> None:
+    log = opened(FolderDisk(tmp_path))
+    descriptor = log._file._descriptor  # type: ignore[union-attr]  # the only way to fill up a real file's device
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, descriptor)
+    log.append(9, b"one")
+    with pytest.raises(EngineStopped, match="No space left"):
+        log.write()
+    os.close(full)
+    log.close()
+    assert opened(FolderDisk(tmp_path)).recovered.records == []
+
+
+def test_another_process_is_refused_until_it_is_killed_and_then_nothing_is_lost(tmp_path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(AlreadyOpen, match="stop it"):
+            opened(FolderDisk(tmp_path))
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate(timeout=10)
+    assert [record.payload for record in opened(FolderDisk(tmp_path)).recovered.records] == [b"acknowledged"]
+
+
+def test_a_power_loss_takes_unsynced_bytes_and_names() -> None:
+    disk = MemoryDisk()
+    file = disk.create("a")
+    file.write(b"synced")
+    file.sync()
+    disk.sync_dir()
+    file.write(b" not")
+    disk.create("b").sync()
+    disk.rename("a", "c")
+    after = disk.crash(Crash.POWER)
+    assert {name: after.read(name) for name in after.names()} == {"a": b"synced"}
+    assert disk.crash(Crash.PROCESS).read("c") == b"synced not"
+
+
+def test_a_failed_sync_loses_its_bytes_for_good() -> None:
+    disk = MemoryDisk()
+    file = disk.create("a")
+    disk.sync_dir()
+    file.write(b"lost")
+    disk.fail("sync", error=errno.EIO)
+    with pytest.raises(OSError, match="injected"):
+        file.sync()
+    file.write(b"kept")
+    file.sync()
+    assert disk.read("a") == b"lostkept"
+    assert disk.crash(Crash.PROCESS).crash(Crash.POWER).read("a") == bytes(4) + b"kept"
+
+
+def test_pages_survive_one_by_one() -> None:
+    disk = MemoryDisk(page_size_bytes=4)
+    file = disk.create("a")
+    disk.sync_dir()
+    file.write(b"aabb")
+    file.sync()
+    file.write(b"ccccddddee")
+    found = {disk.crash(Crash.REORDERED, random.Random(seed)).read("a") for seed in range(60)}
+    assert len(found) == 8
+    assert b"aabb" + bytes(4) + b"ddddee" in found

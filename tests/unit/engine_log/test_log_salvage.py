@@ -1,0 +1,118 @@
+"""A log that an open refuses gives up every record that is still valid, and tells what it could not give."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.salvage import Salvaged, inspect, salvage
+from outbox.engine.segments import Limits, segment_name, snapshot_name
+from outbox.engine.wal import Log
+from outbox.errors import CorruptRecord, Refused
+
+LOG_ID = b"0123456789abcdef"
+
+
+def opened(disk: MemoryDisk) -> Log:
+    return Log.open(disk, log_id=LOG_ID, clock_ms=lambda: 7, limits=Limits(segment_size_bytes=200))
+
+
+def written() -> tuple[dict[str, bytes], dict[int, bytes]]:
+    """Return the files of a log of several segments, and its records by ordinal."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    records = {log.append(9, b"record %d" % number * 4): b"record %d" % number * 4 for number in range(12)}
+    log.close()
+    return {name: disk.read(name) for name in disk.names()}, records
+
+
+FILES, RECORDS = written()
+NAMES = sorted(FILES)
+
+
+def salvaged(files: dict[str, bytes]) -> tuple[Salvaged, dict[int, bytes]]:
+    damaged, target = MemoryDisk(files=files), MemoryDisk()
+    result = salvage(damaged, target, log_id=b"a fresh log's id", clock_ms=lambda: 8)
+    assert {name: damaged.read(name) for name in damaged.names()} == files, "the damaged folder is only read"
+    return result, {record.ordinal: record.payload for record in opened(target).recovered.records}
+
+
+def test_a_sound_log_is_copied_record_for_record() -> None:
+    result, found = salvaged(FILES)
+    assert found == RECORDS
+    assert (result.missing, result.skipped_count, result.inspection.missing) == ((), 0, ())
+
+
+def test_one_flipped_byte_costs_one_record_and_is_told() -> None:
+    name = NAMES[1]
+    for place in range(60, len(FILES[name]) - 60, 7):
+        data = bytearray(FILES[name])
+        data[place] ^= 0x40
+        files = {**FILES, name: bytes(data)}
+        with pytest.raises(CorruptRecord):
+            opened(MemoryDisk(files=files))
+        result, found = salvaged(files)
+        lost = set(RECORDS) - set(found)
+        assert 1 <= len(lost) <= 2
+        assert {ordinal for first, last in result.missing for ordinal in range(first, last + 1)} == lost
+        assert all(RECORDS[ordinal] == payload for ordinal, payload in found.items())
+        assert name in result.inspection.text
+        assert "was synced" in result.inspection.text
+
+
+@pytest.mark.parametrize("index", range(len(NAMES)))
+def test_a_missing_segment_is_told_and_the_others_are_copied(index: int) -> None:
+    result, found = salvaged({name: data for name, data in FILES.items() if name != NAMES[index]})
+    first = int(NAMES[index].removesuffix(".log"), 16)
+    last = int(NAMES[index + 1].removesuffix(".log"), 16) - 1 if index + 1 < len(NAMES) else 0
+    assert set(RECORDS) - set(found) == {ordinal for ordinal in RECORDS if ordinal >= first and ordinal <= (last or 99)}
+    assert result.missing == (((first, last),) if last else ())
+
+
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["with neighbours", "alone"])
+def test_a_damaged_header_costs_no_record(names: list[str]) -> None:
+    files = {name: FILES[name] for name in names}
+    data = bytearray(files[NAMES[0]])
+    data[10] ^= 0xFF
+    result, found = salvaged({**files, NAMES[0]: bytes(data)})
+    after = int(NAMES[1].removesuffix(".log"), 16) if len(names) == 1 else 99
+    assert found == {ordinal: payload for ordinal, payload in RECORDS.items() if ordinal < after}
+    assert len(found) > 1
+    assert result.missing == ((1, 1),)
+    assert not result.inspection.segments[0].header_valid
+
+
+def test_the_snapshot_comes_along_and_what_it_contains_is_not_missing() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.append(9, b"contained")
+    sealed = log.seal()
+    log.store_snapshot(sealed, b"snapshot")
+    log.retire(sealed)
+    behind = [log.append(9, b"behind"), log.append(9, b"more")]
+    log.close()
+    files = {name: disk.read(name) for name in disk.names()}
+    last = segment_name(sealed + 1)
+    data = files[last].replace(b"behind", b"bahind")
+    target = MemoryDisk()
+    result = salvage(MemoryDisk(files={**files, last: data}), target, log_id=LOG_ID, clock_ms=lambda: 8)
+    recovered = opened(target).recovered
+    assert (result.snapshot, recovered.snapshot_data) == (sealed, b"snapshot")
+    assert result.missing == ((behind[0], behind[0]),)
+    assert [(record.ordinal, record.payload) for record in recovered.records] == [(behind[1], b"more")]
+
+
+def test_duplicates_are_counted_and_the_greater_epoch_wins() -> None:
+    files = {**FILES, NAMES[-1]: FILES[NAMES[-1]] + FILES[NAMES[0]][FILES[NAMES[0]].index(b"\xfe\xfd", 2) + 2 :]}
+    result, found = salvaged(files)
+    assert found == RECORDS
+    assert result.skipped_count > 0
+
+
+def test_a_folder_that_holds_a_log_is_no_target() -> None:
+    with pytest.raises(Refused, match="empty folder"):
+        salvage(MemoryDisk(files=FILES), MemoryDisk(files=FILES), log_id=LOG_ID, clock_ms=lambda: 8)
+
+
+def test_a_folder_without_a_log_is_reported_as_such() -> None:
+    assert inspect(MemoryDisk(files={"notes.txt": b"", snapshot_name(3): b""})).segments == ()
