@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+BASE = str(Path(sys.executable).resolve())  # one interpreter has many names, and may be running from .venv itself
 STAMP = VENV / ".outbox-stamp"
 LOG = ROOT / "build" / "setup.log"
 INPUTS = ("pyproject.toml", "requirements.txt", "spark_jobs/requirements.txt", "tools/setup.py")
@@ -110,9 +111,9 @@ def make_venv(uv: str) -> None:
     if is_this_python() and (uv or (VENV / "bin" / "pip").exists()):
         return
     if uv:
-        step("making .venv with uv", [uv, "venv", "--clear", "--python", sys.executable, str(VENV)])
+        step("making .venv with uv", [uv, "venv", "--clear", "--python", BASE, str(VENV)])
     else:
-        step("making .venv", [sys.executable, "-m", "venv", "--clear", str(VENV)])
+        step("making .venv", [BASE, "-m", "venv", "--clear", str(VENV)])
 
 
 def is_this_python() -> bool:
@@ -216,7 +217,7 @@ def digest() -> str:
     for name in INPUTS:
         page.update(name.encode() + (ROOT / name).read_bytes())
     has_java = bool(os.environ.get("JAVA_HOME") or shutil.which("java"))
-    page.update(f"{sys.version}|{sys.executable}|{has_java}|{ROOT}".encode())
+    page.update(f"{sys.version}|{BASE}|{has_java}|{ROOT}".encode())
     return page.hexdigest()
 
 
