@@ -78,7 +78,10 @@ class Connection:
 
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes from the peer; return what the application has to do."""
-        events = self._events = []
+        events: list[Event] = []
+        self._events = events
+        if self.state is State.OVER:
+            return events
         try:
             self._reader.feed(data)
             while self._step():
@@ -112,18 +115,20 @@ class Connection:
             self.write(frame(performatives.close(performatives.error(condition, description))))
         self._finish(condition, description)
 
-    def lose(self) -> None:
-        """The transport is gone."""
+    def lose(self) -> list[Event]:
+        """The transport is gone; return what the application has to do."""
+        self._events = []
         self._finish("", "the peer went away")
+        return self._events
 
-    def _finish(self, condition: str, description: str) -> None:
+    def _finish(self, condition: str, description: str, *, orderly: bool = False) -> None:
         if self.state is State.OVER:
             return
         links = [link for session in self.sessions.values() for link in session.links.values()]
         self._flush_answers()
         self.sessions.clear()
         self.state = State.OVER
-        self._events.append(Closed(links, condition, description))
+        self._events.append(Closed(links, orderly, condition, description))
 
     def _flush_answers(self) -> None:
         for session in self.sessions.values():
@@ -252,4 +257,4 @@ class Connection:
             self._write_open()
         self._flush_answers()
         self.write(frame(performatives.close(NULL)))
-        self._finish("", "closed by the peer")
+        self._finish("", "closed by the peer", orderly=True)

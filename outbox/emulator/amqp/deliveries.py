@@ -55,9 +55,7 @@ _ANNOTATIONS_CODE = b"\x00\x53\x72"
 def encode_delivery(claim: Claim, *, state: int = ACTIVE) -> bytes:
     """A claimed message as it goes to a receiver."""
     message = claim.message
-    wire = message.wire or encode_sections(message)
-    if claim.reason or claim.description:
-        wire = _with_dead_letter(wire, claim.reason, claim.description)
+    wire = _sections_of(claim)
     if message.time_to_live_ms or wire.startswith(_ANNOTATIONS_CODE):
         own, wire = _split_annotations(wire)
         broker = _header(message, claim.delivery_count) + _annotations(
@@ -74,10 +72,7 @@ def encode_delivery(claim: Claim, *, state: int = ACTIVE) -> bytes:
 def encode_peeked(task: Task) -> bytes:
     """A message as a peek shows it: without a lock, with its state."""
     message = task.message
-    wire = message.wire or encode_sections(message)
-    if task.reason or task.description:
-        wire = _with_dead_letter(wire, task.reason, task.description)
-    own, wire = _split_annotations(wire)
+    own, wire = _split_annotations(_sections_of(task))
     if task.due_ms and not any(types.decode(key)[0] == SCHEDULED_TIME for key in own[::2]):
         own = [*own, symbol(SCHEDULED_TIME), timestamp(task.due_ms)]
     state = _STATES[task.state]
@@ -116,8 +111,8 @@ def _annotations(own: list[bytes], enqueued_ms: int, sequence: int, state: int, 
     return described(ANNOTATIONS, map_(items + own))
 
 
-def _with_dead_letter(wire: bytes, reason: str, description: str) -> bytes:
-    """Add why it was dead-lettered to the application properties; an earlier reason of the sender's own gives way."""
+def _with_properties(wire: bytes, added: dict[bytes, bytes]) -> bytes:
+    """Set application properties in sections that a client sent."""
     parts: list[bytes] = []
     pairs: list[bytes] = []
     for code, start, end in sections(wire):
@@ -125,10 +120,26 @@ def _with_dead_letter(wire: bytes, reason: str, description: str) -> bytes:
             pairs = types.field_spans(wire, start)
         else:
             parts.append(wire[start - 3 : end])
-    added = (string(DEAD_LETTER_REASON), string(DEAD_LETTER_DESCRIPTION))
     kept = [part for at in range(0, len(pairs), 2) if pairs[at] not in added for part in pairs[at : at + 2]]
-    kept += [added[0], string(reason), added[1], string(description)]
+    for name, value in added.items():
+        kept += (name, value)
     return b"".join(parts) + described(APPLICATION_PROPERTIES, map_(kept))
+
+
+def _sections_of(item: Claim | Task) -> bytes:
+    """The sections before the body, with what the broker has learned since the message was sent."""
+    message = item.message
+    wire = message.wire or encode_sections(message)
+    added: dict[bytes, bytes] = {}
+    if message.attempt and message.wire:  # resubmitted: the stored bytes still tell the earlier attempt and time
+        added = {
+            string(PROPERTY_ATTEMPT): long_(message.attempt),
+            string(PROPERTY_CREATED): long_(message.created_ms),
+        }
+    if item.reason or item.description:
+        added[string(DEAD_LETTER_REASON)] = string(item.reason)
+        added[string(DEAD_LETTER_DESCRIPTION)] = string(item.description)
+    return _with_properties(wire, added) if added else wire
 
 
 def encode_sections(message: Message) -> bytes:

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from outbox.emulator.amqp.link import Link
     from outbox.emulator.amqp.session import Session
 
+MESSAGE_SIZE_MAX_BYTES = 256 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one connection.  `message_size_max_bytes` is Service Bus Standard's by default."""
 
     frame_size_max_bytes: int = 1 << 20
-    message_size_max_bytes: int = 256 * 1024
+    message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES
     session_count_max: int = 16
     link_count_max: int = 64
     unsettled_count_max: int = 20_000
@@ -108,9 +110,10 @@ class Detached(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """The connection is over, by the peer's wish or by its fault; `links` are those that were still there."""
+    """The connection is over; `orderly` if the peer closed it.  `links` are those that were still there."""
 
     links: list[Link]
+    orderly: bool
     condition: str
     description: str
 

@@ -272,12 +272,12 @@ def _take_number(application: dict[str, object], name: str) -> int:
 
 
 def _scalars(application: dict[str, object]) -> dict[str, Scalar] | None:
-    """The sender's own properties as plain values; their exact types stay in `wire`."""
+    """The sender's own properties as plain values; exact types, and bytes, stay in `wire` alone."""
     if not application:
         return None
     plain: dict[str, Scalar] = {}
     for name, value in application.items():
-        if value is None or isinstance(value, str | int | float | bytes):
+        if value is None or isinstance(value, str | int | float):
             plain[name] = value
         elif isinstance(value, UUID):
             plain[name] = str(value)

@@ -1,0 +1,243 @@
+"""The `$management` node of an entity: everything that is asked for instead of streamed.
+
+Decides nothing by itself: every operation is one call of the engine, its arguments checked and bounded here, its
+refusals told as the status and condition that the SDK knows.  Session operations need a session receiver on the same
+connection: its lock is what they act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from uuid import UUID
+
+from outbox.emulator.amqp import types
+from outbox.emulator.amqp.deliveries import DEFERRED, encode_delivery, encode_peeked, encode_reply, encode_wrapped
+from outbox.emulator.amqp.errors import (
+    ARGUMENT_ERROR,
+    INTERNAL_ERROR,
+    MESSAGE_LOCK_LOST,
+    MESSAGE_NOT_FOUND,
+    NOT_FOUND,
+    NOT_IMPLEMENTED,
+    SESSION_LOCK_LOST,
+    SESSION_NOT_FOUND,
+    OperationFault,
+)
+from outbox.emulator.amqp.link import Link
+from outbox.emulator.amqp.messages import decode_transfer
+from outbox.emulator.bus import arguments, nodes
+from outbox.emulator.bus.requests import Replies, Request
+from outbox.emulator.bus.senders import put
+from outbox.engine.entities import SessionLock, Settlement
+from outbox.errors import EngineStopped, LockLost, OutboxError, TooLarge, UnknownDestination
+
+if TYPE_CHECKING:
+    from outbox.emulator.bus.peer import Peer
+
+OK, NO_CONTENT, BAD_REQUEST, UNAUTHORIZED, NOT_FOUND_STATUS, GONE, ERROR, UNSUPPORTED = (
+    200, 204, 400, 401, 404, 410, 500, 501,
+)  # fmt: skip
+T = TypeVar("T")
+
+PREFIX = "com.microsoft:"
+ITEM_COUNT_MAX = 1_000
+REPLY_SIZE_MAX_BYTES = 1 << 20
+
+_DISPOSITIONS = {
+    "completed": Settlement.COMPLETE,
+    "abandoned": Settlement.ABANDON,
+    "defered": Settlement.DEFER,  # spelled so on the wire
+    "suspended": Settlement.DEAD_LETTER,
+}
+_STATUSES = {
+    MESSAGE_LOCK_LOST: GONE,
+    SESSION_LOCK_LOST: GONE,
+    MESSAGE_NOT_FOUND: NOT_FOUND_STATUS,
+    NOT_FOUND: NOT_FOUND_STATUS,
+    NOT_IMPLEMENTED: UNSUPPORTED,
+}
+
+
+class Answer(NamedTuple):
+    """A status and the value of the reply's body."""
+
+    status: int
+    value: bytes = types.map_(())
+
+
+class Management:
+    """The management nodes as one connection sees them."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._engine = peer.engine
+        self._operations: dict[str, Callable[[str, arguments.Arguments], Answer]] = {
+            "renew-lock": self._renew_lock,
+            "peek-message": self._peek,
+            "schedule-message": self._schedule,
+            "cancel-scheduled-message": self._cancel,
+            "receive-by-sequence-number": self._receive_deferred,
+            "update-disposition": self._update_disposition,
+            "get-session-state": self._get_session_state,
+            "set-session-state": self._set_session_state,
+            "renew-session-lock": self._renew_session,
+            "get-message-sessions": self._list_sessions,
+        }
+
+    def on_request(self, link: Link, path: str, payload: bytes, replies: Replies) -> None:
+        """Do what a request asks and answer it.
+
+        Raises: OperationFault if there is no way to answer.
+        """
+        request = Request.decode(payload)
+        try:
+            answer, condition, text = self._run(path, request), "", "OK"
+        except OperationFault as fault:
+            condition, text = fault.condition, fault.description
+            status = NO_CONTENT if condition == SESSION_NOT_FOUND else _STATUSES.get(condition, BAD_REQUEST)
+            answer = Answer(status)
+        properties = [
+            types.string("statusCode"),
+            types.int_(answer.status),
+            types.string("statusDescription"),
+            types.string(text),
+        ]
+        if condition:
+            properties += (types.string("errorCondition"), types.symbol(condition))
+        replies.send(link, request, encode_reply(request.message_id, properties, answer.value))
+
+    def _run(self, path: str, request: Request) -> Answer:
+        name = request.properties.get("operation")
+        operation = self._operations.get(name.removeprefix(PREFIX)) if isinstance(name, str) else None
+        if operation is None:
+            raise OperationFault(NOT_IMPLEMENTED, f"operation {name!r} is not supported by this emulator")
+        if not isinstance(request.value, dict):
+            raise OperationFault(ARGUMENT_ERROR, "the body of a request must be a map")
+        try:
+            return operation(path, arguments.Arguments(request.value))
+        except EngineStopped:
+            raise
+        except LockLost as error:
+            raise OperationFault(MESSAGE_LOCK_LOST, str(error)) from error
+        except LookupError as error:
+            raise OperationFault(MESSAGE_NOT_FOUND, str(error)) from error
+        except UnknownDestination as error:
+            raise OperationFault(NOT_FOUND, str(error)) from error
+        except TooLarge as error:
+            raise OperationFault(ARGUMENT_ERROR, str(error)) from error
+        except OutboxError as error:
+            raise OperationFault(INTERNAL_ERROR, str(error)) from error
+
+    # Messages
+
+    def _renew_lock(self, path: str, given: arguments.Arguments) -> Answer:
+        expirations = [self._engine.renew(token.bytes_le) for token in given.uuids("lock-tokens", ITEM_COUNT_MAX)]
+        return Answer(OK, types.map_([types.string("expirations"), types.array_of_timestamps(expirations)]))
+
+    def _peek(self, path: str, given: arguments.Arguments) -> Answer:
+        tasks = self._engine.peek(
+            path,
+            given.integer("from-sequence-number", 0),
+            min(given.integer("message-count", 1), ITEM_COUNT_MAX),
+            session=given.text_or_none("session-id"),
+        )
+        encoded, size_bytes = [], 0
+        for task in tasks:
+            encoded.append(encode_wrapped(encode_peeked(task)))
+            size_bytes += len(encoded[-1])
+            if size_bytes > REPLY_SIZE_MAX_BYTES:
+                break  # the client goes on from the last sequence number that it got
+        if not encoded:
+            return Answer(NO_CONTENT)
+        return Answer(OK, types.map_([types.string("messages"), types.list_(encoded)]))
+
+    def _schedule(self, path: str, given: arguments.Arguments) -> Answer:
+        incoming = []
+        for item in given.maps("messages", ITEM_COUNT_MAX):
+            incoming += decode_transfer(arguments.Arguments(item).binary("message"), 0)
+        limit = self._peer.connection.limits.message_size_max_bytes
+        for entry in incoming:
+            if len(entry.message.body) + len(entry.message.wire) + len(entry.message.wire_body) > limit:
+                raise OperationFault(ARGUMENT_ERROR, f"a scheduled message is over {limit} bytes; send a reference")
+        if not nodes.can_send(self._engine, path):
+            raise OperationFault(NOT_FOUND, f"{path} takes no messages; schedule on the queue or topic")
+        keyed = nodes.needs_session(self._engine, path)
+        sequences = put(self._engine, path, incoming, needs_session=keyed)
+        return Answer(OK, types.map_([types.string("sequence-numbers"), types.array_of_longs(sequences)]))
+
+    def _cancel(self, path: str, given: arguments.Arguments) -> Answer:
+        sequences = given.integers("sequence-numbers", ITEM_COUNT_MAX)
+        if self._engine.cancel(path, sequences) < len(sequences):
+            raise OperationFault(MESSAGE_NOT_FOUND, "a sequence number is not that of a scheduled message")
+        return Answer(OK)
+
+    def _receive_deferred(self, path: str, given: arguments.Arguments) -> Answer:
+        session_id = given.text_or_none("session-id")
+        if session_id is not None:
+            self._session_lock(path, session_id)
+        claims = self._engine.claim_deferred(
+            path, given.integers("sequence-numbers", ITEM_COUNT_MAX), session=session_id
+        )
+        if given.integer("receiver-settle-mode", 1) == 0:
+            for claim in claims:
+                self._engine.settle(claim.token, Settlement.COMPLETE)
+        encoded = [
+            encode_wrapped(encode_delivery(claim, state=DEFERRED), types.uuid_(UUID(bytes_le=claim.token)))
+            for claim in claims
+        ]
+        return Answer(OK, types.map_([types.string("messages"), types.list_(encoded)]))
+
+    def _update_disposition(self, path: str, given: arguments.Arguments) -> Answer:
+        how = _DISPOSITIONS.get(given.text("disposition-status"))
+        if how is None:
+            raise OperationFault(ARGUMENT_ERROR, f"disposition-status must be one of {', '.join(_DISPOSITIONS)}")
+        reason = given.text_or_none("deadletter-reason") or ""
+        description = given.text_or_none("deadletter-description") or ""
+        for token in given.uuids("lock-tokens", ITEM_COUNT_MAX):
+            self._engine.settle(token.bytes_le, how, reason=reason, description=description)
+        return Answer(OK)
+
+    # Sessions
+
+    def _session_lock(self, path: str, session_id: str) -> SessionLock:
+        """The lock that a session receiver of this connection holds.
+
+        Raises: OperationFault.
+        """
+        for receiver in self._peer.receivers.values():
+            lock = receiver.lock
+            if lock is not None and lock.path == path and lock.session_id == session_id:
+                return lock
+        raise OperationFault(SESSION_LOCK_LOST, f"this connection holds no lock on session {session_id!r} of {path}")
+
+    def _get_session_state(self, path: str, given: arguments.Arguments) -> Answer:
+        lock = self._session_lock(path, given.text("session-id"))
+        state = _held(lambda: self._engine.session_state(lock.token))
+        return Answer(OK, types.map_([types.string("session-state"), types.binary(state) if state else types.NULL]))
+
+    def _set_session_state(self, path: str, given: arguments.Arguments) -> Answer:
+        lock = self._session_lock(path, given.text("session-id"))
+        state = given.binary_or_none("session-state") or b""
+        _held(lambda: self._engine.set_session_state(lock.token, state))
+        return Answer(OK)
+
+    def _renew_session(self, path: str, given: arguments.Arguments) -> Answer:
+        lock = self._session_lock(path, given.text("session-id"))
+        until_ms = _held(lambda: self._engine.renew_session(lock.token))
+        return Answer(OK, types.map_([types.string("expiration"), types.timestamp(until_ms)]))
+
+    def _list_sessions(self, path: str, given: arguments.Arguments) -> Answer:
+        skip, top = max(given.integer("skip", 0), 0), min(given.integer("top", 100), ITEM_COUNT_MAX)
+        found = self._engine.sessions(path)[skip : skip + max(top, 0)]
+        if not found:
+            raise OperationFault(SESSION_NOT_FOUND, f"{path} has no more sessions")
+        items = types.list_([types.string(session_id) for session_id in found])
+        return Answer(OK, types.map_([types.string("skip"), types.int_(skip), types.string("sessions-ids"), items]))
+
+
+def _held(operation: Callable[[], T]) -> T:
+    try:
+        return operation()
+    except LockLost as error:
+        raise OperationFault(SESSION_LOCK_LOST, str(error)) from error

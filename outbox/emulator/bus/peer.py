@@ -1,0 +1,327 @@
+"""One client's connection: bytes to events, events to the engine, answers back behind the gate.
+
+*Theory of operation.*  Everything that one read brought is handled at once, in memory; its answers stand in the
+connection's buffer.  One task a connection takes the buffer, waits for the engine's gate and writes: so nothing leaves
+before what it depends on is safe, and a hundred transfers cost one gate and one write.  While answers pile up, or the
+peer does not read, nothing more is read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from outbox.emulator.amqp.connection import Connection, State
+from outbox.emulator.amqp.errors import (
+    INTERNAL_ERROR,
+    MESSAGE_LOCK_LOST,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    UNAUTHORIZED,
+    LinkFault,
+    OperationFault,
+)
+from outbox.emulator.amqp.events import Attached, Closed, Credit, Delivery, Detached, Event, Opened, Settled, Window
+from outbox.emulator.amqp.frames import EMPTY_FRAME
+from outbox.emulator.amqp.link import Link
+from outbox.emulator.bus import nodes
+from outbox.emulator.bus.accepting import accept_session, wanted_session
+from outbox.emulator.bus.claims import Claims
+from outbox.emulator.bus.management import Management
+from outbox.emulator.bus.nodes import Kind, Node, parse_address
+from outbox.emulator.bus.receivers import Receiver
+from outbox.emulator.bus.requests import Replies
+from outbox.emulator.bus.senders import Sender
+from outbox.errors import EngineStopped
+
+if TYPE_CHECKING:
+    from outbox.emulator.servicebus import ServiceBusServer
+
+log = logging.getLogger(__name__)
+
+OUTPUT_MAX_BYTES = 4 << 20
+OPEN_WITHIN_S = 30.0
+_UNKNOWN_DELIVERY = "this delivery is settled already, or its link is gone"
+
+
+class Peer(asyncio.Protocol):
+    """One connection of the server."""
+
+    def __init__(self, server: ServiceBusServer) -> None:
+        self.engine = server.engine
+        self.connection = Connection(container_id=server.container_id, limits=server.limits)
+        self.receivers: dict[Link, Receiver] = {}
+        self._server = server
+        self._claims = Claims(server.key, server.engine.now_ms)
+        self._replies = Replies()
+        self._management = Management(self)
+        self._transport: asyncio.Transport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dirty = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._reading = True
+        self._idle_s = 0.0
+        self._opened_s = self._written_s = server.loop_time()
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Opened: self._on_opened,
+            Attached: self._on_attached,
+            Delivery: self._on_delivery,
+            Credit: self._on_credit,
+            Window: self._on_window,
+            Settled: self._on_settled,
+            Detached: self._on_detached,
+            Closed: self._on_closed,
+        }
+
+    # Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if not self._server.admit(self):
+            transport.abort()
+            return
+        self.spawn(self._write_answers())
+
+    def data_received(self, data: bytes) -> None:
+        self._handle(self.connection.receive(data))
+        if self.connection.output_bytes > OUTPUT_MAX_BYTES:
+            self._pause_reading()
+        self.flush_soon()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._handle(self.connection.lose())
+        for task in self._tasks:
+            task.cancel()
+        self._server.forget(self)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        self._resume()
+
+    def _pause_reading(self) -> None:
+        if self._reading and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._reading = False
+
+    def _resume(self) -> None:
+        """Room was made: go on reading and sending."""
+        if self._transport is None or self._transport.is_closing() or not self.has_room:
+            return
+        if not self._reading:
+            self._transport.resume_reading()
+            self._reading = True
+        self._pump_all()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be put into the buffer."""
+        return self._writable.is_set() and self.connection.output_bytes < OUTPUT_MAX_BYTES
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something for as long as the connection lives."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            if not isinstance(error, EngineStopped):
+                log.error("service bus connection failed", exc_info=error)
+            self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection without another byte."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def shut_down(self) -> None:
+        """Tell the peer that the server goes, and close."""
+        self.connection.fail("amqp:connection:forced", "the server is shutting down; connect again")
+        self._drop_all(release=True)
+        self.flush_soon()
+
+    def flush_soon(self) -> None:
+        """Write what is in the buffer once the gate is passed."""
+        self._dirty.set()
+
+    async def _write_answers(self) -> None:
+        connection, transport = self.connection, self._transport
+        assert transport is not None
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            blocked = not self.has_room
+            data = connection.take_output()
+            if data:
+                await self.engine.gate()
+                transport.write(data)
+                self._written_s = self._server.loop_time()
+            if connection.state is State.OVER:
+                transport.close()
+                return
+            if blocked:
+                self._resume()
+
+    def check_time(self, now_s: float) -> None:
+        """Do what time asks for: keep alive, give up on a peer that never opens, notice lost sessions."""
+        connection = self.connection
+        if connection.state < State.OPEN and now_s - self._opened_s > OPEN_WITHIN_S:
+            self.abort()
+            return
+        if self._idle_s and now_s - self._written_s > self._idle_s / 2 and connection.state is State.OPEN:
+            connection.write(EMPTY_FRAME)
+            self.flush_soon()
+        for receiver in list(self.receivers.values()):
+            if not receiver.holds_session():
+                self._drop_receiver(receiver.link, release=False)
+                self.flush_soon()
+
+    # Events
+
+    def _handle(self, events: list[Event]) -> None:
+        try:
+            for event in events:
+                self._handlers[type(event)](event)
+        except EngineStopped:
+            self.abort()
+        except Exception:
+            log.exception("service bus connection failed")
+            self.connection.fail(INTERNAL_ERROR, "the server failed on this; its log has the details")
+            self._drop_all(release=False)
+
+    def _on_opened(self, event: Opened) -> None:
+        self._idle_s = event.idle_timeout_ms / 1_000
+
+    def _on_attached(self, event: Attached) -> None:
+        link = event.link
+        attach = link.attach
+        try:
+            terminus = attach.source if attach.is_receiver else attach.target
+            node = parse_address(terminus[0] if terminus else None)
+            if node.kind is not Kind.CLAIMS and not self._claims.authorised:
+                raise LinkFault(UNAUTHORIZED, "put a valid token on $cbs first; check key and connection string")
+            if node.kind is Kind.ENTITY:
+                self._attach_entity(link, node.path)
+            else:
+                self._attach_requests(link, node)
+        except LinkFault as fault:
+            link.refuse(fault.condition, fault.description)
+
+    def _attach_requests(self, link: Link, node: Node) -> None:
+        if node.kind is Kind.MANAGEMENT and not (
+            nodes.can_receive(self.engine, node.path) or nodes.can_send(self.engine, node.path)
+        ):
+            raise LinkFault(NOT_FOUND, f"{node.path!r} does not exist; declare it, or check the spelling")
+        link.app = node
+        if link.is_sender:
+            self._replies.add(node, link)
+        link.accept()
+
+    def _attach_entity(self, link: Link, path: str) -> None:
+        engine = self.engine
+        if not link.is_sender:
+            if not nodes.can_send(engine, path):
+                raise LinkFault(NOT_FOUND, f"queue or topic {path!r} does not exist; declare it, or check the spelling")
+            link.app = Sender(engine, path, needs_session=nodes.needs_session(engine, path))
+            link.accept()
+            return
+        if not nodes.can_receive(engine, path):
+            raise LinkFault(NOT_FOUND, f"queue or subscription {path!r} does not exist; declare it, or check the name")
+        wanted = wanted_session(link.attach.source)
+        keyed = nodes.needs_session(engine, path)
+        if keyed and wanted is None:
+            raise LinkFault(NOT_ALLOWED, f"{path} requires sessions; accept a session to receive from it")
+        if wanted is not None and not keyed:
+            raise LinkFault(NOT_ALLOWED, f"{path} has no sessions; receive from it without one")
+        if wanted is not None:
+            accept_session(self, link, path, wanted)
+            return
+        self.add_receiver(Receiver(self, link, path))
+        link.accept()
+
+    def add_receiver(self, receiver: Receiver) -> None:
+        receiver.link.app = receiver
+        self.receivers[receiver.link] = receiver
+
+    def _on_delivery(self, event: Delivery) -> None:
+        app = event.link.app
+        if isinstance(app, Sender):
+            app.on_delivery(event)
+            return
+        assert isinstance(app, Node)
+        session = event.link.session
+        try:
+            if app.kind is Kind.CLAIMS:
+                self._claims.on_request(event.link, event.payload, self._replies)
+            else:
+                self._management.on_request(event.link, app.path, event.payload, self._replies)
+        except OperationFault as fault:
+            if not event.settled:
+                session.reject(event.delivery_id, fault.condition, fault.description)
+            return
+        if not event.settled:
+            session.accept(event.delivery_id)
+
+    def _on_credit(self, event: Credit) -> None:
+        app = event.link.app
+        if isinstance(app, Receiver):
+            app.pump()
+        else:
+            self._replies.on_credit(event.link)
+        event.link.finish_flow(drain=event.drain, echo=event.echo)
+
+    def _on_window(self, event: Window) -> None:
+        self._pump_all()
+
+    def _pump_all(self) -> None:
+        sent = [receiver.pump() for receiver in list(self.receivers.values())]
+        if any(sent):
+            self.flush_soon()
+
+    def _on_settled(self, event: Settled) -> None:
+        for delivery_id, link, tag in event.deliveries:
+            receiver = link.app
+            if isinstance(receiver, Receiver):
+                receiver.on_settled(event, delivery_id, tag)
+        if event.unknown and not event.settled:
+            for delivery_id in event.unknown:
+                event.session.deny(
+                    delivery_id, MESSAGE_LOCK_LOST, "this delivery is settled already or its link is gone"
+                )
+        if event.session.starved and event.session.room:
+            event.session.starved = False
+            self._pump_all()
+
+    def _on_detached(self, event: Detached) -> None:
+        self._replies.remove(event.link)
+        self._drop_receiver(event.link, release=True)
+
+    def _drop_receiver(self, link: Link, *, release: bool) -> None:
+        receiver = self.receivers.pop(link, None)
+        if receiver is not None:
+            receiver.close(release=release)
+
+    def _on_closed(self, event: Closed) -> None:
+        """Let sessions go if the peer closed in good order; a connection that broke keeps them until they run out."""
+        self._drop_all(release=event.orderly)
+        if event.condition:
+            log.warning(
+                "service bus connection closed", extra={"condition": event.condition, "text": event.description}
+            )
+
+    def _drop_all(self, *, release: bool) -> None:
+        for link in list(self.receivers):
+            self._drop_receiver(link, release=release)

@@ -1,0 +1,133 @@
+"""Messages that clients receive: claims out as far as credit reaches, settlements back in.
+
+*Theory of operation.*  `pump` claims and transfers at once whatever credit, window and write buffer allow; only when
+there is nothing to claim does a task wait for the queue, one a link.  A claim's lock token is the delivery tag, so a
+settlement names its claim without a table of our own; a token that the engine no longer knows (settled, run out, or
+given before a restart) is answered with lock-lost.  Detaching leaves claims locked until they are settled elsewhere
+or run out, as Service Bus does; only what a client releases goes back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from outbox.emulator.amqp.deliveries import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    encode_delivery,
+)
+from outbox.emulator.amqp.errors import DEAD_LETTER, MESSAGE_LOCK_LOST, SESSION_LOCK_LOST
+from outbox.emulator.amqp.events import Settled
+from outbox.emulator.amqp.link import Link, LinkState
+from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
+from outbox.engine.entities import SessionLock, Settlement
+from outbox.errors import LockLost
+
+if TYPE_CHECKING:
+    from outbox.emulator.bus.peer import Peer
+
+CLAIM_COUNT_MAX = 128
+WAIT_S = 60.0
+_LOST_RACE_S = 0.01
+
+
+class Receiver:
+    """One link on which a client receives from a queue, a subscription, a session or a dead-letter sub-queue."""
+
+    def __init__(self, peer: Peer, link: Link, path: str, lock: SessionLock | None = None) -> None:
+        self.link = link
+        self.path = path
+        self.lock = lock
+        self._peer = peer
+        self._engine = peer.engine
+        self._session_id = lock.session_id if lock else None
+        self._waiter: asyncio.Task[None] | None = None
+
+    def pump(self) -> bool:
+        """Send what can be sent; tell whether anything was."""
+        link, session = self.link, self.link.session
+        sent = False
+        while link.credit > 0 and link.state is LinkState.ATTACHED and session.room and self._peer.has_room:
+            if not self.holds_session():
+                return sent
+            claims = self._engine.claim(self.path, min(link.credit, CLAIM_COUNT_MAX), session=self._session_id)
+            if not claims:
+                self._wait()
+                break
+            for claim in claims:
+                link.send(claim.token, encode_delivery(claim), settled=link.presettled)
+                if link.presettled:
+                    self._engine.settle(claim.token, Settlement.COMPLETE)
+            sent = True
+        return sent
+
+    def holds_session(self) -> bool:
+        """Whether a session receiver still holds its lock; if not, the link is detached with the reason."""
+        if self.lock is None:
+            return True
+        try:
+            self._engine.session_state(self.lock.token)
+        except LockLost as error:
+            self.link.detach(SESSION_LOCK_LOST, str(error))
+            return False
+        return True
+
+    def _wait(self) -> None:
+        if self._waiter is None or self._waiter.done():
+            self._waiter = self._peer.spawn(self._wait_and_pump())
+
+    async def _wait_and_pump(self) -> None:
+        link = self.link
+        while link.credit > 0 and link.state is LinkState.ATTACHED:
+            if not await self._engine.wait_available(self.path, WAIT_S, session=self._session_id):
+                continue
+            if self.pump():
+                self._peer.flush_soon()
+            elif not (link.session.room and self._peer.has_room):
+                return  # whoever makes room pumps again
+            else:
+                await asyncio.sleep(_LOST_RACE_S)  # another receiver was faster
+
+    def close(self, *, release: bool) -> None:
+        """The link is gone; `release` says that the client closed it and so lets its session go."""
+        if self._waiter is not None:
+            self._waiter.cancel()
+        if release and self.lock is not None:
+            try:
+                self._engine.release_session(self.lock.token)
+            except LockLost:
+                return  # it ran out before: nothing is left to let go
+
+    def on_settled(self, event: Settled, delivery_id: int, tag: bytes) -> None:
+        """Apply one settlement and answer it."""
+        how, reason, description = read_outcome(event.outcome)
+        try:
+            self._engine.settle(tag, how, reason=reason, description=description)
+        except LockLost as error:
+            if not event.settled:
+                condition = MESSAGE_LOCK_LOST if self.lock is None else SESSION_LOCK_LOST
+                event.session.deny(delivery_id, condition, str(error))
+            return
+        if not event.settled:
+            event.session.confirm(delivery_id, event.outcome.code)
+
+
+def read_outcome(outcome: Outcome) -> tuple[Settlement, str, str]:
+    """What an outcome asks for, with reason and description of a dead letter."""
+    code, fields = outcome
+    if code == ACCEPTED:
+        return Settlement.COMPLETE, "", ""
+    if code == REJECTED:
+        condition, text, info = as_error(fields[0] if fields else None)
+        reason, description = info.get(DEAD_LETTER_REASON), info.get(DEAD_LETTER_DESCRIPTION)
+        fallback = "" if condition == DEAD_LETTER else condition
+        return (
+            Settlement.DEAD_LETTER,
+            reason if isinstance(reason, str) else fallback,
+            description if isinstance(description, str) else text,
+        )
+    if code == MODIFIED:
+        undeliverable_here = len(fields) > 1 and fields[1] is True
+        return (Settlement.DEFER if undeliverable_here else Settlement.ABANDON), "", ""
+    return Settlement.RELEASE, "", ""

@@ -1,0 +1,73 @@
+"""Messages that clients send: from a transfer to the engine, and the answer back.
+
+A refusal of the engine becomes the condition that the SDK maps to its own exception; nothing of a refused transfer is
+kept, a batch is sent whole or not at all.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from outbox.emulator.amqp.errors import (
+    INVALID_FIELD,
+    MESSAGE_SIZE_EXCEEDED,
+    NOT_FOUND,
+    SERVER_BUSY,
+    OperationFault,
+)
+from outbox.emulator.amqp.events import Delivery
+from outbox.emulator.amqp.messages import Incoming, decode_transfer
+from outbox.engine.engine import Engine
+from outbox.errors import Throttled, TooLarge, UnknownDestination
+
+
+class Sender:
+    """One link on which a client sends to a queue or a topic."""
+
+    __slots__ = ("_engine", "_needs_session", "_path")
+
+    def __init__(self, engine: Engine, path: str, *, needs_session: bool) -> None:
+        self._engine = engine
+        self._path = path
+        self._needs_session = needs_session
+
+    def on_delivery(self, event: Delivery) -> None:
+        """Put a transfer's messages into the engine and answer it."""
+        session = event.link.session
+        try:
+            put(
+                self._engine,
+                self._path,
+                decode_transfer(event.payload, event.message_format),
+                needs_session=self._needs_session,
+            )
+        except OperationFault as fault:
+            if not event.settled:
+                session.reject(event.delivery_id, fault.condition, fault.description)
+            return
+        if not event.settled:
+            session.accept(event.delivery_id)
+
+
+def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: bool) -> list[int]:
+    """Send messages; the sequence numbers in their order.
+
+    Raises: OperationFault.
+    """
+    if needs_session and not all(item.message.session_id for item in incoming):
+        raise OperationFault(INVALID_FIELD, f"{path} requires sessions; give every message a session id")
+    sequences: list[int] = []
+    try:
+        for due_ms, group in groupby(incoming, key=_due_ms):
+            sequences += engine.send(path, [item.message for item in group], due_ms=due_ms)
+    except UnknownDestination as error:
+        raise OperationFault(NOT_FOUND, str(error)) from error
+    except TooLarge as error:
+        raise OperationFault(MESSAGE_SIZE_EXCEEDED, str(error)) from error
+    except Throttled as error:
+        raise OperationFault(SERVER_BUSY, str(error)) from error
+    return sequences
+
+
+def _due_ms(item: Incoming) -> int:
+    return item.due_ms

@@ -1,0 +1,125 @@
+"""A Service Bus on the embedded engine: an AMQP 1.0 server on asyncio, for development and tests.
+
+The real SDK talks to it through its development-emulator connection string, on any port.  It listens on loopback; on
+any other address it insists on a key, because without one every token is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from outbox.emulator.amqp.events import MESSAGE_SIZE_MAX_BYTES, Limits
+from outbox.emulator.bus.peer import Peer
+from outbox.engine.engine import Engine
+from outbox.errors import Refused
+
+KEY_NAME = "outbox"
+TIME_CHECK_S = 0.2
+CLOSE_WITHIN_S = 2.0
+
+
+class ServiceBusServer:
+    """Serve an engine's queues and topics over AMQP 1.0.  Use it as an async context manager."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        key: str | None = None,
+        message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES,
+        limits: Limits | None = None,
+        connection_count_max: int = 512,
+    ) -> None:
+        """Take the engine to serve; port 0 lets the system choose one.
+
+        Raises:
+            Refused: a host that others can reach, without a key.
+        """
+        if key is None and not _is_loopback(host):
+            raise Refused(f"{host} can be reached by others; give key=... so that tokens are checked, or use 127.0.0.1")
+        self.engine = engine
+        self.host = host
+        self.port = port
+        self.key = key
+        self.limits = replace(limits or Limits(), message_size_max_bytes=message_size_max_bytes)
+        self.container_id = "outbox-servicebus"
+        self._connection_count_max = connection_count_max
+        self._peers: set[Peer] = set()
+        self._deserted = asyncio.Event()
+        self._deserted.set()
+        self._server: asyncio.Server | None = None
+        self._timekeeper: asyncio.Task[None] | None = None
+
+    @property
+    def connection_string(self) -> str:
+        """What the SDK's `from_connection_string` takes.  It holds the key, if there is one."""
+        key = self.key or "not-checked"
+        return (
+            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={KEY_NAME};SharedAccessKey={key};"
+            "UseDevelopmentEmulator=true;"
+        )
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Peer(self), self.host, self.port, reuse_address=True)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._timekeeper = loop.create_task(self._keep_time(), name="service bus timekeeper")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._timekeeper is not None:
+            self._timekeeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._timekeeper
+        for peer in list(self._peers):
+            peer.shut_down()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await self._deserted.wait()
+        for peer in list(self._peers):
+            peer.abort()
+
+    def loop_time(self) -> float:
+        """Monotonic seconds of the running loop."""
+        return asyncio.get_running_loop().time()
+
+    def admit(self, peer: Peer) -> bool:
+        """Whether there is room for another connection."""
+        if len(self._peers) >= self._connection_count_max:
+            return False
+        self._peers.add(peer)
+        self._deserted.clear()
+        return True
+
+    def forget(self, peer: Peer) -> None:
+        """A connection is gone."""
+        self._peers.discard(peer)
+        if not self._peers:
+            self._deserted.set()
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(TIME_CHECK_S)
+            now_s = self.loop_time()
+            for peer in list(self._peers):
+                peer.check_time(now_s)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
