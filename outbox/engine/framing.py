@@ -32,6 +32,7 @@ RADIX = 253
 FIRST_BLOCK_MAX = RADIX - 1
 LATER_BLOCK_MAX = RADIX * RADIX - 1
 
+_SECOND_BLOCK = 1 + FIRST_BLOCK_MAX + 2  # where its bytes begin behind a full first block
 _FRONT = Layout("<QQI")
 _BODY = Layout("<QQIIB")
 _CRC = Layout("<I")
@@ -41,7 +42,7 @@ _BYTE = tuple(bytes((value,)) for value in range(256))
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One valid record; `offset` and `end` delimit its stuffed bytes in the segment, without delimiters."""
+    """One valid record; `offset` is where its stuffed bytes begin in the segment, behind a delimiter."""
 
     ordinal: int
     durable: int
@@ -49,7 +50,6 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     type: int
     payload: bytes
     offset: int = 0
-    end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,10 @@ def unstuff(frame: bytes) -> bytes | None:
     length = frame[0]
     if length == size - 1 and length < FIRST_BLOCK_MAX:
         return frame[1:]
+    if length == FIRST_BLOCK_MAX and _SECOND_BLOCK < size < _SECOND_BLOCK + LATER_BLOCK_MAX:
+        low, high = frame[_SECOND_BLOCK - 2], frame[_SECOND_BLOCK - 1]
+        if low < RADIX and high < RADIX and low + RADIX * high == size - _SECOND_BLOCK:
+            return frame[1 : _SECOND_BLOCK - 2] + frame[_SECOND_BLOCK:]
     pieces: list[bytes] = []
     position, block_max = 1, FIRST_BLOCK_MAX
     while True:
@@ -143,11 +147,12 @@ def decode_record(frame: bytes, seed: int, offset: int = 0) -> Record | str:
     if len(body) < _BODY_SIZE:
         return "shorter than a record"
     ordinal, durable, epoch, checksum, kind = _BODY.unpack_from(body)
-    if crc32(body[_TYPE_OFFSET:], crc32(body[: _FRONT.size], seed)) != checksum:
+    payload = body[_BODY_SIZE:]
+    if crc32(payload, crc32(body[_TYPE_OFFSET:_BODY_SIZE], crc32(body[: _FRONT.size], seed))) != checksum:
         return "checksum differs"
     if durable >= ordinal:
         return "claims to be synced before it was written"
-    return Record(ordinal, durable, epoch, kind, body[_BODY_SIZE:], offset, offset + len(frame))
+    return Record(ordinal, durable, epoch, kind, payload, offset)
 
 
 def scan(data: bytes, seed: int, *, record_size_max_bytes: int, start: int = 0) -> Scan:
@@ -158,25 +163,36 @@ def scan(data: bytes, seed: int, *, record_size_max_bytes: int, start: int = 0) 
     records: list[Record] = []
     damage: list[Damage] = []
     frame_size_max = stuffed_size_max(record_size_max_bytes)
-    view = data if start == 0 else data[start:]
-    frames = view.split(DELIMITER)
-    offset = start
-    if frames[0]:
-        _extend(damage, offset, offset + len(frames[0]), "no delimiter at the start")
-    offset += len(frames[0]) + 2
-    last = frames.pop() if len(frames) > 1 else b""
-    for index in range(1, len(frames)):
-        frame = frames[index]
-        size = len(frame)
-        found = decode_record(frame, seed, offset) if size <= frame_size_max else "larger than the limit"
+    durable = 0
+    find, unpack, keep = data.find, _BODY.unpack_from, records.append
+    offset = find(DELIMITER, start)
+    if offset != start:
+        _extend(damage, start, len(data) if offset < 0 else offset, "no delimiter at the start")
+    offset = offset + 2 if offset >= 0 else len(data)
+    while (end := find(DELIMITER, offset)) >= 0:
+        size = end - offset
+        if _BODY_SIZE < size <= FIRST_BLOCK_MAX and data[offset] == size - 1:  # one block: decoded where it lies
+            ordinal, told, epoch, checksum, kind = unpack(data, offset + 1)
+            durable = told if told != durable else durable  # one object for a batch: a log is read into memory
+            front = crc32(data[offset + 1 : offset + 21], seed)
+            if crc32(data[offset + 25 : end], front) == checksum and durable < ordinal:
+                keep(Record(ordinal, durable, epoch, kind, data[offset + 26 : end], offset))
+                offset = end + 2
+                continue
+        found = decode_record(data[offset:end], seed, offset) if size <= frame_size_max else "larger than the limit"
         if isinstance(found, Record):
-            records.append(found)
+            keep(found)
         else:
-            _extend(damage, offset, offset + size, found)
-        offset += size + 2
-    if last:
-        _extend(damage, offset, offset + len(last), "no delimiter at the end")
+            _extend(damage, offset, end, found)
+        offset = end + 2
+    if offset < len(data):
+        _extend(damage, offset, len(data), "no delimiter at the end")
     return Scan(records, damage)
+
+
+def end_of(data: bytes, record: Record) -> int:
+    """Return the place of the delimiter behind a record that was found in `data`."""
+    return data.index(DELIMITER, record.offset)
 
 
 def _extend(damage: list[Damage], offset: int, end: int, reason: str) -> None:

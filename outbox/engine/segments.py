@@ -21,10 +21,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import ne
 from struct import Struct as Layout
 
 from outbox.engine.disk import Disk
-from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, Scan, decode_record, scan, seed_of
+from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, Scan, decode_record, end_of, scan, seed_of
 from outbox.errors import CorruptRecord, FormatTooNew
 
 FORMAT_VERSION = 1
@@ -147,7 +148,7 @@ def read_segment(disk: Disk, ordinal: int, *, record_size_max_bytes: int, seed: 
             raise FormatTooNew(f"{disk.where}/{name}: format {version}, this code reads {FORMAT_VERSION}; upgrade it")
         header = Header(found_id, clock_ms, version)
         seed = seed_of(found_id)
-    start = 0 if first is None else first.end
+    start = 0 if first is None else end_of(data, first)
     found = scan(data, seed, record_size_max_bytes=record_size_max_bytes, start=start)
     return Segment(name, ordinal, data, first, header, found)
 
@@ -271,23 +272,32 @@ def _judge_last(disk: Disk, segment: Segment, recovery: Recovery) -> tuple[list[
     if missing <= recovery.durable:
         reason = f"{stop.reason} at or below the synced ordinal {recovery.durable}"
         raise _corrupt(disk, segment.name, stop.offset, missing, reason)
-    return kept, kept[-1].end + len(DELIMITER)
+    return kept, end_of(segment.data, kept[-1]) + len(DELIMITER)
 
 
 def _intact(segment: Segment) -> tuple[list[Record], Damage | None]:
     """Return the records up to the first damage, missing ordinal or stale epoch, and what stopped them."""
     records, damage = segment.records, segment.found.damage
     stop = damage[0] if damage else None
+    if stop is None and _is_compact(records, segment.ordinal):
+        return records, None
     expected, epoch = segment.ordinal, 0
     for index, record in enumerate(records):
         if stop is not None and record.offset > stop.offset:
             return records[:index], stop
         if record.ordinal != expected or record.epoch < epoch:
             reason = "stale epoch" if record.ordinal == expected else "duplicate or missing ordinal"
-            return records[:index], Damage(record.offset, record.end, reason)
+            return records[:index], Damage(record.offset, end_of(segment.data, record), reason)
         expected += 1
         epoch = record.epoch
     return records, stop
+
+
+def _is_compact(records: list[Record], ordinal: int) -> bool:
+    """Tell the usual case without a step a record: ordinals without gaps, one epoch."""
+    if any(map(ne, [record.ordinal for record in records], range(ordinal, ordinal + len(records)))):
+        return False
+    return len({record.epoch for record in records}) == 1
 
 
 def _corrupt(disk: Disk, name: str, offset: int, ordinal: int, reason: str) -> CorruptRecord:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from outbox.engine.disk import Crash, MemoryDisk
-from outbox.engine.framing import Record, encode_record, scan, seed_of
+from outbox.engine.framing import Record, encode_record, end_of, scan, seed_of
 from outbox.engine.segments import Header, segment_name, segment_ordinals
 from outbox.engine.wal import Log
 from outbox.errors import CorruptRecord, FormatTooNew
@@ -49,7 +49,7 @@ def with_tail() -> tuple[str, dict[str, bytes], list[Record]]:
     assert [(record.ordinal, record.durable) for record in records] == [
         (7, 6), (8, 6), (9, 8), (10, 8), (11, 8), (12, 8)
     ]  # fmt: skip
-    header = Record(6, 5, 2, 0, b"", 2, header_end)
+    header = Record(6, 5, 2, 0, b"", 2)
     return name, files, [header, *records]
 
 
@@ -61,14 +61,14 @@ def changed_in(data: bytes) -> Callable[[Record], bool]:
     """Tell of a record whether its bytes or those of a delimiter beside it are others in `data`."""
 
     def hit(record: Record) -> bool:
-        return data[record.offset - 2 : record.end + 2] != LAST[record.offset - 2 : record.end + 2]
+        return data[record.offset - 2 : end_of(LAST, record) + 2] != LAST[record.offset - 2 : end_of(LAST, record) + 2]
 
     return hit
 
 
 def split_at(place: int) -> Callable[[Record], bool]:
     """Tell of a record whether bytes inserted at `place` are inside it or a delimiter beside it."""
-    return lambda record: record.offset - 2 < place < record.end + 2
+    return lambda record: record.offset - 2 < place < end_of(LAST, record) + 2
 
 
 def among(ordinals: set[int]) -> Callable[[Record], bool]:
@@ -88,7 +88,7 @@ def expect(data: bytes, hit: Callable[[Record], bool]) -> None:
         return
     log = opened(disk)
     assert [record.ordinal for record in log.recovered.records if record.ordinal > 5] == list(range(7, first_hit))
-    assert log.recovered.cut_bytes == len(data) - (RECORDS[first_hit - 7].end + 2)
+    assert log.recovered.cut_bytes == len(data) - (end_of(LAST, RECORDS[first_hit - 7]) + 2)
     assert log.recovered.cut_records == len([record for record in whole if record.ordinal > first_hit])
     log.append(9, b"after")
     log.close()
@@ -124,7 +124,7 @@ def test_one_stray_byte_at_any_place_is_cut_or_refused() -> None:
 
 def test_a_delimiter_injected_at_any_place_is_cut_or_refused() -> None:
     for record in RECORDS:
-        for place in range(record.offset + 1, record.end):
+        for place in range(record.offset + 1, end_of(LAST, record)):
             if LAST[place] != 0xFD and LAST[place - 1] != 0xFE:
                 data = LAST[:place] + b"\xfe\xfd" + LAST[place:]
                 expect(data, split_at(place))
@@ -132,13 +132,13 @@ def test_a_delimiter_injected_at_any_place_is_cut_or_refused() -> None:
 
 def test_a_lost_page_is_cut_with_the_valid_records_behind_it() -> None:
     eleven = RECORDS[5]
-    hole = LAST[: eleven.offset] + bytes(eleven.end - eleven.offset) + LAST[eleven.end :]
+    hole = LAST[: eleven.offset] + bytes(end_of(LAST, eleven) - eleven.offset) + LAST[end_of(LAST, eleven) :]
     expect(hole, changed_in(hole))
 
 
 def test_a_missing_ordinal_above_the_synced_one_is_cut_and_below_it_refused() -> None:
     for gone in RECORDS[1:]:
-        data = LAST[: gone.offset] + LAST[gone.end + 2 :]
+        data = LAST[: gone.offset] + LAST[end_of(LAST, gone) + 2 :]
         expect(data, among({gone.ordinal}))
 
 
@@ -154,7 +154,7 @@ def test_a_duplicate_ordinal_is_refused_even_in_the_tail() -> None:
         double = encode_record(ordinal, 0, epoch, 9, b"other", SEED)
         with pytest.raises(CorruptRecord, match="duplicate ordinal"):
             opened(MemoryDisk(files={**FILES, NAME: LAST + double}))
-        torn_before = LAST[: RECORDS[-1].end - 1] + b"\xfe\xfd" + double
+        torn_before = LAST[: end_of(LAST, RECORDS[-1]) - 1] + b"\xfe\xfd" + double
         if ordinal != 12:
             with pytest.raises(CorruptRecord, match="duplicate ordinal"):
                 opened(MemoryDisk(files={**FILES, NAME: torn_before}))

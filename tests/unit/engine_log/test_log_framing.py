@@ -82,7 +82,7 @@ def test_arbitrary_bytes_never_decode_to_a_record(data: bytes) -> None:
 def test_a_record_comes_back_whole(ordinal: int, epoch: int, kind: int, payload: bytes) -> None:
     encoded = encode_record(ordinal, ordinal - 1, epoch, kind, payload, SEED)
     found = scan(DELIMITER + encoded, SEED, record_size_max_bytes=RECORD_MAX)
-    assert found.records == [Record(ordinal, ordinal - 1, epoch, kind, payload, 2, len(encoded))]
+    assert found.records == [Record(ordinal, ordinal - 1, epoch, kind, payload, 2)]
     assert found.damage == []
     assert len(encoded) - 2 <= stuffed_size_max(len(payload))
 
