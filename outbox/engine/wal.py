@@ -11,6 +11,8 @@ writes the last segment anew (bytes that an earlier process wrote may be in the 
 sync that failed), then starts a segment of its own with a greater epoch.  After any failed call the log is dead: what
 reached the disk is unknown until the next open has looked.
 
+Assumed of the disk: bytes once synced survive a torn overwrite of the block that they share with a later record.
+
 Threads: everything belongs to one thread, except that `write`, `sync`, `store_snapshot` and `retire` may run in others
 while it appends; they exclude each other.
 """
@@ -129,7 +131,7 @@ class Log:
     def size_bytes(self) -> int:
         """What the segments behind the last snapshot take on disk, the buffer not counted."""
         live = self._file.size_bytes if self._file is not None else 0
-        return sum(self._sizes_bytes.values()) + live
+        return sum(tuple(self._sizes_bytes.values())) + live  # a copy: another thread may be retiring
 
     @property
     def first_of_segment(self) -> int:

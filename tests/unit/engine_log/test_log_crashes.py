@@ -6,6 +6,7 @@ prefix of what was appended.  Nothing else may come back.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from dataclasses import dataclass, field
@@ -164,6 +165,36 @@ def test_a_failed_disk_call_stops_the_log_for_good_and_loses_nothing_acknowledge
             assert after >= life.disk.calls.count(verb)
             return
         life.after(crash, random.Random(after)).open()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_drawn_life_of_many_crashes_loses_nothing_acknowledged(seed: int) -> None:
+    chance = random.Random(seed)
+    life = Life(MemoryDisk(page_size_bytes=PAGE_SIZE_BYTES))
+    for _ in range(8):
+        life.disk.crash_before(chance.randrange(60))
+        if chance.random() < 0.3:
+            life.disk.fail(chance.choice(["write", "sync", "sync_dir"]), after=chance.randrange(6), written_bytes=9)
+        with contextlib.suppress(SimulatedCrash, EngineStopped):
+            drawn_steps(life, chance)
+        life = life.after(chance.choice(ALL_CRASHES), chance)
+    life.open()
+
+
+def drawn_steps(life: Life, chance: random.Random) -> None:
+    log = life.open()
+    for number in range(chance.randrange(40)):
+        match chance.randrange(10):
+            case 0 | 1:
+                life.sync(log)
+            case 2 | 3:
+                log.write()
+            case 4 if chance.random() < 0.3:
+                life.compact(log)
+            case 5 if log.synced == log.appended:
+                log.witness()
+            case _:
+                life.append(log, f"{number}" + chance.choice(["", "\xfe\xfd", "z" * 90, "\x00" * 40]))
 
 
 def test_bytes_that_a_failed_sync_marked_clean_are_written_anew_by_the_next_open() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 
 import pytest
 
@@ -280,6 +281,27 @@ def test_a_compaction_beside_a_host_reads_sealed_segments_only() -> None:
     assert [record.payload for record in found.records] == [b"one", b"two"]
     assert found.last_ordinal == sealed
     assert log.append(9, b"the host goes on") > sealed
+
+
+def test_one_thread_appends_while_another_flushes() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, limits=Limits(segment_size_bytes=2000))
+    done = threading.Event()
+
+    def flush() -> None:
+        while not done.is_set():
+            log.write()
+            log.sync()
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    for number in range(5_000):
+        log.append(9, b"%d" % number)
+    done.set()
+    thread.join(timeout=10)
+    log.close()
+    found = opened(disk.crash(Crash.POWER)).recovered.records
+    assert [int(record.payload) for record in found] == list(range(5_000))
 
 
 def test_closing_flushes_and_a_closed_log_says_so() -> None:
