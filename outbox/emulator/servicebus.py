@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -16,7 +17,9 @@ from typing import Self
 from outbox.emulator.amqp.events import MESSAGE_SIZE_MAX_BYTES, Limits
 from outbox.emulator.bus.peer import Peer
 from outbox.engine.engine import Engine
-from outbox.errors import Refused
+from outbox.errors import EngineStopped, Refused
+
+log = logging.getLogger(__name__)
 
 KEY_NAME = "outbox"
 TIME_CHECK_S = 0.2
@@ -55,7 +58,9 @@ class ServiceBusServer:
         self._deserted = asyncio.Event()
         self._deserted.set()
         self._server: asyncio.Server | None = None
-        self._timekeeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._dirty: set[Peer] = set()
+        self._answers = asyncio.Event()
 
     @property
     def connection_string(self) -> str:
@@ -70,7 +75,10 @@ class ServiceBusServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Peer(self), self.host, self.port, reuse_address=True)
         self.port = self._server.sockets[0].getsockname()[1]
-        self._timekeeper = loop.create_task(self._keep_time(), name="service bus timekeeper")
+        self._tasks = [
+            loop.create_task(self._keep_time(), name="service bus timekeeper"),
+            loop.create_task(self._write_answers(), name="service bus writer"),
+        ]
         return self
 
     async def __aexit__(
@@ -78,10 +86,6 @@ class ServiceBusServer:
     ) -> None:
         if self._server is not None:
             self._server.close()
-        if self._timekeeper is not None:
-            self._timekeeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._timekeeper
         for peer in list(self._peers):
             peer.shut_down()
         with suppress(TimeoutError):
@@ -89,6 +93,9 @@ class ServiceBusServer:
                 await self._deserted.wait()
         for peer in list(self._peers):
             peer.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def loop_time(self) -> float:
         """Monotonic seconds of the running loop."""
@@ -107,6 +114,30 @@ class ServiceBusServer:
         self._peers.discard(peer)
         if not self._peers:
             self._deserted.set()
+
+    def flush_soon(self, peer: Peer) -> None:
+        """Write a connection's answers once the gate is passed; those of one turn of the loop pass it together."""
+        if self.engine.log is None:  # nothing can be lost that is not lost with this process: the gate stands open
+            peer.write(*peer.take_answers())
+            return
+        self._dirty.add(peer)
+        self._answers.set()
+
+    async def _write_answers(self) -> None:
+        while True:
+            await self._answers.wait()
+            self._answers.clear()
+            dirty, self._dirty = self._dirty, set()
+            answers = [(peer, *peer.take_answers()) for peer in dirty]
+            try:
+                await self.engine.gate(alone=True)
+            except EngineStopped as stopped:
+                log.error("service bus stopped with its engine", extra={"reason": str(stopped)})
+                for peer in list(self._peers):
+                    peer.abort()
+                return
+            for peer, data, last in answers:
+                peer.write(data, last)
 
     async def _keep_time(self) -> None:
         while True:

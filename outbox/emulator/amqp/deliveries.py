@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 
 from outbox.emulator.amqp import types
-from outbox.emulator.amqp.messages import (
+from outbox.emulator.amqp.messages import SCHEDULED_TIME
+from outbox.emulator.amqp.sections import (
     ANNOTATIONS,
     APPLICATION_PROPERTIES,
     HEADER,
     PROPERTIES,
-    SCHEDULED_TIME,
     VALUE,
     sections,
 )
@@ -96,7 +96,7 @@ def _split_annotations(wire: bytes) -> tuple[list[bytes], bytes]:
     """The sender's own annotations (keys and values in turn) and the sections behind them."""
     if not wire.startswith(_ANNOTATIONS_CODE):
         return [], wire
-    _, start, end = next(sections(wire))
+    _, start, end = sections(wire)[0]
     return types.field_spans(wire, start), wire[end:]
 
 

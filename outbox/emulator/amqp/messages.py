@@ -10,13 +10,25 @@ delivery and never stored.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.errors import ARGUMENT_ERROR, DECODE_ERROR, OperationFault
+from outbox.emulator.amqp.sections import (
+    ANNOTATIONS,
+    APPLICATION_PROPERTIES,
+    DATA,
+    HEADER,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    Section,
+    read_binary,
+    read_fields,
+    read_names,
+    sections,
+)
 from outbox.emulator.amqp.types import DecodeError, Described
 from outbox.message import (
     PROPERTY_ATTEMPT,
@@ -37,14 +49,22 @@ BATCH_COUNT_MAX = 5_000
 ID_LENGTH_MAX = 128
 PROPERTIES_SIZE_MAX_BYTES = 64 * 1024
 
-HEADER, DELIVERY_ANNOTATIONS, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES = range(0x70, 0x75)
-DATA, SEQUENCE, VALUE, FOOTER = range(0x75, 0x79)
-
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
 _BROKER_ANNOTATIONS = frozenset(
     ("x-opt-enqueued-time", "x-opt-sequence-number", "x-opt-locked-until", "x-opt-message-state", "x-opt-lock-token")
 )
-_U32 = struct.Struct(">I")
+_BODY_CODES = frozenset((DATA, SEQUENCE, VALUE))
+_KNOWN: dict[str, tuple[str, type]] = {
+    PROPERTY_ID: ("outbox_id", str),
+    PROPERTY_TYPE: ("type", str),
+    PROPERTY_CREATED: ("created_ms", int),
+    PROPERTY_CORRELATION: ("correlation_id", str),
+    PROPERTY_CAUSATION: ("causation_id", str),
+    PROPERTY_TRACEPARENT: ("traceparent", str),
+    PROPERTY_HOPS: ("hops", int),
+    PROPERTY_ATTEMPT: ("attempt", int),
+    PROPERTY_CLAIM: ("claim", str),
+}
 
 
 class Incoming(NamedTuple):
@@ -70,60 +90,11 @@ def decode_transfer(payload: bytes, message_format: int) -> list[Incoming]:
     return incoming
 
 
-def _batch_parts(payload: bytes) -> Iterator[bytes]:
-    count = 0
-    for code, start, end in sections(payload):
-        if code == DATA:
-            count += 1
-            if count > BATCH_COUNT_MAX:
-                raise DecodeError(f"a batch of more than {BATCH_COUNT_MAX} messages")
-            yield _binary(payload, start, end)
-
-
-def sections(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Walk the sections: code, where the value starts, where it ends.
-
-    Raises: DecodeError.
-    """
-    at, size = 0, len(data)
-    while at < size:
-        if data[at : at + 2] != b"\x00\x53" or at + 4 > size:
-            raise DecodeError(f"no section at byte {at}")
-        code, start = data[at + 2], at + 3
-        at = _end_of(data, start)
-        yield code, start, at
-
-
-def _end_of(data: bytes, at: int) -> int:
-    """Where a section's value ends, without decoding what the size tells."""
-    code = data[at]
-    if code in (0xB0, 0xD0, 0xD1, 0xB1):
-        end = at + 5 + _size32(data, at + 1)
-    elif code in (0xA0, 0xC0, 0xC1, 0xA1):
-        if at + 2 > len(data):
-            raise DecodeError(f"section at byte {at} is cut short")
-        end = at + 2 + data[at + 1]
-    else:
-        _, end = types.decode(data, at)
-    if end > len(data):
-        raise DecodeError(f"section at byte {at} is cut short")
-    return end
-
-
-def _size32(data: bytes, at: int) -> int:
-    if at + 4 > len(data):
-        raise DecodeError(f"size at byte {at} is cut short")
-    size: int = _U32.unpack_from(data, at)[0]
-    return size
-
-
-def _binary(data: bytes, start: int, end: int) -> bytes:
-    code = data[start]
-    if code == 0xB0:
-        return data[start + 5 : end]
-    if code == 0xA0:
-        return data[start + 2 : end]
-    raise DecodeError(f"data section at byte {start} is not binary")
+def _batch_parts(payload: bytes) -> list[bytes]:
+    parts = [read_binary(payload, start, end) for code, start, end in sections(payload) if code == DATA]
+    if len(parts) > BATCH_COUNT_MAX:
+        raise DecodeError(f"a batch of more than {BATCH_COUNT_MAX} messages")
+    return parts
 
 
 def decode_message(data: bytes) -> Incoming:
@@ -132,38 +103,34 @@ def decode_message(data: bytes) -> Incoming:
     Raises: DecodeError, OperationFault.
     """
     properties: list[object] = []
-    application: dict[str, object] = {}
-    wire: list[bytes] = []
-    body_spans: list[tuple[int, int, int]] = []
+    application: dict[str, object] | None = None
+    prefix = body = wire_body = b""
+    bodies: list[Section] = []
     due_ms = time_to_live_ms = 0
-    for code, start, end in sections(data):
+    for section in sections(data):
+        code, start, end = section
         if code == PROPERTIES:
-            properties, _ = types.decode_fields(data, start, end)
-            wire.append(data[start - 3 : end])
+            properties = read_fields(data, start, end)
+            prefix += data[start - 3 : end]
         elif code == APPLICATION_PROPERTIES:
-            application = _decode_map(data, start)
-            wire.append(data[start - 3 : end])
-        elif code in (DATA, SEQUENCE, VALUE):
-            body_spans.append((code, start, end))
+            application = read_names(data, start, end)
+            prefix += data[start - 3 : end]
+        elif code in _BODY_CODES:
+            bodies.append(section)
         elif code == HEADER:
             fields, _ = types.decode_fields(data, start, end)
             time_to_live_ms = _number(fields[2]) if len(fields) > 2 else 0
         elif code == ANNOTATIONS:
-            annotations = _decode_map(data, start)
+            annotations = read_names(data, start, end)
             due_ms = _number(annotations.get(SCHEDULED_TIME))
-            wire.insert(0, _own_annotations(annotations, data[start - 3 : end]))
-    body, wire_body = _decode_body(data, body_spans)
-    prefix = wire[0] if len(wire) == 1 else b"".join(wire)
+            prefix = _own_annotations(annotations, data[start - 3 : end]) + prefix
+    if len(bodies) == 1 and bodies[0][0] == DATA:
+        body = read_binary(data, bodies[0][1], bodies[0][2])
+    else:
+        body, wire_body = _decode_body(data, bodies)
     if len(prefix) > PROPERTIES_SIZE_MAX_BYTES:
         raise OperationFault(ARGUMENT_ERROR, f"properties of {len(prefix)} bytes are above {PROPERTIES_SIZE_MAX_BYTES}")
     return Incoming(_build(properties, application, body, wire_body, prefix, time_to_live_ms), due_ms)
-
-
-def _decode_map(data: bytes, start: int) -> dict[str, object]:
-    value, _ = types.decode(data, start)
-    if not isinstance(value, dict) or any(type(name) is not str for name in value):
-        raise DecodeError(f"section at byte {start} is not a map of names")
-    return value
 
 
 def _number(value: object) -> int:
@@ -198,25 +165,22 @@ def _own_annotations(annotations: dict[str, object], section: bytes) -> bytes:
     return types.described(ANNOTATIONS, types.map_(kept)) if kept else b""
 
 
-def _decode_body(data: bytes, spans: list[tuple[int, int, int]]) -> tuple[bytes, bytes]:
-    """The body's bytes and, where it is not one data section, its sections as sent."""
-    if len(spans) == 1 and spans[0][0] == DATA:
-        return _binary(data, spans[0][1], spans[0][2]), b""
-    wire_body = b"".join([data[start - 3 : end] for _, start, end in spans])
+def _decode_body(data: bytes, bodies: list[Section]) -> tuple[bytes, bytes]:
+    """The bytes of a body that is not one data section, and its sections as sent."""
     parts = []
-    for code, start, end in spans:
+    for code, start, end in bodies:
         if code == DATA:
-            parts.append(_binary(data, start, end))
+            parts.append(read_binary(data, start, end))
         else:
             value, _ = types.decode(data, start)
             if code == VALUE:
                 parts.append(value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b"")
-    return b"".join(parts), wire_body
+    return b"".join(parts), b"".join([data[start - 3 : end] for _, start, end in bodies])
 
 
 def _build(
     properties: list[object],
-    application: dict[str, object],
+    application: dict[str, object] | None,
     body: bytes,
     wire_body: bytes,
     wire: bytes,
@@ -227,57 +191,34 @@ def _build(
     session_id = _text(properties[10]) if count > 10 else ""
     if len(message_id) > ID_LENGTH_MAX or len(session_id) > ID_LENGTH_MAX:
         raise OperationFault(ARGUMENT_ERROR, f"message id and session id may have {ID_LENGTH_MAX} characters at most")
-    reply_to = _text(properties[4]) if count > 4 else ""
-    correlation_id = _text(properties[5]) if count > 5 else ""
-    if not application:
-        return Message(
-            body=body, message_id=message_id, correlation_id=correlation_id, session_id=session_id, reply_to=reply_to,
-            time_to_live_ms=time_to_live_ms, wire=wire, wire_body=wire_body,
-        )  # fmt: skip
+    fields: dict[str, Any] = {"correlation_id": _text(properties[5])} if count > 5 else {}
+    plain: dict[str, Scalar] | None = None
+    if application:
+        plain = _sort_properties(application, fields) or None
     return Message(
         body=body,
-        outbox_id=_take_text(application, PROPERTY_ID),
         message_id=message_id,
-        type=_take_text(application, PROPERTY_TYPE),
-        created_ms=_take_number(application, PROPERTY_CREATED),
-        correlation_id=_take_text(application, PROPERTY_CORRELATION) or correlation_id,
-        causation_id=_take_text(application, PROPERTY_CAUSATION),
-        traceparent=_take_text(application, PROPERTY_TRACEPARENT),
-        hops=_take_number(application, PROPERTY_HOPS),
-        attempt=_take_number(application, PROPERTY_ATTEMPT),
         session_id=session_id,
-        reply_to=reply_to,
-        claim=_take_text(application, PROPERTY_CLAIM),
+        reply_to=_text(properties[4]) if count > 4 else "",
         time_to_live_ms=time_to_live_ms,
-        properties=_scalars(application),
+        properties=plain,
         wire=wire,
         wire_body=wire_body,
+        **fields,
     )
 
 
-def _take_text(application: dict[str, object], name: str) -> str:
-    value = application.get(name)
-    if type(value) is not str:
-        return ""
-    del application[name]
-    return value
+def _sort_properties(application: dict[str, object], fields: dict[str, Any]) -> dict[str, Scalar]:
+    """Put properties of ours into `fields`; return the sender's own as plain values.
 
-
-def _take_number(application: dict[str, object], name: str) -> int:
-    value = application.get(name)
-    if type(value) is not int or not 0 <= value < 1 << 62:
-        return 0
-    del application[name]
-    return value
-
-
-def _scalars(application: dict[str, object]) -> dict[str, Scalar] | None:
-    """The sender's own properties as plain values; exact types, and bytes, stay in `wire` alone."""
-    if not application:
-        return None
+    A property of ours with another type is the sender's own.  Exact types, and bytes, stay in `wire` alone.
+    """
     plain: dict[str, Scalar] = {}
     for name, value in application.items():
-        if value is None or isinstance(value, str | int | float):
+        known = _KNOWN.get(name)
+        if known is not None and type(value) is known[1] and (type(value) is str or _number(value) == value):
+            fields[known[0]] = value
+        elif value is None or isinstance(value, str | int | float):
             plain[name] = value
         elif isinstance(value, UUID):
             plain[name] = str(value)

@@ -50,7 +50,7 @@ def decode(data: bytes, at: int = 0) -> tuple[object, int]:
     Raises: DecodeError.
     """
     try:
-        return _TABLE[data[at]](data, at + 1, 0)
+        return TABLE[data[at]](data, at + 1, 0)
     except (IndexError, struct.error) as error:
         raise DecodeError(f"value at byte {at} is cut short") from error
     except UnicodeDecodeError as error:
@@ -104,7 +104,7 @@ def field_spans(data: bytes, at: int) -> list[bytes]:
 def _items(data: bytes, at: int, count: int, end: int, depth: int) -> list[object]:
     values: list[object] = []
     append = values.append
-    table = _TABLE
+    table = TABLE
     for _ in range(count):
         code = data[at]
         if code == 0x40:  # the most frequent field of every performative
@@ -232,7 +232,7 @@ def _array(wide: bool) -> _Decoder:
         code, at, below = data[first], first + 1, _deeper(depth)
         if code == 0:
             raise DecodeError(f"array at byte {first} holds described values")
-        decoder, values = _TABLE[code], []
+        decoder, values = TABLE[code], []
         for _ in range(count):
             value, at = decoder(data, at, below)
             values.append(value)
@@ -245,8 +245,8 @@ def _array(wide: bool) -> _Decoder:
 
 def _described(data: bytes, at: int, depth: int) -> tuple[object, int]:
     below = _deeper(depth)
-    descriptor, at = _TABLE[data[at]](data, at + 1, below)
-    value, at = _TABLE[data[at]](data, at + 1, below)
+    descriptor, at = TABLE[data[at]](data, at + 1, below)
+    value, at = TABLE[data[at]](data, at + 1, below)
     return Described(descriptor, value), at
 
 
@@ -254,7 +254,7 @@ def _unknown(data: bytes, at: int, depth: int) -> tuple[object, int]:
     raise DecodeError(f"constructor 0x{data[at - 1]:02x} at byte {at - 1} is not defined")
 
 
-_TABLE: list[_Decoder] = [_unknown] * 256
+TABLE: list[_Decoder] = [_unknown] * 256
 for _code, _decoder in {
     0x00: _described, 0x40: _constant(None), 0x41: _constant(True), 0x42: _constant(False),
     0x43: _constant(0), 0x44: _constant(0), 0x45: lambda data, at, depth: ([], at),
@@ -265,7 +265,7 @@ for _code, _decoder in {
     0xB3: _text32, 0xC0: _list(False), 0xC1: _map(False), 0xD0: _list(True), 0xD1: _map(True), 0xE0: _array(False),
     0xF0: _array(True),
 }.items():  # fmt: skip
-    _TABLE[_code] = _decoder
+    TABLE[_code] = _decoder
 
 
 def boolean(value: bool) -> bytes:

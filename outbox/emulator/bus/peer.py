@@ -1,9 +1,9 @@
 """One client's connection: bytes to events, events to the engine, answers back behind the gate.
 
 *Theory of operation.*  Everything that one read brought is handled at once, in memory; its answers stand in the
-connection's buffer.  One task a connection takes the buffer, waits for the engine's gate and writes: so nothing leaves
-before what it depends on is safe, and a hundred transfers cost one gate and one write.  While answers pile up, or the
-peer does not read, nothing more is read from it.
+connection's buffer.  `take_answers` and `write` belong to the server, which passes the engine's gate between the two:
+so nothing leaves before what it depends on is safe, and a hundred transfers cost one gate and one write.  While
+answers pile up, or the peer does not read, nothing more is read from it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OUTPUT_MAX_BYTES = 4 << 20
+OUTPUT_MAX_BYTES = 1 << 20
+"""Deliveries are added to the buffer up to here."""
+BACKLOG_MAX_BYTES = 8 << 20
+"""A peer that lets more answers pile up is not read from any more."""
 OPEN_WITHIN_S = 30.0
 _UNKNOWN_DELIVERY = "this delivery is settled already, or its link is gone"
 
@@ -59,10 +62,10 @@ class Peer(asyncio.Protocol):
         self._management = Management(self)
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._dirty = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._writable = True
         self._reading = True
+        self.blocked = False
+        """A receiver stopped for want of room."""
         self._idle_s = 0.0
         self._opened_s = self._written_s = server.loop_time()
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -83,14 +86,12 @@ class Peer(asyncio.Protocol):
         self._transport = transport
         if not self._server.admit(self):
             transport.abort()
-            return
-        self.spawn(self._write_answers())
 
     def data_received(self, data: bytes) -> None:
         self._handle(self.connection.receive(data))
-        if self.connection.output_bytes > OUTPUT_MAX_BYTES:
-            self._pause_reading()
         self.flush_soon()
+        if self._backlog_bytes > BACKLOG_MAX_BYTES:
+            self._pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._handle(self.connection.lose())
@@ -99,11 +100,10 @@ class Peer(asyncio.Protocol):
         self._server.forget(self)
 
     def pause_writing(self) -> None:
-        self._writable.clear()
-        self._pause_reading()
+        self._writable = False
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._writable = True
         self._resume()
 
     def _pause_reading(self) -> None:
@@ -115,15 +115,22 @@ class Peer(asyncio.Protocol):
         """Room was made: go on reading and sending."""
         if self._transport is None or self._transport.is_closing() or not self.has_room:
             return
+        self.blocked = False
         if not self._reading:
             self._transport.resume_reading()
             self._reading = True
-        self._pump_all()
+        asyncio.get_running_loop().call_soon(self._pump_all)
+
+    @property
+    def _backlog_bytes(self) -> int:
+        """Answers that the peer has not taken."""
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return waiting + self.connection.output_bytes
 
     @property
     def has_room(self) -> bool:
         """Whether more may be put into the buffer."""
-        return self._writable.is_set() and self.connection.output_bytes < OUTPUT_MAX_BYTES
+        return self._writable and self.connection.output_bytes < OUTPUT_MAX_BYTES
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something for as long as the connection lives."""
@@ -154,26 +161,25 @@ class Peer(asyncio.Protocol):
         self.flush_soon()
 
     def flush_soon(self) -> None:
-        """Write what is in the buffer once the gate is passed."""
-        self._dirty.set()
+        """Have what is in the buffer written once the gate is passed."""
+        self._server.flush_soon(self)
 
-    async def _write_answers(self) -> None:
-        connection, transport = self.connection, self._transport
-        assert transport is not None
-        while True:
-            await self._dirty.wait()
-            self._dirty.clear()
-            blocked = not self.has_room
-            data = connection.take_output()
-            if data:
-                await self.engine.gate()
-                transport.write(data)
-                self._written_s = self._server.loop_time()
-            if connection.state is State.OVER:
-                transport.close()
-                return
-            if blocked:
-                self._resume()
+    def take_answers(self) -> tuple[bytes, bool]:
+        """What is to be written once the gate is passed, and whether the connection ends with it."""
+        return self.connection.take_output(), self.connection.state is State.OVER
+
+    def write(self, data: bytes, last: bool) -> None:
+        """Write what was taken; the gate is passed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if data:
+            transport.write(data)
+            self._written_s = self._server.loop_time()
+        if last:
+            transport.close()
+        elif not self._reading or self.blocked:
+            self._resume()
 
     def check_time(self, now_s: float) -> None:
         """Do what time asks for: keep alive, give up on a peer that never opens, notice lost sessions."""

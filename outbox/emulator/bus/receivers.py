@@ -48,7 +48,10 @@ class Receiver:
         """Send what can be sent; tell whether anything was."""
         link, session = self.link, self.link.session
         sent = False
-        while link.credit > 0 and link.state is LinkState.ATTACHED and session.room and self._peer.has_room:
+        while link.credit > 0 and link.state is LinkState.ATTACHED and session.room:
+            if not self._peer.has_room:
+                self._peer.blocked = True
+                return sent
             if not self.holds_session():
                 return sent
             claims = self._engine.claim(self.path, min(link.credit, CLAIM_COUNT_MAX), session=self._session_id)

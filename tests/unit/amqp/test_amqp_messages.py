@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.deliveries import encode_delivery, encode_peeked
 from outbox.emulator.amqp.errors import OperationFault
-from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_message, decode_transfer, sections
+from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_message, decode_transfer
+from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import NULL, binary, decode, described, list_, map_, string, symbol, uint
 from outbox.engine.items import Claim, Task
 from outbox.message import Message
