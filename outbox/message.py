@@ -6,6 +6,7 @@ translate it to and from their wire; nothing here does.  The property names are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NewType
 
 import msgspec
@@ -64,3 +65,36 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     def broker_id(self) -> str:
         """The id that a broker's duplicate detection compares."""
         return self.message_id or self.outbox_id
+
+
+def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Message:
+    """The message that a body and a foreign sender's application properties mean; `message-id` is the broker's."""
+    own = dict(properties)
+
+    def text(name: str) -> str:
+        value = own.pop(name, None)
+        return "" if value is None else str(value)
+
+    def number(name: str) -> int:
+        value = own.pop(name, None)
+        try:
+            return int(value or 0)
+        except ValueError:
+            return 0
+
+    return Message(
+        body=body,
+        outbox_id=text(PROPERTY_ID),
+        message_id=text("message-id"),
+        type=text(PROPERTY_TYPE),
+        created_ms=number(PROPERTY_CREATED),
+        correlation_id=text(PROPERTY_CORRELATION),
+        causation_id=text(PROPERTY_CAUSATION),
+        traceparent=text(PROPERTY_TRACEPARENT),
+        hops=number(PROPERTY_HOPS),
+        attempt=number(PROPERTY_ATTEMPT),
+        claim=text(PROPERTY_CLAIM),
+        session_id=text("session-id"),
+        reply_to=text("reply-to"),
+        properties=own or None,
+    )

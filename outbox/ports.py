@@ -12,7 +12,7 @@ runtime is one call of one of these, so every `await` is a crash point and wrapp
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -244,9 +244,12 @@ Marker = bytes | Refusal
 
 
 class StateChange(msgspec.Struct, gc=False):
-    """A state to write under the condition that its version still is `if_version` (0: absent)."""
+    """A state to write under the condition that its version still is `if_version` (0: absent).
 
-    value: bytes
+    Without a value it is the condition alone: the state stays as it is.
+    """
+
+    value: bytes | None
     schema: int
     serial: int
     if_version: int
@@ -324,6 +327,74 @@ class Journal(Protocol):
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         """Give back uncounted what is still ours."""
+        ...
+
+
+# What clients and operators ask
+
+
+class Buried(msgspec.Struct, frozen=True, gc=False):
+    """A dead letter as stored."""
+
+    queue: str
+    sequence: int
+    message: Message
+    reason: str
+    description: str
+    delivery_count: int
+    enqueued_ms: int
+
+
+class Operations(Protocol):
+    """What a client or an operator asks of a backend; everything returned has passed the gate."""
+
+    def now_ms(self) -> int:
+        """The backend's time, milliseconds since 1970."""
+        ...
+
+    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist."""
+        ...
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        """Send messages from outside; on return they survive the declared failures."""
+        ...
+
+    async def state(self, id: str) -> StateDocument | None:
+        """A state by id; None where there is none or it was deleted."""
+        ...
+
+    async def dead_letters(self, queue: str) -> list[Buried]:
+        """The dead letters of a queue, oldest first."""
+        ...
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        """Run a dead letter again, as a new attempt; LookupError where there is none."""
+        ...
+
+    async def discard(self, queue: str, sequence: int) -> None:
+        """Delete a dead letter; LookupError where there is none."""
+        ...
+
+    async def is_idle(self, queues: Sequence[str]) -> bool:
+        """Whether nothing in these queues waits or is being handled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """A backend's ports as a worker uses them."""
+
+    journal: Journal
+    operations: Operations
+    blobs: BlobStore
+
+
+class Backend(Protocol):
+    """Whatever a worker or client runs on."""
+
+    def ports(self) -> Ports:
+        """Its ports."""
         ...
 
 

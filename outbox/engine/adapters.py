@@ -7,16 +7,17 @@ except what the journal hands to handlers: their effects can only leave through 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from outbox.engine import records
 from outbox.engine.engine import Engine
-from outbox.engine.entities import Settlement
+from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.items import LOCKED, Task, pack_token
 from outbox.engine.queues import Queue
 from outbox.engine.state import STATES
 from outbox.errors import LockLost, TooLarge
 from outbox.ports import (
+    Buried,
     Commit,
     Conflict,
     Create,
@@ -28,7 +29,9 @@ from outbox.ports import (
     Lost,
     Marker,
     MessageBus,
+    Operations,
     Output,
+    Ports,
     Refusal,
     Replace,
     Settle,
@@ -41,6 +44,7 @@ from outbox.ports import (
 
 ITEM_BYTES_MAX = 2 << 20
 BATCH_COUNT_MAX = 100
+PEEK_COUNT_MAX = 100_000
 
 
 def as_delivery(task: Task, token: bytes) -> Delivery:
@@ -140,7 +144,11 @@ class EngineJournal:
             commit.now_ms,
             commit.markers_expire_ms,
             consumed,
-            [records.StateWrite(id, c.value, c.schema, c.serial) for id, c in commit.states.items()],
+            [
+                records.StateWrite(id, c.value, c.schema, c.serial)
+                for id, c in commit.states.items()
+                if c.value is not None
+            ],
             commit.outputs,
             commit.applied,
             commit.refused,
@@ -179,6 +187,54 @@ class EngineJournal:
     def _token(self, delivery: Delivery) -> bytes:
         queue: Queue = self._engine.queue(delivery.queue)
         return pack_token(self._engine.epoch, delivery.lock, delivery.sequence, queue.number)
+
+
+class EngineOperations:
+    """What clients and operators ask of an embedded engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def now_ms(self) -> int:
+        return self._engine.now_ms()
+
+    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        known = self._engine.queues
+        wanted = [
+            QueueSettings(name, ordering="per_key" if o == "per_key" else "unordered") for name, o in queues.items()
+        ]
+        fresh = [q for q in wanted if q.name not in known or known[q.name].ordering != q.ordering]
+        self._engine.declare(*fresh, *(TopicSettings(name, tuple(subs)) for name, subs in topics.items()))
+        await self._engine.gate()
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            self._engine.send(output.destination, [output.message], due_ms=output.due_ms)
+        await self._engine.gate()
+
+    async def state(self, id: str) -> StateDocument | None:
+        found = self._engine.document(STATES, id)
+        await self._engine.gate()
+        return found if found is not None and found.value else None
+
+    async def dead_letters(self, queue: str) -> list[Buried]:
+        tasks = self._engine.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
+        await self._engine.gate()
+        return [
+            Buried(queue, t.sequence, t.message, t.reason, t.description, t.failures + t.delivery_count, t.enqueued_ms)
+            for t in tasks
+        ]
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        self._engine.resubmit(queue, sequence)
+        await self._engine.gate()
+
+    async def discard(self, queue: str, sequence: int) -> None:
+        self._engine.discard(queue, sequence)
+        await self._engine.gate()
+
+    async def is_idle(self, queues: Sequence[str]) -> bool:
+        return self._engine.is_idle(queues)
 
 
 class EngineBus:
@@ -298,6 +354,12 @@ def _check_limits(operations: Sequence[Write]) -> None:
         raise TooLarge("a batch stays in one partition and names each document once")
 
 
+def ports(engine: Engine) -> Ports:
+    """The ports of an embedded engine; its blobs lie beside its log, or in memory."""
+    return Ports(EngineJournal(engine), EngineOperations(engine), engine.blobs)
+
+
 _journal: type[Journal] = EngineJournal
+_operations: type[Operations] = EngineOperations
 _bus: type[MessageBus] = EngineBus
 _store: type[StateStore] = EngineStore

@@ -23,30 +23,19 @@ class FolderBlobStore:
     async def write(self, name: str, data: bytes) -> bool:
         path = self._path(name)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        with open(os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_synced(temporary, data)
         try:
             os.link(temporary, path)
         except FileExistsError:
             return False
         finally:
             temporary.unlink()
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _sync_folder(self._folder)
         return True
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
-        try:
-            with open(self._path(name), "rb") as file:
-                data = file.read(bytes_max + 1)
-        except FileNotFoundError:
-            return None
-        return _checked(name, data, bytes_max)
+        data = _read_at_most(self._path(name), bytes_max + 1)
+        return None if data is None else _checked(name, data, bytes_max)
 
     async def delete(self, name: str) -> None:
         self._path(name).unlink(missing_ok=True)
@@ -67,6 +56,30 @@ class MemoryBlobStore:
 
     async def delete(self, name: str) -> None:
         self._blobs.pop(name, None)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_at_most(path: Path, size_bytes: int) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(size_bytes)
+    except FileNotFoundError:
+        return None
 
 
 def _checked(name: str, data: bytes, bytes_max: int) -> bytes:

@@ -87,13 +87,11 @@ class Broker(Core):
         limit = self.limits.message_bytes_max
         for message in messages:
             if len(message.body) + len(message.wire) + len(message.wire_body) > limit:
-                raise TooLarge(
-                    f"message {message.identity or '(no id)'} to {path} is over {limit} bytes; send a claim check"
-                )
+                raise TooLarge(f"message {message.identity} to {path} is over {limit} bytes; send a claim check")
         if self.state.body_bytes + self.state.overhead_bytes > self.limits.memory_bytes_max:
             raise Throttled(
-                f"the engine holds {self.limits.memory_bytes_max} bytes, all that it may; drain queues, shorten retention "
-                "or raise memory_bytes_max",
+                f"the engine holds {self.limits.memory_bytes_max} bytes, all that it may; drain queues, shorten "
+                "retention or raise memory_bytes_max",
                 retry_after_s=1.0,
             )
         keyed = any(queue.settings.ordering == "per_key" for queue in self.state.routes[path])
@@ -176,9 +174,9 @@ class Broker(Core):
         if epoch == self._epoch and number < len(self.state.queues):
             queue = self.state.queues[number]
             task = queue.tasks.get(sequence)
-            if task is not None and task.status == LOCKED and task.lock == lock:
-                if task.locked_until_ms > self.now_ms():
-                    return queue, task
+            held = task is not None and task.status == LOCKED and task.lock == lock
+            if task is not None and held and task.locked_until_ms > self.now_ms():
+                return queue, task
         raise LockLost(f"the lock on message {sequence} is gone; it was settled, ran out or the host restarted")
 
     def settle(self, token: bytes, how: Settlement, *, reason: str = "", description: str = "") -> None:

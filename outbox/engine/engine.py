@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
@@ -21,6 +22,7 @@ from typing import Self
 import msgspec
 
 from outbox.engine import records, snapshot
+from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
 from outbox.engine.core import SyncPolicy, SystemClock
 from outbox.engine.disk import Disk, FolderDisk
 from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path, subscription_path
@@ -32,7 +34,7 @@ from outbox.engine.sessions import Sessions
 from outbox.engine.state import State
 from outbox.engine.wal import Log
 from outbox.errors import EngineStopped, NotRegistrable, OutboxError
-from outbox.ports import Clock, StateDocument
+from outbox.ports import BlobStore, Clock, Ports, StateDocument
 
 TICK_S = 0.05
 _IDLE_TICKS = 4
@@ -105,6 +107,17 @@ class Engine(Sessions):
         except BaseException:
             log.close()
             raise
+
+    def ports(self) -> Ports:
+        """The ports through which the runtime uses this engine."""
+        from outbox.engine import adapters  # here, because the adapters are written against this class
+
+        return adapters.ports(self)
+
+    @cached_property
+    def blobs(self) -> BlobStore:
+        """Where large bodies and written blobs go: a folder beside the log, or memory."""
+        return MemoryBlobStore() if self.folder is None else FolderBlobStore(self.folder / "blobs")
 
     @property
     def log(self) -> Log | None:
@@ -306,7 +319,7 @@ class Engine(Sessions):
 
     # Idle
 
-    def is_idle(self, paths: list[str]) -> bool:
+    def is_idle(self, paths: Sequence[str]) -> bool:
         """Whether nothing in these queues is waiting or being handled; what is scheduled or deferred does not count."""
         now_ms = self.now_ms()
         for path in paths:
@@ -326,6 +339,6 @@ def _check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
     ahead_ms = clock.wall_ms() - logged_ms
     if logged_ms and ahead_ms > limits.clock_ahead_max_s * 1_000:
         raise OutboxError(
-            f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the clock "
-            "is right, open with accept_clock=True (outbox run --accept-clock)"
+            f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the "
+            "clock is right, open with accept_clock=True (outbox run --accept-clock)"
         )

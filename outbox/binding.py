@@ -1,0 +1,112 @@
+"""What a handler's parameters ask for, read from its annotations when it is registered.
+
+The first parameter is the message (a union means several types), one annotated `Context` is the context, one more at
+most is the state.  A function that does not fit is refused here, with the cure, rather than at its first message.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outbox.context import Context
+from outbox.errors import NotRegistrable
+
+Call = Callable[[Any, Any, Any], Any]
+"""A handler called with (message, state, context), whatever order it declared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A handler's function and what it wants."""
+
+    messages: tuple[type[Any], ...]
+    state: type[Any] | None
+    wants_context: bool
+    is_async: bool
+    call: Call
+
+
+def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Binding:
+    """Read a handler's annotations.
+
+    Raises:
+        NotRegistrable: a parameter has no usable annotation or there are too many.
+    """
+    name = getattr(function, "__name__", repr(function))
+    hints = _hints(function, name, local_names)
+    roles: list[str] = []
+    messages: tuple[type[Any], ...] = ()
+    state: type[Any] | None = None
+    for position, parameter in enumerate(_parameters(function, name)):
+        hint = hints.get(parameter)
+        if hint is None:
+            raise NotRegistrable(f"{name}: parameter {parameter!r} needs an annotation, so that it can be bound")
+        if position == 0:
+            messages = _message_types(name, hint)
+            roles.append("message")
+        elif hint is Context:
+            if "context" in roles:
+                raise NotRegistrable(f"{name}: two parameters are annotated Context; keep one")
+            roles.append("context")
+        elif "state" in roles:
+            raise NotRegistrable(f"{name}: {parameter!r} would be a second state; a handler has one at most")
+        else:
+            state = _one_type(name, parameter, hint)
+            roles.append("state")
+    call = _caller(function, tuple(roles))
+    return Binding(messages, state, "context" in roles, inspect.iscoroutinefunction(function), call)
+
+
+def _hints(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, localns=dict(local_names))
+    except NameError as error:
+        raise NotRegistrable(
+            f"{name}: an annotation cannot be resolved ({error}); import the type at module level"
+        ) from error
+
+
+def _parameters(function: Callable[..., Any], name: str) -> list[str]:
+    parameters = list(inspect.signature(function).parameters.values())
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    for parameter in parameters:
+        if parameter.kind not in plain:
+            raise NotRegistrable(f"{name}: {parameter.name!r} must be an ordinary positional parameter")
+    if not 1 <= len(parameters) <= 3:
+        raise NotRegistrable(
+            f"{name} takes {len(parameters)} parameters; a handler takes the message, then state and context"
+        )
+    return [parameter.name for parameter in parameters]
+
+
+def _message_types(name: str, hint: Any) -> tuple[type[Any], ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(_one_type(name, "message", part) for part in typing.get_args(hint))
+    return (_one_type(name, "message", hint),)
+
+
+def _one_type(name: str, parameter: str, hint: Any) -> type[Any]:
+    if not isinstance(hint, type) or hint in (str, bytes, int, float, bool, dict, list, type(None)):
+        raise NotRegistrable(
+            f"{name}: {parameter!r} is annotated {hint!r}; use a dataclass, a msgspec.Struct or a pydantic model"
+        )
+    return hint
+
+
+def _caller(function: Callable[..., Any], roles: tuple[str, ...]) -> Call:
+    match roles:
+        case ("message", "state", "context"):
+            return function
+        case ("message", "context", "state"):
+            return lambda message, state, context: function(message, context, state)
+        case ("message", "state"):
+            return lambda message, state, context: function(message, state)
+        case ("message", "context"):
+            return lambda message, state, context: function(message, context)
+        case _:
+            return lambda message, state, context: function(message)

@@ -1,0 +1,179 @@
+"""The outside of an application: send to it, read its state, look after its dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from outbox.app import App
+from outbox.codec import DECODE_ERRORS
+from outbox.lineage import Key, state_id
+from outbox.message import Message, Scalar, message_from_properties
+from outbox.ports import Backend, Buried, Output, Ports
+from outbox.runtime.claims import to_claim
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A refused message.
+
+    `reason` is the text of a `Reject`, else a code (`failed`, `undecodable`, `unknown-type`, `missing-key`,
+    `no-identity`, `payload-differs`, `too-old`, `oversize`); `description` is the detail.  `message` is the decoded
+    message, None where it cannot be decoded; `created` is in seconds since 1970.
+    """
+
+    id: str
+    queue: str
+    reason: str
+    description: str
+    message: Any
+    body: bytes
+    delivery_count: int
+    created: float
+
+
+class Client:
+    """Talks to an application on a backend without handling its messages."""
+
+    def __init__(self, app: App, backend: Backend, *, new_id: Callable[[], str] | None = None) -> None:
+        self.app = app
+        self._ports: Ports = backend.ports()
+        self._new_id = new_id or (lambda: str(uuid4()))
+
+    async def declare(self) -> None:
+        """Make sure that everything the application declared exists."""
+        queues = {spec.name: spec.ordering for spec in self.app.queues.values()}
+        await self._ports.operations.declare(queues, {name: list(subs) for name, subs in self.app.topics.items()})
+
+    async def send(
+        self,
+        queue: str,
+        message: Any,
+        *,
+        id: str | None = None,
+        created: datetime | float | None = None,
+        after_s: float = 0.0,
+        correlation_id: str = "",
+        traceparent: str = "",
+        reply_to: str = "",
+    ) -> str:
+        """Send a message from outside; on return it is durable.  Its identity, which is `id` or a fresh one.
+
+        The same id again has no further effect within retention.  A re-send should carry the first one's `created`
+        (seconds since 1970 or a datetime): without it deduplication is promised within retention of each send only.
+
+        Raises:
+            UnknownDestination: the application never declared the queue.
+        """
+        destination = self.app.destination(queue)
+        body, wire_type = self.app.encode(message)
+        output = self._output(
+            destination,
+            Message(
+                body=body,
+                outbox_id=id or self._new_id(),
+                type=wire_type,
+                correlation_id=correlation_id,
+                traceparent=traceparent,
+                reply_to=reply_to,
+                session_id=self.app.session_of(destination, message, None),
+            ),
+            created,
+            after_s,
+        )
+        return await self._send(output)
+
+    async def publish(self, topic: str, message: Any, **options: Any) -> str:
+        """Send a message to a topic; the options are those of `send`."""
+        return await self.send(topic, message, **options)
+
+    async def send_raw(self, queue: str, body: bytes, *, properties: dict[str, Scalar] | None = None) -> None:
+        """Send bytes with application properties as they are, as a foreign sender would."""
+        await self._send(Output(self.app.destination(queue), 0, message_from_properties(body, properties or {})))
+
+    def _output(self, destination: str, message: Message, created: datetime | float | None, after_s: float) -> Output:
+        now_ms = self._ports.operations.now_ms()
+        due_ms = now_ms + round(after_s * 1_000) if after_s > 0 else 0
+        seconds = created.timestamp() if isinstance(created, datetime) else created
+        created_ms = due_ms or now_ms if seconds is None else round(seconds * 1_000)
+        return Output(destination, due_ms, msgspec.structs.replace(message, created_ms=created_ms))
+
+    async def _send(self, output: Output) -> str:
+        message = output.message
+        if len(message.body) > self.app.claim_check_bytes:
+            name, data = to_claim(message)
+            await self._ports.blobs.write(name, data)
+            claim = msgspec.structs.replace(message, body=b"", claim=name)
+            output = Output(output.destination, output.due_ms, claim)
+        await self._ports.operations.send([output])
+        return message.identity
+
+    async def state(self, kind: type[State], key: Key) -> State | None:
+        """The state of a key; None where there is none or it was deleted."""
+        codec = self.app.state_codec(kind)
+        found = await self._ports.operations.state(state_id(codec.name, key))
+        if found is None:
+            return None
+        value: State = codec.decode(found.value, found.schema)
+        return value
+
+    async def dead_letters(self, queue: str) -> list[DeadLetter]:
+        """The dead letters of a queue, oldest first."""
+        return [self._dead_letter(buried) for buried in await self._ports.operations.dead_letters(queue)]
+
+    def _dead_letter(self, buried: Buried) -> DeadLetter:
+        message = buried.message
+        return DeadLetter(
+            message.identity,
+            buried.queue,
+            buried.reason,
+            buried.description,
+            self.decode(buried.queue, message),
+            message.body,
+            buried.delivery_count,
+            (message.created_ms or buried.enqueued_ms) / 1_000,
+        )
+
+    def decode(self, source: str, message: Message) -> Any:
+        """A message of a queue, decoded; None where that is not possible."""
+        codecs = [self.app.codec(kind) for h in self.app.handlers if h.source == source for kind in h.binding.messages]
+        codecs += [codec for codec in self.app.codecs() if codec not in codecs]
+        matching = [codec for codec in codecs if codec.name == message.type] if message.type else codecs[:1]
+        for codec in matching:
+            try:
+                return codec.decode(message.body)
+            except DECODE_ERRORS:
+                continue
+        return None
+
+    async def resubmit(self, queue: str, id: str) -> None:
+        """Run a dead letter again under its identity, as a new attempt.
+
+        Raises:
+            LookupError: the queue has no dead letter of that id.
+        """
+        for buried in await self._find(queue, id):
+            await self._ports.operations.resubmit(queue, buried.sequence)
+
+    async def discard(self, queue: str, id: str) -> None:
+        """Delete a dead letter.
+
+        Raises:
+            LookupError: the queue has no dead letter of that id.
+        """
+        for buried in await self._find(queue, id):
+            await self._ports.operations.discard(queue, buried.sequence)
+
+    async def _find(self, queue: str, id: str) -> list[Buried]:
+        letters = await self._ports.operations.dead_letters(queue)
+        found = [buried for buried in letters if buried.message.identity == id]
+        if not found:
+            raise LookupError(f"queue {queue!r} has no dead letter {id!r}; list them to see what is there")
+        return found[-1:]

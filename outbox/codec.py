@@ -1,0 +1,113 @@
+"""Typed values to JSON bytes and back.
+
+Dataclasses and msgspec Structs go through msgspec; pydantic models through their own validator, imported only where
+one is registered.  A codec for a state also knows its schema version and how to lift older ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from outbox.errors import FormatTooNew, NotRegistrable, PoisonMessage
+
+Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+
+_encode = msgspec.json.Encoder().encode
+_decode_any = msgspec.json.decode
+
+DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Codec:
+    """How values of one type become bytes and come back."""
+
+    type: type[Any]
+    name: str
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    fields: frozenset[str]
+
+
+def codec_for(kind: type[Any], name: str) -> Codec:
+    """The codec of a dataclass, a msgspec Struct or a pydantic model.
+
+    Raises:
+        NotRegistrable: it is none of these, or holds what JSON cannot.
+    """
+    if _is_pydantic(kind):
+        return _pydantic_codec(kind, name)
+    if dataclasses.is_dataclass(kind):
+        fields = frozenset(field.name for field in dataclasses.fields(kind))
+    elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = frozenset(kind.__struct_fields__)
+    else:
+        raise NotRegistrable(f"{kind!r} is neither a dataclass, a msgspec.Struct nor a pydantic model; make it one")
+    try:
+        decoder = msgspec.json.Decoder(kind)
+    except (TypeError, NameError) as error:
+        raise NotRegistrable(f"{kind.__name__} has a field that JSON cannot hold: {error}") from error
+    return Codec(kind, name, _encode, decoder.decode, fields)
+
+
+def _is_pydantic(kind: type[Any]) -> bool:
+    return hasattr(kind, "model_validate_json") and hasattr(kind, "model_fields")
+
+
+def _pydantic_codec(kind: type[Any], name: str) -> Codec:
+    def encode(value: Any) -> bytes:
+        return value.model_dump_json().encode()  # type: ignore[no-any-return]  # pydantic is optional and untyped here
+
+    return Codec(kind, name, encode, kind.model_validate_json, frozenset(kind.model_fields))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StateCodec:
+    """The codec of a state: its schema version, and how to lift each older version by one."""
+
+    codec: Codec
+    version: int = 1
+    upcasts: Mapping[int, Upcast] = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The state's name in the store."""
+        return self.codec.name
+
+    def fresh(self) -> Any:
+        """The state of a key that has none."""
+        return self.codec.type()
+
+    def decode(self, value: bytes, schema: int) -> Any:
+        """The state that was stored under a schema version.
+
+        Raises:
+            FormatTooNew: a newer version of the code wrote it; it must not be read, or its new fields would be dropped.
+            PoisonMessage: it cannot be decoded, or no upcast leads to today's version.
+        """
+        try:
+            if schema == self.version:
+                return self.codec.decode(value)
+            if schema > self.version:
+                raise FormatTooNew(
+                    f"state {self.name!r} is stored with schema {schema}, this code knows {self.version}; deploy the newer one"
+                )
+            return self.codec.decode(_encode(self._lifted(_decode_any(value), schema)))
+        except DECODE_ERRORS as error:
+            raise PoisonMessage(
+                "undecodable", f"state {self.name!r} of schema {schema} cannot be read: {error}"
+            ) from error
+
+    def _lifted(self, fields: Any, schema: int) -> Any:
+        for version in range(schema, self.version):
+            upcast = self.upcasts.get(version)
+            if upcast is None:
+                raise PoisonMessage(
+                    "undecodable", f"state {self.name!r} has no upcast from schema {version}; declare it"
+                )
+            fields = upcast(fields)
+        return fields

@@ -1,0 +1,41 @@
+"""What a handler may say about its own failure, and how often it is tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outbox.errors import OutboxError
+
+
+class Reject(OutboxError):  # it is raised as an answer, not as an error
+    """Refuse the message for good: it is dead-lettered with this reason and nothing else happens."""
+
+
+class Retry(OutboxError):  # it is raised as an answer, not as an error
+    """Ask for another delivery after `after_s` seconds; it does not count as a failure, but ends with retention."""
+
+    def __init__(self, reason: str = "", *, after_s: float = 1.0) -> None:
+        super().__init__(reason)
+        if after_s < 0:
+            raise ValueError(f"after_s={after_s} lies in the past; give seconds from now")
+        self.after_s = after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How failed deliveries are repeated: at most `limit` of them, with these delays in seconds, the last repeating."""
+
+    limit: int = 5
+    delays_s: tuple[float, ...] = (1.0, 10.0, 60.0)
+
+    def __post_init__(self) -> None:
+        if self.limit < 1:
+            raise ValueError(f"limit={self.limit}: a message must be tried at least once")
+        if any(delay_s < 0 for delay_s in self.delays_s):
+            raise ValueError(f"delays_s={self.delays_s}: a delay cannot be negative")
+
+    def delay_s(self, failures: int) -> float:
+        """The delay after the n-th failure, n counting from 1."""
+        if not self.delays_s:
+            return 0.0
+        return self.delays_s[min(failures, len(self.delays_s)) - 1]

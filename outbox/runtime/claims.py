@@ -1,0 +1,40 @@
+"""Claim checks: a body too large for the bus travels as the name of a blob.
+
+The name holds the message's identity and the digest of the body, so that two attempts that disagree never share a
+blob, and so that what is read can be checked.  Only names of this shape are ever read.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+import msgspec
+
+from outbox.errors import PoisonMessage
+from outbox.message import Message
+from outbox.ports import BlobStore
+
+CLAIM_BYTES_MAX = 256 << 20
+_NAME = re.compile(r"claims/[0-9a-f]{64}/([0-9a-f]{64})")
+
+
+def to_claim(message: Message) -> tuple[str, bytes]:
+    """The name and bytes of the blob that takes a message's body."""
+    owner = sha256(message.identity.encode()).hexdigest()
+    return f"claims/{owner}/{sha256(message.body).hexdigest()}", message.body
+
+
+async def redeem(message: Message, blobs: BlobStore) -> Message:
+    """The message with its body back.
+
+    Raises:
+        PoisonMessage: the claim is not one of ours, its blob is gone, or it is not what was claimed.
+    """
+    match = _NAME.fullmatch(message.claim)
+    if match is None:
+        raise PoisonMessage("undecodable", "the claim check does not name a blob of ours")
+    body = await blobs.read(message.claim, bytes_max=CLAIM_BYTES_MAX)
+    if body is None or sha256(body).hexdigest() != match[1]:
+        raise PoisonMessage("undecodable", f"the blob {message.claim} of the claim check is gone or was changed")
+    return msgspec.structs.replace(message, body=body, claim="")

@@ -1,0 +1,93 @@
+"""An application made ready to run: where each message goes, decided once, when a worker starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from outbox.app import App, Handler
+from outbox.errors import NotRegistrable
+from outbox.retries import Retries
+
+REASON_LENGTH_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What happens to one wire type of one source: how it is decoded and who handles it."""
+
+    wire_type: str
+    decode: Callable[[bytes], Any]
+    handlers: tuple[Handler, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A queue or subscription that the application reads."""
+
+    path: str
+    routes: dict[str, Route]
+    only: Route | None
+    """The route of a message without a type, where there is one type only."""
+    ordered: bool
+    takes_sequence_number: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An application's sources and its limits in milliseconds and bytes."""
+
+    app: App
+    sources: dict[str, Source]
+    retention_ms: int
+    record_life_ms: int
+    attempt_ms_max: int
+    clock_skew_ms: int
+    claim_check_bytes: int
+    retries: Retries
+
+    @property
+    def paths(self) -> list[str]:
+        """The queues and subscriptions to read."""
+        return list(self.sources)
+
+
+def compile_plan(app: App) -> Plan:
+    """Make an application ready to run."""
+    retention_ms = round(app.retention.total_seconds() * 1_000)
+    margin_ms = round(app.margin.total_seconds() * 1_000)
+    paths = dict.fromkeys(handler.source for handler in app.handlers)
+    return Plan(
+        app,
+        {path: _source(app, path) for path in paths},
+        retention_ms,
+        retention_ms + margin_ms,
+        margin_ms // 2,
+        round(app.clock_skew.total_seconds() * 1_000),
+        app.claim_check_bytes,
+        app.retry,
+    )
+
+
+def _source(app: App, path: str) -> Source:
+    by_type: dict[str, Route] = {}
+    for handler in app.handlers:
+        if handler.source != path:
+            continue
+        for kind in handler.binding.messages:
+            codec = app.codec(kind)
+            known = by_type.get(codec.name)
+            if known is not None and known.decode != codec.decode:
+                raise NotRegistrable(f"two types on {path!r} are called {codec.name!r}; name one with @app.message")
+            handlers = (*(known.handlers if known else ()), handler)
+            by_type[codec.name] = Route(codec.name, codec.decode, handlers)
+    spec = app.queues.get(path)
+    only = next(iter(by_type.values())) if len(by_type) == 1 else None
+    return Source(
+        path,
+        by_type,
+        only,
+        ordered=spec is not None and spec.ordering == "per_key",
+        takes_sequence_number=spec is not None and spec.identity == "sequence-number",
+    )

@@ -1,0 +1,189 @@
+"""A worker: claims messages in batches, handles them, and leaves none behind when it stops.
+
+`concurrency` is how many messages may be in flight.  A batch whose handlers do not wait is one turn of the loop and
+one commit.  Any number of workers may share a backend, in one process or in several.
+
+Stopping (`drain`, or leaving the context): claim nothing more, let what is in flight end for `drain_s` seconds, cancel
+the rest and give it back uncounted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from outbox.app import App
+from outbox.client import Client
+from outbox.errors import EngineStopped, OutcomeUnknown, Refused
+from outbox.ports import Backend, Delivery
+from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.plan import compile_plan
+
+log = logging.getLogger("outbox.worker")
+
+CLAIM_WAIT_S = 5.0
+RENEW_EVERY_S = 5.0
+PORT_ERROR_PAUSE_S = 0.2
+IDLE_POLL_S = 0.005
+
+
+class Worker(Client):
+    """Handles an application's messages on a backend; use it as an async context manager."""
+
+    def __init__(
+        self,
+        app: App,
+        backend: Backend,
+        *,
+        concurrency: int = 64,
+        drain_s: float = 30.0,
+        new_id: Callable[[], str] | None = None,
+    ) -> None:
+        super().__init__(app, backend, new_id=new_id)
+        if concurrency < 1:
+            raise ValueError(f"concurrency={concurrency}: a worker handles at least one message at a time")
+        self._plan = compile_plan(app)
+        self._concurrency = concurrency
+        self._drain_s = drain_s
+        self._in_flight: dict[int, Delivery] = {}
+        self._draining = asyncio.Event()
+        self._room = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._failed: asyncio.Future[None] | None = None
+        self.handled_count = 0
+        """Deliveries that ended here: committed, given back or lost."""
+        self._scope = EngineScope(
+            self._plan,
+            self._ports.journal,
+            self._ports.blobs,
+            now_ms=self._ports.operations.now_ms,
+            sleep=asyncio.sleep,
+            spawn=self._spawn,
+            settled=self._settled,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.declare()
+        self._failed = asyncio.get_running_loop().create_future()
+        if self._plan.paths:
+            self._loops = [self._start(self._claim_loop(), "claims"), self._start(self._renew_loop(), "renewals")]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain()
+        if self._failed is not None and self._failed.done() and error is None:
+            self._failed.result()
+
+    # Waiting
+
+    async def drain(self) -> None:
+        """Stop: claim nothing more, let what is in flight end, give back what does not."""
+        self._draining.set()
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._drain_s)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = list(self._in_flight.values())
+        if left and not self._has_failed:
+            log.warning("given back undone", extra={"count": len(left)})
+            await self._ports.journal.release(left)
+            self._settled(left)
+
+    @property
+    def _has_failed(self) -> bool:
+        return self._failed is not None and self._failed.done()
+
+    async def wait_idle(self, *, timeout_s: float = 30.0) -> None:
+        """Wait until nothing of this application's queues waits or is being handled; scheduled messages do not count.
+
+        Raises:
+            TimeoutError: it took longer.
+        """
+        async with asyncio.timeout(timeout_s):
+            while self._in_flight or not await self._ports.operations.is_idle(self._plan.paths):
+                if self._failed is not None and self._failed.done():
+                    self._failed.result()
+                await asyncio.sleep(IDLE_POLL_S)
+
+    async def wait_stopped(self) -> None:
+        """Wait until the backend stops for good, and raise why."""
+        assert self._failed is not None, "the worker was not started"
+        await asyncio.shield(self._failed)
+
+    # Claiming
+
+    async def _claim_loop(self) -> None:
+        journal, paths = self._ports.journal, self._plan.paths
+        while not self._draining.is_set():
+            room = self._concurrency - len(self._in_flight)
+            if room <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            try:
+                deliveries = await journal.claim(paths, count_max=room, wait_s=CLAIM_WAIT_S)
+            except (Refused, OutcomeUnknown) as error:
+                log.warning("claim failed", extra={"error": str(error)})
+                await asyncio.sleep(PORT_ERROR_PAUSE_S)
+                continue
+            if deliveries:
+                await self._take_on(deliveries)
+
+    async def _take_on(self, deliveries: Sequence[Delivery]) -> None:
+        """Handle a batch in a task of its own, and wait while its part that does not suspend is under way."""
+        self._in_flight.update((delivery.sequence, delivery) for delivery in deliveries)
+        self._room.clear()
+        task = self._spawn(self._scope.attempt(deliveries))
+        while not task.done() and len(self._in_flight) >= self._concurrency:
+            self._room.clear()
+            await self._room.wait()
+        if not task.done():
+            await asyncio.sleep(0)
+
+    def _settled(self, deliveries: Sequence[Delivery]) -> None:
+        in_flight = self._in_flight
+        for delivery in deliveries:
+            in_flight.pop(delivery.sequence, None)
+        self.handled_count += len(deliveries)
+        self._room.set()
+
+    async def _renew_loop(self) -> None:
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            try:
+                await self._ports.journal.renew(list(self._in_flight.values()))
+            except (Refused, OutcomeUnknown) as error:
+                log.warning("renewal failed", extra={"error": str(error)})
+
+    # Tasks
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._start(coroutine, "messages")
+
+    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=f"{self.app.name} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not self._draining.is_set() or isinstance(error, EngineStopped):
+            log.error("worker stopped", extra={"app": self.app.name}, exc_info=error)
+            if self._failed is not None and not self._failed.done():
+                self._failed.set_exception(error)
+                self._failed.exception()  # somebody may look at it later, or nobody
+        self._draining.set()
+        self._room.set()

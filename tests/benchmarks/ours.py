@@ -1,0 +1,117 @@
+"""W1 on the embedded engine with the whole framework on: typed handler, context, lineage ids, dedupe, outbox.
+
+The messages come from outside, so each is remembered by a marker.  `default` is durable: every commit is flushed.
+Latency runs from the claim of a batch to the return of its commit, taken at the journal's port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from outbox import App, Context, Engine, Worker
+from outbox.lineage import state_id
+from outbox.message import Message
+from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
+from tests.benchmarks.measure import Add, Added, Counter, Measurement, Stopwatch, expected_total, inputs, measured
+
+SYSTEM = "outbox"
+VARIANTS = ("one", "batch64")
+IN_FLIGHT = {"one": 1, "batch64": 64}
+
+app = App("w1")
+app.queue("added")
+
+
+@app.handler("adds", key="account")
+async def add(message: Add, counter: Counter, ctx: Context) -> None:
+    counter.total += message.amount
+    counter.changes += 1
+    ctx.send("added", Added(message.id, message.account, counter.total))
+
+
+class TimedJournal:
+    """The journal with a clock on it: one reading at a claim, one at its commit."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._claimed: dict[int, float] = {}
+        self.latencies_s: list[float] = []
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
+        now = time.perf_counter()
+        self._claimed.update((delivery.sequence, now) for delivery in deliveries)
+        return deliveries
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[list[StateDocument | None], list[Marker | None]]:
+        return await self._journal.load(states, markers)
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        conflict = await self._journal.commit(commit)
+        now = time.perf_counter()
+        if conflict is None:
+            self.latencies_s += [now - self._claimed.pop(delivery.sequence) for delivery in commit.consumed]
+        return conflict
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        return await self._journal.renew(deliveries)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        await self._journal.release(deliveries)
+
+
+class TimedEngine:
+    """An engine whose journal is timed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._ports = engine.ports()
+        self.journal = TimedJournal(self._ports.journal)
+
+    def ports(self) -> Ports:
+        return Ports(self.journal, self._ports.operations, self._ports.blobs)
+
+
+def run(variant: str, folder: Path, message_count: int) -> Measurement:
+    """Run W1 in `folder`, which must be fresh, and check the states afterwards."""
+    return asyncio.run(_run(variant, folder, message_count))
+
+
+async def _run(variant: str, folder: Path, message_count: int) -> Measurement:
+    async with Engine.open(folder / "engine.data") as engine:
+        worker = Worker(app, timed := TimedEngine(engine), concurrency=IN_FLIGHT[variant])
+        await worker.declare()
+        now_ms = engine.now_ms()
+        for message in inputs(message_count):
+            body, kind = app.encode(message)
+            engine.send("adds", [Message(body=body, outbox_id=message.id, type=kind, created_ms=now_ms)])
+        engine.flush()
+        flushes_before = engine.flush_count
+        watch = Stopwatch()
+        async with worker:
+            while worker.handled_count < message_count:
+                await asyncio.sleep(0.001)
+            watch.stop()
+        await _verify(worker, engine, message_count)
+        return measured(
+            system=SYSTEM,
+            variant=variant,
+            in_flight=IN_FLIGHT[variant],
+            durable=True,
+            watch=watch,
+            latencies_s=timed.journal.latencies_s,
+            flush_count=engine.flush_count - flushes_before,
+        )
+
+
+async def _verify(worker: Worker, engine: Engine, message_count: int) -> None:
+    accounts = {message.account for message in inputs(message_count)}
+    states = [await worker.state(Counter, account) for account in accounts]
+    assert sum(state.total for state in states if state is not None) == expected_total(message_count)
+    assert engine.queue("added").counts()["active"] == message_count
+    assert len(engine.state.markers) == message_count
+    assert engine.document("state", state_id("Counter", next(iter(accounts)))) is not None
