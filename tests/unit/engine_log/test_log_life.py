@@ -216,6 +216,42 @@ def test_a_stale_writer_behind_a_broken_lock_acknowledges_nothing(verb: str) -> 
     assert [record.payload for record in opened(disk).recovered.records] == [b"two"]
 
 
+def test_a_stale_writer_does_not_put_a_segment_over_a_newer_one() -> None:
+    disk = MemoryDisk()
+    stale = opened(disk)
+    stale.append(9, b"one")
+    names = disk.names
+    fresh: list[Log | None] = []
+
+    def overtaken() -> list[str]:
+        if not fresh:
+            fresh.append(None)
+            disk.unlock()
+            fresh[0] = opened(disk)
+        return names()
+
+    disk.names = overtaken  # type: ignore[method-assign]  # the other process arrives exactly here
+    with pytest.raises(EngineStopped, match="greater epoch"):
+        stale.seal()
+    assert fresh[0] is not None
+    flushed(fresh[0], b"two")
+    assert [record.payload for record in opened(disk.crash(Crash.POWER)).recovered.records] == [b"one", b"two"]
+
+
+def test_retiring_keeps_even_a_segment_that_holds_nothing_but_its_header() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    flushed(log, b"one")
+    sealed = log.seal()
+    log.store_snapshot(sealed, b"one")
+    log.close()
+    log = opened(disk)
+    log.retire(sealed)
+    log.close()
+    assert disk.names() == [snapshot_name(sealed), segment_name(sealed + 1), segment_name(sealed + 2)]
+    assert opened(disk).recovered.snapshot == sealed
+
+
 def test_a_segment_of_a_stale_epoch_is_refused() -> None:
     disk = MemoryDisk()
     for _ in range(2):

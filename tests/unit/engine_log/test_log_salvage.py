@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox.engine.disk import MemoryDisk
+from outbox.engine.framing import encode_record, seed_of
 from outbox.engine.salvage import Salvaged, inspect, salvage
 from outbox.engine.segments import Limits, segment_name, snapshot_name
 from outbox.engine.wal import Log
@@ -107,6 +108,14 @@ def test_duplicates_are_counted_and_the_greater_epoch_wins() -> None:
     result, found = salvaged(files)
     assert found == RECORDS
     assert result.skipped_count > 0
+
+
+def test_a_record_of_a_stale_writer_is_left_behind() -> None:
+    last = inspect(MemoryDisk(files=FILES)).segments[-1].last_ordinal + 1
+    behind = encode_record(last, last - 1, 0, 9, b"stale", seed_of(LOG_ID))
+    result, found = salvaged({**FILES, NAMES[-1]: FILES[NAMES[-1]] + behind})
+    assert found == RECORDS
+    assert result.skipped_count == 1
 
 
 def test_a_folder_that_holds_a_log_is_no_target() -> None:
