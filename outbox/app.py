@@ -161,6 +161,19 @@ class App:
         codec = self._codecs.get(type(message)) or self.codec(type(message))
         return codec.encode(message), codec.name
 
+    def prepare(self, destination: str, message: Any, key: Key | None, kind: str) -> tuple[bytes, str, str]:
+        """A message's body, wire type and session on its way to a destination.
+
+        Raises:
+            UnknownDestination: the destination was never declared.
+        """
+        spec = self.queues.get(destination)
+        if spec is None:
+            self.destination(destination, kind)
+        codec = self._codecs.get(type(message)) or self.codec(type(message))
+        ordered = spec is not None and spec.ordering == "per_key"
+        return codec.encode(message), codec.name, self.session_of(destination, message, key) if ordered else ""
+
     # Handlers
 
     def handler(

@@ -14,6 +14,8 @@ from hashlib import sha256
 from typing import Any, Protocol
 from uuid import UUID
 
+import msgspec
+
 from outbox.errors import PoisonMessage, UnknownDestination
 from outbox.lineage import Key, derived_bytes, output_id
 from outbox.message import Message
@@ -29,16 +31,12 @@ OUTPUT_COUNT_MAX = 10_000
 class Outlet(Protocol):
     """What a context asks of the application: where names lead and how values are encoded."""
 
-    def destination(self, name: str, kind: str = "queue") -> str:
-        """The destination of that name, or `UnknownDestination`."""
-        ...
+    def prepare(self, destination: str, message: Any, key: Key | None, kind: str) -> tuple[bytes, str, str]:
+        """A message's body, wire type and session (empty where the destination is not ordered by key).
 
-    def encode(self, message: Any) -> tuple[bytes, str]:
-        """A message's body and wire type."""
-        ...
-
-    def session_of(self, destination: str, message: Any, key: Key | None) -> str:
-        """The session of a message to a destination; empty where it is not ordered by key."""
+        Raises:
+            UnknownDestination: the application never declared it.
+        """
         ...
 
 
@@ -58,76 +56,65 @@ class Absent:
 ABSENT = Absent()
 
 
-class Context:
-    """One handling of one message, as its handler sees it."""
+class Context(msgspec.Struct, gc=False):
+    """One handling of one message, as its handler sees it.
 
-    __slots__ = (
-        "_blobs",
-        "_calls",
-        "_draws",
-        "_inbox",
-        "_message",
-        "_now_ms",
-        "_outlet",
-        "_outputs",
-        "_replaced",
-        "_work",
-    )
+    The fields are the runtime's; a handler uses the methods and properties.
+    """
 
-    def __init__(self, outlet: Outlet, work: Any, message: Message, now_ms: int) -> None:
-        self._outlet = outlet
-        self._work = work
-        self._message = message
-        self._now_ms = now_ms
-        self._outputs: list[Output] = []
-        self._replaced: Any = ABSENT
-        self._blobs: list[tuple[str, bytes]] | None = None
-        self._draws = 0
-        self._calls = 0
+    outlet: Outlet
+    work: Any
+    message: Message
+    now_ms: int
+    outputs: list[Output] = []
+    replaced: Any = ABSENT
+    blobs: list[tuple[str, bytes]] | None = None
+    draw_count: int = 0
+    call_count: int = 0
 
     # Who and what
 
     @property
     def key(self) -> Key | None:
         """The key that the message is handled under; None in a stateless handler."""
-        key: Key | None = self._work.key
+        key: Key | None = self.work.key
         return key
 
     @property
     def message_id(self) -> str:
         """The identity of the message: the same on every delivery and re-send."""
-        return self._message.identity
+        return self.message.identity
 
     @property
     def idempotency_key(self) -> str:
         """A key for calls to other systems: the same for every attempt at this message by this handler."""
-        return str(self._work.inbox.hex())
+        return str(self.work.inbox.hex())
 
     @property
     def delivery_count(self) -> int:
         """Which delivery this is, from 1."""
-        return int(self._work.delivery_count)
+        return int(self.work.delivery_count)
 
     @property
     def correlation_id(self) -> str:
         """What the whole conversation is known by: inherited, or the first message's identity."""
-        return self._message.correlation_id or self._message.identity
+        return self.message.correlation_id or self.message.identity
 
     @property
     def causation_id(self) -> str:
         """The identity of the message whose handling sent this one; empty for a first message."""
-        return self._message.causation_id
+        return self.message.causation_id
 
     @property
     def traceparent(self) -> str:
         """The W3C trace context that the message carries; empty without one."""
-        return self._message.traceparent
+        return self.message.traceparent
 
     # Fixed by the commit
 
     def now(self) -> float:
         """The time of this handling, in seconds since 1970; the commit fixes it."""
-        return self._now_ms / 1_000
+        return self.now_ms / 1_000
 
     def random(self) -> float:
         """A number in [0, 1) that is the same for every attempt at this message."""
@@ -138,8 +125,8 @@ class Context:
         return UUID(bytes=self._drawn("uuid")[:16], version=4)
 
     def _drawn(self, purpose: str) -> bytes:
-        self._draws += 1
-        return derived_bytes(self._work.inbox, purpose, self._draws)
+        self.draw_count += 1
+        return derived_bytes(self.work.inbox, purpose, self.draw_count)
 
     # Effects
 
@@ -153,7 +140,7 @@ class Context:
         Raises:
             UnknownDestination: the application never declared the queue.
         """
-        self._emit(self._outlet.destination(queue), message, self._due_ms(after_s, at))
+        self._emit(queue, message, 0 if after_s is None and at is None else self._due_ms(after_s, at))
 
     def schedule(
         self, queue: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
@@ -167,7 +154,7 @@ class Context:
         self, topic: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
     ) -> None:
         """Send a message to every subscription of a declared topic."""
-        self._emit(self._outlet.destination(topic, "topic"), message, self._due_ms(after_s, at))
+        self._emit(topic, message, self._due_ms(after_s, at), kind="topic")
 
     def reply(self, message: Any) -> None:
         """Send a message to where the handled one asked for, which must be declared.
@@ -175,26 +162,26 @@ class Context:
         Raises:
             UnknownDestination: it asked for no reply, or for one at a name that the application never declared.
         """
-        if not self._message.reply_to:
+        if not self.message.reply_to:
             raise UnknownDestination(f"message {self.message_id} has no reply_to; set it when sending, or do not reply")
-        self._emit(self._outlet.destination(self._message.reply_to), message, 0)
+        self._emit(self.message.reply_to, message, 0)
 
     def write_blob(self, name: str, data: bytes) -> BlobRef:
         """Write a blob before this handling commits; its full name holds this message's id and the data's digest."""
         digest = sha256(data).hexdigest()
-        full = f"{self._work.inbox.hex()}/{digest[:16]}/{name}"
-        if self._blobs is None:
-            self._blobs = []
-        self._blobs.append((full, bytes(data)))
+        full = f"{self.work.inbox.hex()}/{digest[:16]}/{name}"
+        if self.blobs is None:
+            self.blobs = []
+        self.blobs.append((full, bytes(data)))
         return BlobRef(full, len(data), digest)
 
     def save(self, state: Any) -> None:
         """Put another state in place of the one that was handed in."""
-        self._replaced = state
+        self.replaced = state
 
     def delete(self) -> None:
         """Delete the state."""
-        self._replaced = None
+        self.replaced = None
 
     async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
         """Call something outside, at least once until this handling commits; afterwards its value is fixed.
@@ -202,9 +189,9 @@ class Context:
         `function` takes nothing or the idempotency key, and is sync or async.  A repeated attempt calls it again with
         the same key; `idempotent` tells a checker that repeats are harmless.
         """
-        self._calls += 1
+        self.call_count += 1
         wants_key = len(inspect.signature(function).parameters) > 0
-        result = function(f"{self.idempotency_key}-{self._calls}") if wants_key else function()
+        result = function(f"{self.idempotency_key}-{self.call_count}") if wants_key else function()
         return await result if isinstance(result, Awaitable) else result
 
     # Capture
@@ -213,27 +200,27 @@ class Context:
         if after_s is not None and at is not None:
             raise TypeError("give after_s= or at=, not both")
         if after_s is not None:
-            return self._now_ms + round(after_s * 1_000)
+            return self.now_ms + round(after_s * 1_000)
         if at is not None:
             return round((at.timestamp() if isinstance(at, datetime) else at) * 1_000)
         return 0
 
-    def _emit(self, destination: str, value: Any, due_ms: int) -> None:
-        outputs, cause = self._outputs, self._message
-        if cause.hops >= HOP_COUNT_MAX or len(outputs) >= OUTPUT_COUNT_MAX:
+    def _emit(self, destination: str, value: Any, due_ms: int, kind: str = "queue") -> None:
+        outputs, cause, now_ms = self.outputs, self.message, self.now_ms
+        position = len(outputs)
+        if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
             raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
-        body, wire_type = self._outlet.encode(value)
-        identity = cause.identity
-        now_ms = self._now_ms
+        body, wire_type, session_id = self.outlet.prepare(destination, value, self.work.key, kind)
+        identity = cause.outbox_id or cause.message_id
         message = Message(
             body=body,
-            outbox_id=output_id(self._work.inbox, len(outputs)),
+            outbox_id=output_id(self.work.inbox, position),
             type=wire_type,
             created_ms=due_ms if due_ms > now_ms else now_ms,
             correlation_id=cause.correlation_id or identity,
             causation_id=identity,
             traceparent=cause.traceparent,
             hops=cause.hops + 1,
-            session_id=self._outlet.session_of(destination, value, self._work.key),
+            session_id=session_id,
         )
         outputs.append(Output(destination, due_ms, message))

@@ -11,7 +11,8 @@ collisions of plain addition and XOR removed by hashing the whole tuple.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID
 
@@ -35,12 +36,19 @@ def inbox_prefix(app: str, handler: str, state_type: str) -> bytes:
 
 def inbox_key(prefix: bytes, key: Key | None, identity: str) -> bytes:
     """SHA-256 over the prefix, the key and the message's identity; 32 bytes."""
+    if type(key) is str:  # the common case of the two fields below, written out
+        name, data = key.encode(), identity.encode()
+        return sha256(b"%bs%d:%bs%d:%b" % (prefix, len(name), name, len(data), data)).digest()
     return sha256(prefix + field(key) + field(identity)).digest()
 
 
 def output_id(inbox: bytes, position: int) -> str:
-    """The identity of the output captured at `position` (from 0); 64 hexadecimal digits."""
-    return sha256(b"out1%b%d" % (inbox, position)).hexdigest()
+    """The identity of the output captured at `position` (from 0): the inbox key in hexadecimal and the position.
+
+    The inbox key is a digest over everything that tells causes apart, so the pair needs no hashing of its own, and
+    whoever reads an id can tell which handling it came from.
+    """
+    return f"{inbox.hex()}-{position}"
 
 
 def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
@@ -48,11 +56,12 @@ def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
     return sha256(b"%b|%b|%d" % (purpose.encode(), inbox, position)).digest()
 
 
-def fingerprint(body: bytes, wire_type: str) -> bytes:
-    """A digest of what was sent under an identity; the same identity with another payload is refused.  16 bytes."""
-    return sha256(b"%d:%b%b" % (len(wire_type), wire_type.encode(), body)).digest()[:16]
+def fingerprint(body: bytes, wire_type: bytes) -> bytes:
+    """A digest of what was sent under an identity; the same identity with another payload is refused.  32 bytes."""
+    return sha256(wire_type + b"\0" + body).digest()
 
 
+@lru_cache(maxsize=1 << 16, typed=True)
 def state_id(state_type: str, key: Key) -> str:
     """The id of a state document: type and encoded key, safe in a Cosmos id and unambiguous.
 
@@ -60,14 +69,16 @@ def state_id(state_type: str, key: Key) -> str:
     200 characters is replaced by its digest.
     """
     text = str(key)
-    if not text.isalnum() or not text.isascii():
+    if not _PLAIN(text):
         text = _escape(text)
     tag = "" if type(key) is str else "i." if type(key) is int else "u."
-    return (
-        f"{state_type}:{tag}{text}" if len(text) <= 200 else f"{state_type}:h.{tag}{sha256(text.encode()).hexdigest()}"
-    )
+    if len(text) > 200:
+        return f"{state_type}:h.{tag}{sha256(text.encode()).hexdigest()}"
+    return f"{state_type}:{tag}{text}"
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@-]+").fullmatch
 
 
 def _escape(text: str) -> str:
-    keep: Callable[[str], bool] = lambda c: c.isascii() and (c.isalnum() or c in "-_@")  # noqa: E731
-    return "".join(c if keep(c) else "".join(f"~{byte:02x}" for byte in c.encode()) for c in text)
+    return "".join(c if _PLAIN(c) else "".join(f"~{byte:02x}" for byte in c.encode()) for c in text)

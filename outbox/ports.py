@@ -313,8 +313,8 @@ class Journal(Protocol):
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
-    ) -> tuple[list[StateDocument | None], list[Marker | None]]:
-        """States by id and markers by inbox key, each in the order asked for."""
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        """Those of these states (by id) and markers (by inbox key) that there are."""
         ...
 
     async def commit(self, commit: Commit) -> Conflict | None:

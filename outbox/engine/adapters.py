@@ -92,10 +92,13 @@ class EngineJournal:
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
-    ) -> tuple[list[StateDocument | None], list[Marker | None]]:
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
         state = self._engine.state
-        known = state.documents[STATES]
-        return [known.get(id) for id in states], [state.markers.get(key) for key in markers]
+        known, seen = state.documents[STATES], state.markers
+        return (
+            {id: found for id in states if (found := known.get(id)) is not None},
+            {key: marker for key in markers if (marker := seen.get(key)) is not None},
+        )
 
     async def commit(self, commit: Commit) -> Conflict | None:
         engine = self._engine
@@ -108,16 +111,19 @@ class EngineJournal:
         return None
 
     def _check(self, commit: Commit) -> Conflict | None:
-        engine = self._engine
-        held = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
-        locks = [d.sequence for d in held if not self._holds(d)]
-        known, markers = engine.state.documents[STATES], engine.state.markers
+        """What keeps a commit from taking effect, if anything does."""
+        state = self._engine.state
+        known, markers = state.documents[STATES], state.markers
+        held = commit.consumed
+        if commit.buried or commit.postponed:
+            held = [*held, *[b.delivery for b in commit.buried], *[p.delivery for p in commit.postponed]]
+        locks = [delivery.sequence for delivery in held if not self._holds(delivery)]
         moved = [
             id
             for id, change in commit.states.items()
             if (0 if (found := known.get(id)) is None else found.version) != change.if_version
         ]
-        taken = [key for keys in (commit.applied, commit.refused) for key in keys if key in markers]
+        taken = [*(commit.applied.keys() & markers.keys()), *(commit.refused.keys() & markers.keys())]
         taken = [key for key in taken if not self._may_replace(markers[key], commit.replacing.get(key))]
         if locks or moved or taken:
             return Conflict(frozenset(locks), frozenset(moved), frozenset(taken))
@@ -135,11 +141,7 @@ class EngineJournal:
         paths = self._engine.state.paths
         consumed: dict[int, list[int]] = {}
         for delivery in commit.consumed:
-            number = paths[delivery.queue].number
-            if number in consumed:
-                consumed[number].append(delivery.sequence)
-            else:
-                consumed[number] = [delivery.sequence]
+            consumed.setdefault(paths[delivery.queue].number, []).append(delivery.sequence)
         return records.Committed(
             commit.now_ms,
             commit.markers_expire_ms,

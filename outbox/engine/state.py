@@ -108,7 +108,7 @@ class State:
         """Put a message into a queue under the next sequence number."""
         self.sequence = sequence = self.sequence + 1
         status = SCHEDULED if due_ms > now_ms else ACTIVE
-        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, external=external)
+        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, 0, 0, 0, external)
         time_to_live_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
         if time_to_live_ms:
             task.expires_ms = max(now_ms, due_ms) + time_to_live_ms
@@ -218,9 +218,7 @@ class State:
         now_ms = record.now_ms
         self.time_ms = max(self.time_ms, now_ms)
         for number, sequences in record.consumed.items():
-            queue = self.queues[number]
-            for sequence in sequences:
-                self.remove(queue, queue.tasks[sequence])
+            self._consume(self.queues[number], sequences)
         states = self.documents[STATES]
         for write in record.states:
             expires_ms = 0 if write.value else record.markers_expire_ms
@@ -239,6 +237,14 @@ class State:
             self.bury(queue, task, buried.reason, buried.description, stops_session=buried.stops_session)
         for postponed in record.postponed:
             self._postpone(postponed, version)
+
+    def _consume(self, queue: Queue, sequences: list[int]) -> None:
+        if type(queue) is Queue and queue.is_primary:  # nothing but the task itself to forget
+            pop = queue.tasks.pop
+            self.body_bytes -= sum([len(pop(sequence).message.body) for sequence in sequences])
+        else:
+            for sequence in sequences:
+                self.remove(queue, queue.tasks[sequence])
 
     def _mark(self, record: records.Committed) -> None:
         markers = self.markers

@@ -17,36 +17,21 @@ Every `await` of a port is a crash point.
 
 from __future__ import annotations
 
-import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
-from outbox.context import Context
 from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.backoff import Again, RetryError, attempts
 from outbox.runtime.claims import redeem
 from outbox.runtime.group import Group, wanted
+from outbox.runtime.handling import Suspended, resume, run, start
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Unit, Work, admit, judge, refusal_of_all
+from outbox.runtime.step import Later, Outcome, Work, admit
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
-
-
-@dataclass(frozen=True, slots=True)
-class Suspended:
-    """A handling that waits for something outside, and the group whose states it has seen."""
-
-    group: Group
-    work: Work
-    state: Any
-    context: Context | None
-    coroutine: Coroutine[Any, Any, Any]
-    waits_for: Any
 
 
 class EngineScope:
@@ -72,99 +57,93 @@ class EngineScope:
         self._settled = settled
         self._suspending: set[str] = set()
         """Handlers that were seen to suspend; their messages are handled on their own from the start."""
-        self._busy: dict[str, list[Unit]] = {}
+        self._busy: dict[str, list[Work]] = {}
         """Lanes in which a message is being handled on its own, and the messages that wait behind it."""
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, postponed or given back."""
-        now_ms = self._now_ms()
-        units = [
-            await self._redeemed(delivery, now_ms) if delivery.message.claim else admit(self._plan, delivery, now_ms)
-            for delivery in deliveries
-        ]
-        await self._handle(units)
+        plan, now_ms = self._plan, self._now_ms()
+        await self._handle(
+            [
+                await self._redeemed(delivery, now_ms) if delivery.message.claim else admit(plan, delivery, now_ms)
+                for delivery in deliveries
+            ]
+        )
 
-    async def _redeemed(self, delivery: Delivery, now_ms: int) -> Unit:
+    async def _redeemed(self, delivery: Delivery, now_ms: int) -> Work:
         try:
             message = await redeem(delivery.message, self._blobs)
         except PoisonMessage as poison:
-            unit = Unit(delivery)
-            unit.refusal = poison
-            return unit
+            return Work(delivery, refusal=poison)
         return admit(self._plan, msgspec.structs.replace(delivery, message=message), now_ms)
 
     # Several messages, one commit
 
-    async def _handle(self, units: Sequence[Unit]) -> None:
-        together = [unit for unit in units if self._may_join(unit)]
+    async def _handle(self, works: Sequence[Work]) -> None:
+        together = [work for work in works if self._may_join(work)]
         if together:
             await self._run(await self._load(together), together)
 
-    def _may_join(self, unit: Unit) -> bool:
-        """Whether a unit is handled with the others; one that is not waits for its lane or goes its own way."""
-        lane = unit.lane
-        if lane is not None and lane in self._busy:
-            self._busy[lane].append(unit)
+    def _may_join(self, work: Work) -> bool:
+        """Whether a message is handled with the others; one that is not waits for its lane or goes its own way."""
+        if work.lane is not None and work.lane in self._busy:
+            self._busy[work.lane].append(work)
             return False
-        works = unit.works
-        if len(works) > 1 or (self._suspending and works and works[0].handler.name in self._suspending):
-            self._spawn(self._occupy(unit, None))
+        suspends = self._suspending and work.handler is not None and work.handler.name in self._suspending
+        if suspends or work.others:
+            self._spawn(self._occupy(work, None))
             return False
         return True
 
-    async def _load(self, units: Sequence[Unit]) -> Group:
-        state_ids, inbox_keys = wanted(units)
-        documents, markers = await self._journal.load(state_ids, inbox_keys)
-        return Group(
-            self._plan,
-            self._now_ms(),
-            dict(zip(state_ids, documents, strict=True)),
-            dict(zip(inbox_keys, markers, strict=True)),
-        )
+    async def _load(self, works: Sequence[Work]) -> Group:
+        documents, markers = await self._journal.load(*wanted(works))
+        return Group(self._plan, self._now_ms(), documents, markers)
 
-    async def _run(self, group: Group, units: Sequence[Unit]) -> None:
-        """Run the units in order into one group and commit it; at the first that suspends, hand the rest over."""
-        held: set[str] = set()
+    async def _run(self, group: Group, works: Sequence[Work]) -> None:
+        """Run messages in order into one group and commit it; at the first that suspends, hand the rest over."""
+        plan = self._plan
+        held: set[str | None] = set()
         given_back: list[Delivery] = []
-        for index, unit in enumerate(units):
-            if held and unit.lane in held:
-                given_back.append(unit.delivery)
+        for index, work in enumerate(works):
+            if held and work.lane in held:
+                given_back.append(work.delivery)
                 continue
-            outcome = self._begin(group, unit)
+            outcome = start(plan, group, work)
             if isinstance(outcome, Suspended):
-                self._suspending.add(outcome.work.handler.name)
-                self._spawn(
-                    self._finish(group, given_back, self._later(units[index + 1 :], unit.lane, held, given_back))
-                )
-                await self._occupy(unit, self._resumable(group, outcome))
+                rest = works[index + 1 :]
+                given_back += [later.delivery for later in rest if later.in_order and later.lane in held]
+                rest = [later for later in rest if not (later.in_order and later.lane in held)]
+                await self._hand_over(group, outcome, rest, given_back)
                 return
-            group.settle(unit, outcome)
-            if unit.in_order and _holds_lane(unit, outcome):
-                held.add(unit.lane or "")
-        await self._finish(group, given_back)
+            group.settle(work, outcome)
+            if work.in_order and _holds_lane(work, outcome):
+                held.add(work.lane)
+        await self._finish(group, given_back, [])
 
-    def _later(
-        self, rest: Sequence[Unit], lane: str | None, held: set[str], given_back: list[Delivery]
-    ) -> Sequence[Unit]:
-        """The units behind one that suspended which do not wait for it; its lane is taken from here on."""
-        if lane is not None:
-            self._busy[lane] = [unit for unit in rest if unit.lane == lane]
-        given_back += [unit.delivery for unit in rest if unit.lane in held]
-        return [unit for unit in rest if unit.lane not in held and (lane is None or unit.lane != lane)]
+    async def _hand_over(
+        self, group: Group, suspended: Suspended, rest: Sequence[Work], given_back: Sequence[Delivery]
+    ) -> None:
+        """Stay with a handler that suspended, and let a fresh task go on with the rest of its batch.
 
-    @staticmethod
-    def _resumable(group: Group, suspended: Suspended) -> Suspended | None:
-        """The suspended handling, unless it has seen a state that its group may yet fail to commit."""
-        if suspended.work.state_id in group.commit.states:
+        A handling that has seen a state which its group may yet fail to commit is run again instead.
+        """
+        work = suspended.work
+        if work.handler is not None:
+            self._suspending.add(work.handler.name)
+        if work.lane is not None:
+            self._busy[work.lane] = []
+        self._spawn(self._finish(group, given_back, rest))
+        if work.state_id in group.commit.states:
             suspended.coroutine.close()
-            return None
-        return suspended
+            await self._occupy(work, None)
+        else:
+            await self._occupy(work, suspended)
 
-    async def _finish(self, group: Group, given_back: Sequence[Delivery], rest: Sequence[Unit] = ()) -> None:
+    async def _finish(self, group: Group, given_back: Sequence[Delivery], rest: Sequence[Work]) -> None:
         """Commit a group, then handle what is left of its batch."""
         if given_back:
             await self._give_back(given_back)
-        if group.units:
+        if group.works:
             await self._commit_group(group)
         if rest:
             await self._handle(rest)
@@ -178,197 +157,83 @@ class EngineScope:
             lost = conflict.locks
         except (OutcomeUnknown, Throttled):
             pass  # run again, singly: each asks first whether its lock is still held
-        self._settled([unit.delivery for unit in group.units if unit.delivery.sequence in lost])
+        self._settled([work.delivery for work in group.works if work.delivery.sequence in lost])
         held: set[str | None] = set()
-        for unit in group.units:
-            if unit.delivery.sequence in lost:
+        for work in group.works:
+            if work.delivery.sequence in lost:
                 continue
-            if unit.lane in held:
-                await self._give_back([unit.delivery])
-            elif not await self._alone(unit, None, retried=True) and unit.in_order:
-                held.add(unit.lane)
+            if work.in_order and work.lane in held:
+                await self._give_back([work.delivery])
+            elif not await self._alone(work, None, retried=True) and work.in_order:
+                held.add(work.lane)
 
     async def _commit(self, group: Group) -> Conflict | None:
         for name, data in group.blobs:
             await self._blobs.write(name, data)
         conflict = await self._journal.commit(group.commit)
         if conflict is None:
-            self._settled([unit.delivery for unit in group.units])
+            self._settled([work.delivery for work in group.works])
         return conflict
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
         await self._journal.release(deliveries)
         self._settled(deliveries)
 
-    def _begin(self, group: Group, unit: Unit) -> Outcome | Suspended:
-        """Handle a message as far as it goes without waiting."""
-        if unit.refusal is not None:
-            return self._refuse_unread(group, unit, unit.refusal)
-        work = unit.works[0]
-        outcome = group.follow(work)
-        if outcome is not False:
-            return self._recorded(group, work, outcome)
-        try:
-            binding = work.handler.binding
-            state = group.state(work)
-            context = self._context(group, work) if binding.wants_context else None
-            result = binding.call(work.value, state, context)
-            if binding.is_async:
-                try:
-                    waits_for = result.send(None)
-                except StopIteration:
-                    pass
-                else:
-                    return Suspended(group.sibling(), work, state, context, result, waits_for)
-            group.apply(work, state, context)
-        except Exception as error:
-            return self._failed(group, work, error)
-        return None
-
-    def _context(self, group: Group, work: Work) -> Context:
-        return Context(self._plan.app, work, work.delivery.message, group.now_ms)
-
     # One message on its own
 
-    async def _occupy(self, unit: Unit, suspended: Suspended | None) -> None:
+    async def _occupy(self, work: Work, suspended: Suspended | None) -> None:
         """Handle one message on its own; whoever shares its lane waits, and is handled after it."""
-        lane = unit.lane
+        lane = work.lane
         if lane is not None:
             self._busy.setdefault(lane, [])
         goes_on = False
         try:
-            goes_on = await self._alone(unit, suspended)
+            goes_on = await self._alone(work, suspended)
         finally:
             waiting = self._busy.pop(lane, []) if lane is not None else []
-        if waiting and (goes_on or not unit.in_order):
+        if waiting and (goes_on or not work.in_order):
             await self._handle(waiting)
         elif waiting:
-            await self._give_back([other.delivery for other in waiting])
+            await self._give_back([later.delivery for later in waiting])
 
-    async def _alone(self, unit: Unit, suspended: Suspended | None, *, retried: bool = False) -> bool:
-        """Handle and commit one message, again and again while nothing was written; whether its lane may go on."""
+    async def _alone(self, work: Work, suspended: Suspended | None, *, retried: bool = False) -> bool:
+        """Handle and commit one message, again while nothing was written; whether its lane may go on."""
         try:
             async for attempt in attempts(self._sleep):
                 with attempt:
-                    if (retried or attempt.retry_state.attempt_number > 1) and not await self._is_held(unit):
-                        return False
+                    if (retried or attempt.retry_state.attempt_number > 1) and not await self._is_held(work):
+                        return not work.in_order
                     if suspended is None:
-                        group = await self._load([unit])
-                        outcome = await self._whole(group, unit)
+                        group = await self._load([work])
+                        outcome = await run(self._plan, group, work, self._now_ms)
                     else:
                         group, resumed, suspended = suspended.group, suspended, None
-                        outcome = await self._resumed(group, resumed)
-                    group.settle(unit, outcome)
-                    await self._commit_or_again(group, unit)
-                    return not _holds_lane(unit, outcome)
+                        outcome = await resume(self._plan, group, resumed, self._now_ms)
+                    group.settle(work, outcome)
+                    await self._commit_or_again(group, work)
+                    return not _holds_lane(work, outcome)
         except RetryError:
-            await self._give_back([unit.delivery])
+            await self._give_back([work.delivery])
         return False
 
-    async def _is_held(self, unit: Unit) -> bool:
+    async def _is_held(self, work: Work) -> bool:
         """Whether the lock is still ours; where it is not, the message is committed already or somebody else's."""
-        if await self._journal.renew([unit.delivery]):
+        if await self._journal.renew([work.delivery]):
             return True
-        self._settled([unit.delivery])
+        self._settled([work.delivery])
         return False
 
-    async def _commit_or_again(self, group: Group, unit: Unit) -> None:
+    async def _commit_or_again(self, group: Group, work: Work) -> None:
         try:
             conflict = await self._commit(group)
         except (OutcomeUnknown, Throttled) as error:
             raise Again from error
         if conflict is not None:
-            for work in unit.works if conflict.markers else ():
+            if conflict.markers:
                 work.remembered = True  # a copy from outside was here first: look it up next time
             raise Again
 
-    async def _whole(self, group: Group, unit: Unit) -> Outcome:
-        """Run every handler of a message to its end."""
-        if unit.refusal is not None:
-            return self._refuse_unread(group, unit, unit.refusal)
-        outcomes: list[Outcome] = []
-        for work in unit.works:
-            recorded = group.follow(work)
-            if recorded is not False:
-                outcomes.append(self._recorded(group, work, recorded))
-            else:
-                outcomes.append(await self._run_whole(group, work))
-        later = [outcome for outcome in outcomes if isinstance(outcome, Later)]
-        return later[0] if later else refusal_of_all(unit, outcomes)
 
-    async def _run_whole(self, group: Group, work: Work) -> Outcome:
-        try:
-            binding = work.handler.binding
-            state = group.state(work)
-            context = self._context(group, work) if binding.wants_context else None
-            result = binding.call(work.value, state, context)
-            if binding.is_async:
-                await result
-            self._check_deadline(group)
-            group.apply(work, state, context)
-        except Exception as error:
-            return self._failed(group, work, error)
-        return None
-
-    async def _resumed(self, group: Group, suspended: Suspended) -> Outcome:
-        work = suspended.work
-        try:
-            await _resume(suspended.coroutine, suspended.waits_for)
-            self._check_deadline(group)
-            group.apply(work, suspended.state, suspended.context)
-        except Exception as error:
-            return self._failed(group, work, error)
-        return None
-
-    def _check_deadline(self, group: Group) -> None:
-        """An attempt past its deadline writes nothing: the records that it checked may be gone."""
-        taken_ms = self._now_ms() - group.now_ms
-        if taken_ms > self._plan.attempt_ms_max:
-            raise TimeoutError(f"the handler took {taken_ms} ms, over {self._plan.attempt_ms_max}; raise App(margin=)")
-
-    # What did not simply apply
-
-    def _failed(self, group: Group, work: Work, error: Exception) -> Outcome:
-        outcome = judge(error, work.delivery, self._plan.retries)
-        if isinstance(outcome, PoisonMessage):
-            group.refuse(work, outcome)
-        return outcome
-
-    def _recorded(self, group: Group, work: Work, found: PoisonMessage | bool) -> Outcome:
-        """Follow what is on record; only the age fence makes a record of its own."""
-        if not isinstance(found, PoisonMessage):
-            return None
-        if found.reason == "too-old":
-            group.refuse(work, found)
-        return found
-
-    def _refuse_unread(self, group: Group, unit: Unit, poison: PoisonMessage) -> Outcome:
-        """Refuse a message that no handler could be given; with an identity it is remembered as such."""
-        work = unit.refused_work
-        if work is not None:
-            recorded = group.follow(work)
-            if recorded is not False:
-                return self._recorded(group, work, recorded)
-            group.refuse(work, poison)
-        return poison
-
-
-def _holds_lane(unit: Unit, outcome: Outcome) -> bool:
+def _holds_lane(work: Work, outcome: Outcome) -> bool:
     """Whether what became of a message keeps its successors back."""
-    return isinstance(outcome, Later) or (unit.stops_key and isinstance(outcome, PoisonMessage))
-
-
-@types.coroutine
-def _resume(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that has been started: first wait for what it waits for."""
-    while True:
-        try:
-            sent = yield waits_for
-        except BaseException as error:
-            go_on = partial(coroutine.throw, error)
-        else:
-            go_on = partial(coroutine.send, sent)
-        try:
-            waits_for = go_on()
-        except StopIteration as stop:
-            return stop.value
+    return isinstance(outcome, Later) or (work.stops_key and isinstance(outcome, PoisonMessage))

@@ -18,6 +18,7 @@ class Route:
     """What happens to one wire type of one source: how it is decoded and who handles it."""
 
     wire_type: str
+    type_bytes: bytes
     decode: Callable[[bytes], Any]
     handlers: tuple[Handler, ...]
 
@@ -81,7 +82,7 @@ def _source(app: App, path: str) -> Source:
             if known is not None and known.decode != codec.decode:
                 raise NotRegistrable(f"two types on {path!r} are called {codec.name!r}; name one with @app.message")
             handlers = (*(known.handlers if known else ()), handler)
-            by_type[codec.name] = Route(codec.name, codec.decode, handlers)
+            by_type[codec.name] = Route(codec.name, codec.name.encode(), codec.decode, handlers)
     spec = app.queues.get(path)
     only = next(iter(by_type.values())) if len(by_type) == 1 else None
     return Source(

@@ -1,7 +1,7 @@
 """One message: who handles it, under which key and identity, and what a failure of it means.
 
-Shared by the commit protocols; no I/O, no clock.  A message becomes a `Unit`: its delivery and one `Work` for each
-handler that it goes to, or the reason why nobody can handle it.
+Shared by the commit protocols; no I/O, no clock.  A message becomes a `Work` for each handler that it goes to, or one
+that holds the reason why nobody can handle it.
 """
 
 from __future__ import annotations
@@ -27,39 +27,30 @@ GIVE_BACK_DELAY_S = 5.0
 """How long a message rests that this code cannot handle yet."""
 
 
-class Work:
-    """One handler's part in a message."""
+class Work(msgspec.Struct, gc=False):
+    """One handler's part in a message, or the whole of a message that nobody can handle.
 
-    __slots__ = ("_fingerprint", "_inbox", "delivery", "handler", "key", "remembered", "state_id", "value")
+    Works of one `lane` are handled one after the other; `in_order` says that nothing of the lane may overtake it,
+    `stops_key` that its dead letter stops the lane.  A message that several handlers read has its other parts in
+    `others`.  A message that a commit of this very log made, read by one handler, is not `remembered` by a marker: its
+    task is consumed by the record that applies it.
+    """
 
-    def __init__(
-        self, delivery: Delivery, handler: Handler, value: Any, key: Key | None, *, shared: bool = False
-    ) -> None:
-        self.delivery = delivery
-        self.remembered = shared or delivery.from_outside or delivery.message.attempt > 0
-        """Whether a marker remembers it.  A message that a commit of this log made, read by one handler, needs none:
-        its task is consumed by the very record that applies it."""
-        self.handler = handler
-        self.value = value
-        self.key = key
-        self.state_id = None if handler.state is None or key is None else state_id(handler.state.name, key)
-        self._inbox: bytes | None = None
-        self._fingerprint: bytes | None = None
-
-    @property
-    def inbox(self) -> bytes:
-        """The inbox key: (app, handler, state type, key, identity)."""
-        if self._inbox is None:
-            self._inbox = inbox_key(self.handler.prefix, self.key, self.delivery.message.identity)
-        return self._inbox
-
-    @property
-    def fingerprint(self) -> bytes:
-        """The digest of what was sent under that identity."""
-        if self._fingerprint is None:
-            message = self.delivery.message
-            self._fingerprint = fingerprint(message.body, message.type)
-        return self._fingerprint
+    delivery: Delivery
+    handler: Handler | None = None
+    value: Any = None
+    key: Key | None = None
+    state_id: str | None = None
+    lane: str | None = None
+    remembered: bool = False
+    inbox: bytes = b""
+    """The inbox key: (app, handler, state type, key, identity)."""
+    fingerprint: bytes = b""
+    """The digest of what was sent under that identity."""
+    in_order: bool = False
+    stops_key: bool = False
+    refusal: PoisonMessage | None = None
+    others: tuple[Work, ...] = ()
 
     @property
     def delivery_count(self) -> int:
@@ -67,46 +58,85 @@ class Work:
         return 1 + self.delivery.failures + self.delivery.delivery_count
 
 
-class Unit:
-    """A delivery and what is to be done with it: its works, or why it is refused."""
-
-    __slots__ = ("delivery", "in_order", "lane", "refusal", "refused_work", "stops_key", "works")
-
-    def __init__(self, delivery: Delivery) -> None:
-        self.delivery = delivery
-        self.works: tuple[Work, ...] = ()
-        self.refusal: PoisonMessage | None = None
-        self.refused_work: Work | None = None
-        self.lane: str | None = None
-        """Messages of one lane are handled one after the other."""
-        self.in_order = False
-        """Whether nothing of its lane may overtake it."""
-        self.stops_key = False
-        """Whether its dead letter stops its lane."""
+def admit(plan: Plan, delivery: Delivery, now_ms: int) -> Work:
+    """Decide who handles a message under which key, or why nobody can."""
+    source, message = plan.sources[delivery.queue], delivery.message
+    route = source.routes.get(message.type) if message.type else source.only
+    identity = message.outbox_id or message.message_id
+    if route is None or not identity or message.created_ms > now_ms + plan.clock_skew_ms or len(route.handlers) > 1:
+        return _admit_with_care(plan, source, delivery, now_ms)
+    return _part(source, route, route.handlers[0], delivery, identity, shared=False)
 
 
-def admit(plan: Plan, delivery: Delivery, now_ms: int) -> Unit:
-    """Decide who handles a message, or why nobody can."""
-    unit = Unit(delivery)
-    source = plan.sources[delivery.queue]
+def _part(source: Source, route: Route, handler: Handler, delivery: Delivery, identity: str, *, shared: bool) -> Work:
+    """One handler's part in a message: its value decoded, its key taken, its identity computed."""
+    message = delivery.message
+    key: Key | None = None
+    refusal: PoisonMessage | None = None
+    value: Any = None
+    try:
+        value = route.decode(message.body)
+        if handler.key is not None:
+            key = handler.key(value)
+            if type(key) is not str or not key:
+                key = _checked_key(handler, key)
+    except DECODE_ERRORS as error:
+        refusal = PoisonMessage("undecodable", f"not a {route.wire_type}: {error}"[:REASON_LENGTH_MAX])
+    except PoisonMessage as poison:
+        key, refusal = None, poison
+    except Exception as error:
+        refusal = PoisonMessage("missing-key", f"the key function of {handler.name} raised {error!r}")
+    id = None if handler.state is None or key is None else state_id(handler.state.name, key)
+    remembered = shared or delivery.from_outside or message.attempt > 0 or refusal is not None
+    inbox = inbox_key(handler.prefix, key, identity)
+    digest = fingerprint(message.body, route.type_bytes) if remembered else b""
+    work = Work(delivery, handler, value, key, id, id, remembered, inbox, digest)
+    if refusal is not None:
+        work.refusal = refusal
     if source.ordered:
-        unit.in_order, unit.lane = True, f"{source.path}\0{delivery.message.session_id}"
+        work.in_order, work.lane = True, _session_lane(source, message)
+        work.stops_key = handler.on_dead_letter == "stop_key"
+    return work
+
+
+def _session_lane(source: Source, message: Message) -> str:
+    return f"{source.path}\0{message.session_id}"
+
+
+def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
+    """Admit a message that is not of the plain kind: without an identity, ahead of time, unknown, or read by several."""
     try:
         if not delivery.message.identity:
-            delivery = unit.delivery = _identified(source, delivery)
-        created_ms = delivery.message.created_ms or delivery.enqueued_ms
-        if created_ms > now_ms + plan.clock_skew_ms and created_ms > delivery.enqueued_ms + plan.clock_skew_ms:
-            raise PoisonMessage(
-                "from-the-future", f"created {created_ms} ms, now {now_ms} ms; correct the sender's clock"
-            )
-        route = _route(source, delivery.message)
-        unit.stops_key = source.ordered and any(h.on_dead_letter == "stop_key" for h in route.handlers)
-        unit.works = _works(unit, route, delivery)
-        if not source.ordered and len(unit.works) == 1:
-            unit.lane = unit.works[0].state_id
+            delivery = _identified(source, delivery)
+        message = delivery.message
+        _check_not_ahead(plan, delivery, now_ms)
+        route = source.routes.get(message.type) if message.type else source.only
+        if route is None:
+            known = ", ".join(sorted(source.routes))
+            raise PoisonMessage("unknown-type", f"{message.type!r} has no handler on {source.path}; known are {known}")
     except PoisonMessage as poison:
-        unit.refusal = poison
-    return unit
+        lane = _session_lane(source, delivery.message) if source.ordered else None
+        return Work(delivery, lane=lane, in_order=source.ordered, refusal=poison)
+    shared = len(route.handlers) > 1
+    first, *others = [_part(source, route, h, delivery, message.identity, shared=shared) for h in route.handlers]
+    first.others = tuple(others)
+    first.stops_key = first.stops_key or any(other.stops_key for other in others)
+    if shared and not source.ordered:
+        first.lane = None
+    return first
+
+
+def _checked_key(handler: Handler, key: Any) -> Key:
+    """A key that is not plainly a text: an int, a UUID, an empty one."""
+    if isinstance(key, str) and key:
+        return str(key)
+    if isinstance(key, int) and not isinstance(key, bool):
+        return int(key)
+    if isinstance(key, UUID):
+        return UUID(int=key.int)
+    if key is None or key == "":
+        raise PoisonMessage("missing-key", f"the message has no key for {handler.name}")
+    raise PoisonMessage("missing-key", f"the key for {handler.name} is a {type(key).__name__}; use a str, int or UUID")
 
 
 def _identified(source: Source, delivery: Delivery) -> Delivery:
@@ -120,48 +150,11 @@ def _identified(source: Source, delivery: Delivery) -> Delivery:
     return msgspec.structs.replace(delivery, message=message)
 
 
-def _route(source: Source, message: Message) -> Route:
-    route = source.routes.get(message.type) if message.type else source.only
-    if route is None:
-        known = ", ".join(sorted(source.routes))
-        raise PoisonMessage("unknown-type", f"type {message.type!r} has no handler on {source.path}; known are {known}")
-    return route
-
-
-def _works(unit: Unit, route: Route, delivery: Delivery) -> tuple[Work, ...]:
-    try:
-        value = route.decode(delivery.message.body)
-    except DECODE_ERRORS as error:
-        unit.refused_work = Work(delivery, route.handlers[0], None, None)
-        raise PoisonMessage("undecodable", f"not a {route.wire_type}: {error}"[:REASON_LENGTH_MAX]) from None
-    if len(route.handlers) == 1:
-        handler = route.handlers[0]
-        return (Work(delivery, handler, value, None if handler.key is None else _key(unit, handler, value)),)
-    values = [value, *(route.decode(delivery.message.body) for _ in route.handlers[1:])]
-    return tuple(
-        Work(delivery, handler, own, None if handler.key is None else _key(unit, handler, own), shared=True)
-        for handler, own in zip(route.handlers, values, strict=True)
-    )
-
-
-def _key(unit: Unit, handler: Handler, value: Any) -> Key:
-    assert handler.key is not None
-    try:
-        key = handler.key(value)
-    except Exception as error:
-        key, problem = None, f"the key function of {handler.name} raised {error!r}"
-    else:
-        problem = f"the message has no key for {handler.name}"
-    if isinstance(key, str) and key:
-        return str(key)
-    if isinstance(key, int) and not isinstance(key, bool):
-        return int(key)
-    if isinstance(key, UUID):
-        return UUID(int=key.int)
-    unit.refused_work = Work(unit.delivery, handler, None, None)
-    if key is not None and key != "":
-        problem = f"the key for {handler.name} is a {type(key).__name__}; a key is a str, int or UUID"
-    raise PoisonMessage("missing-key", problem)
+def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
+    """Refuse a creation time that lies ahead; that of a scheduled message is its due time, which has come."""
+    ahead_ms = delivery.message.created_ms - max(now_ms, delivery.enqueued_ms)
+    if ahead_ms > plan.clock_skew_ms:
+        raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")
 
 
 def failure_text(error: BaseException) -> str:
@@ -201,13 +194,11 @@ def judge(error: Exception, delivery: Delivery, retries: Retries) -> PoisonMessa
     return PoisonMessage("failed", failure_text(error))
 
 
-def refusal_of_all(unit: Unit, outcomes: Sequence[Outcome]) -> PoisonMessage | None:
+def refusal_of_all(works: Sequence[Work], outcomes: Sequence[Outcome]) -> PoisonMessage | None:
     """One refusal for a message that several handlers read, naming those that refused it."""
-    refused = [(w.handler.name, o) for w, o in zip(unit.works, outcomes, strict=True) if isinstance(o, PoisonMessage)]
-    if not refused:
-        return None
-    if len(unit.works) == 1:
-        return refused[0][1]
+    refused = [(work, o) for work, o in zip(works, outcomes, strict=True) if isinstance(o, PoisonMessage)]
+    if not refused or len(works) == 1:
+        return refused[0][1] if refused else None
     reasons = {poison.reason for _, poison in refused}
-    text = "; ".join(f"{name}: {poison.reason}: {poison.description}" for name, poison in refused)
-    return PoisonMessage(reasons.pop() if len(reasons) == 1 else "rejected", text[:REASON_LENGTH_MAX])
+    texts = [f"{work.handler.name if work.handler else '?'}: {p.reason}: {p.description}" for work, p in refused]
+    return PoisonMessage(reasons.pop() if len(reasons) == 1 else "rejected", "; ".join(texts)[:REASON_LENGTH_MAX])

@@ -48,7 +48,7 @@ class TimedJournal:
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
-    ) -> tuple[list[StateDocument | None], list[Marker | None]]:
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
         return await self._journal.load(states, markers)
 
     async def commit(self, commit: Commit) -> Conflict | None:

@@ -1,0 +1,115 @@
+"""One handling of one message, against a group: follow what is on record, or run the handler and add what it did.
+
+The same for every commit protocol.  `start` runs a handler as far as it goes without waiting, `resume` takes it from
+there, `run` does both.  None of them awaits a port; a handler awaits what it likes.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from outbox.context import Context
+from outbox.errors import PoisonMessage
+from outbox.runtime.group import Group
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A handling that waits for something outside, and the group whose states it has seen."""
+
+    group: Group
+    work: Work
+    state: Any
+    context: Context | None
+    coroutine: Coroutine[Any, Any, Any]
+    waits_for: Any
+
+
+def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
+    """Handle a message as far as it goes without waiting; one handler's part of it."""
+    found = group.follow(work)
+    if found is not False or work.handler is None:
+        return _recorded(group, work, found)
+    try:
+        binding = work.handler.binding
+        state = group.state(work)
+        context = Context(plan.app, work, work.delivery.message, group.now_ms) if binding.wants_context else None
+        result = binding.call(work.value, state, context)
+        if binding.is_async:
+            try:
+                waits_for = result.send(None)
+            except StopIteration:
+                pass
+            else:
+                return Suspended(group.sibling(), work, state, context, result, waits_for)
+        group.apply(work, state, context)
+    except Exception as error:
+        return _failed(plan, group, work, error)
+    return None
+
+
+async def resume(plan: Plan, group: Group, suspended: Suspended, now_ms: Callable[[], int]) -> Outcome:
+    """Take a suspended handling to its end."""
+    work = suspended.work
+    try:
+        await _go_on(suspended.coroutine, suspended.waits_for)
+        taken_ms = now_ms() - group.now_ms
+        if taken_ms > plan.attempt_ms_max:  # the records that it checked may be gone: write nothing
+            raise TimeoutError(f"the handler took {taken_ms} ms, over {plan.attempt_ms_max}; raise App(margin=)")
+        group.apply(work, suspended.state, suspended.context)
+    except Exception as error:
+        return _failed(plan, group, work, error)
+    return None
+
+
+async def run(plan: Plan, group: Group, work: Work, now_ms: Callable[[], int]) -> Outcome:
+    """Run every handler of a message to its end."""
+    parts = (work, *work.others)
+    outcomes: list[Outcome] = []
+    for part in parts:
+        outcome = start(plan, group, part)
+        if isinstance(outcome, Suspended):
+            outcome = await resume(plan, group, outcome, now_ms)
+        outcomes.append(outcome)
+    later = [outcome for outcome in outcomes if isinstance(outcome, Later)]
+    return later[0] if later else refusal_of_all(parts, outcomes)
+
+
+def _recorded(group: Group, work: Work, found: PoisonMessage | bool) -> Outcome:
+    """Follow what is on record; a refusal that is not makes its record, where there is an identity to keep it under."""
+    if found is True:
+        return None
+    poison = found if isinstance(found, PoisonMessage) else work.refusal
+    assert poison is not None, "a work without a handler has a refusal"
+    if work.inbox and not group.has_refused(work) and poison.reason != "payload-differs":
+        group.refuse(work, poison)
+    return poison
+
+
+def _failed(plan: Plan, group: Group, work: Work, error: Exception) -> Outcome:
+    outcome = judge(error, work.delivery, plan.retries)
+    if isinstance(outcome, PoisonMessage):
+        group.refuse(work, outcome)
+    return outcome
+
+
+@types.coroutine
+def _go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Go on with a coroutine that has been started: first wait for what it waits for."""
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as error:
+            go_on = partial(coroutine.throw, error)
+        else:
+            go_on = partial(coroutine.send, sent)
+        try:
+            waits_for = go_on()
+        except StopIteration as stop:
+            return stop.value
