@@ -211,11 +211,14 @@ def _build(
 def _sort_properties(application: dict[str, object], fields: dict[str, Any]) -> dict[str, Scalar]:
     """Put properties of ours into `fields`; return the sender's own as plain values.
 
-    A property of ours with another type is the sender's own.  Exact types, and bytes, stay in `wire` alone.
+    A property of ours with another type is the sender's own; only a number may come as its digits.  Exact types, and
+    bytes, stay in `wire` alone.
     """
     plain: dict[str, Scalar] = {}
     for name, value in application.items():
         known = _KNOWN.get(name)
+        if known is not None and known[1] is int and type(value) is str and value.isdecimal() and len(value) < 18:
+            value = int(value)  # the Python SDK cannot send an integer beyond 32 bits
         if known is not None and type(value) is known[1] and (type(value) is str or _number(value) == value):
             fields[known[0]] = value
         elif value is None or isinstance(value, str | int | float):

@@ -43,6 +43,8 @@ T = TypeVar("T")
 PREFIX = "com.microsoft:"
 ITEM_COUNT_MAX = 1_000
 REPLY_SIZE_MAX_BYTES = 1 << 20
+_ALL_SESSIONS_MS = 253_402_300_800_000
+"""What clients send as the last update when they mean all sessions: the year 10000."""
 
 _DISPOSITIONS = {
     "completed": Settlement.COMPLETE,
@@ -228,6 +230,8 @@ class Management:
         return Answer(OK, types.map_([types.string("expiration"), types.timestamp(until_ms)]))
 
     def _list_sessions(self, path: str, given: arguments.Arguments) -> Answer:
+        if given.integer("last-updated-time", _ALL_SESSIONS_MS) < _ALL_SESSIONS_MS:
+            raise OperationFault(NOT_IMPLEMENTED, "sessions cannot be listed by the time of their last update")
         skip, top = max(given.integer("skip", 0), 0), min(given.integer("top", 100), ITEM_COUNT_MAX)
         found = self._engine.sessions(path)[skip : skip + max(top, 0)]
         if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,6 +99,19 @@ def test_a_property_of_ours_with_a_wrong_type_stays_the_senders() -> None:
     application = described(0x74, map_([string("outbox-hops"), string("many"), string("outbox-id"), string("o")]))
     message = decode_message(application + BODY).message
     assert (message.outbox_id, message.hops, message.properties) == ("o", 0, {"outbox-hops": "many"})
+
+
+@pytest.mark.parametrize("created", [types.long_(5), types.timestamp(5), types.string("5"), uint(5)])
+def test_the_creation_time_is_read_from_every_type_that_clients_can_send(created: bytes) -> None:
+    message = decode_message(described(0x74, map_([string("outbox-created"), created])) + BODY).message
+    assert (message.created_ms, message.properties) == (5, None)
+
+
+def test_a_resubmitted_message_tells_its_new_attempt() -> None:
+    message = decode_message(described(0x74, map_([string("outbox-created"), types.long_(5)])) + BODY).message
+    again = msgspec.structs.replace(message, attempt=2, created_ms=9)
+    out = parts(encode_delivery(claimed(again)))
+    assert out[0x74] == {"outbox-attempt": 2, "outbox-created": 9}
 
 
 def test_a_dead_letter_says_why_once() -> None:

@@ -1,0 +1,164 @@
+"""Sessions with the real SDK: one receiver at a time, in order, with state, and told when the lock is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
+from azure.servicebus.exceptions import (
+    OperationTimeoutError,
+    ServiceBusError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
+
+from outbox.engine.entities import QueueSettings
+
+
+@pytest.fixture
+def queue(bus: Any, sdk: Any) -> Iterator[str]:
+    """A queue with sessions for all tests of a mode; each test takes sessions of its own."""
+    name = f"sessions-{sdk.mode}"
+    bus.declare(QueueSettings(name, ordering="per_key"))
+    yield name
+    assert bus.bodies(name) == []
+
+
+def send(sdk: Any, queue: str, session_id: str, *bodies: str) -> None:
+    sdk.sender(queue).send_messages([ServiceBusMessage(body, session_id=session_id) for body in bodies])
+
+
+def accept(sdk: Any, queue: str, session_id: Any, **options: Any) -> Any:
+    return sdk.receiver(queue, shared=False, session_id=session_id, **options)
+
+
+def complete(receiver: Any, count: int) -> list[str]:
+    found: list[str] = []
+    while len(found) < count:
+        messages = receiver.receive_messages(count - len(found), max_wait_time=5)
+        assert messages
+        for message in messages:
+            receiver.complete_message(message)
+            found.append(str(message))
+    return found
+
+
+def test_a_session_gives_its_own_messages_in_order(sdk: Any, queue: str) -> None:
+    send(sdk, queue, "a", "a1", "a2", "a3")
+    send(sdk, queue, "b", "b1")
+    with accept(sdk, queue, "a") as receiver:
+        assert receiver.session.session_id == "a"
+        assert complete(receiver, 3) == ["a1", "a2", "a3"]
+    with accept(sdk, queue, "b") as receiver:
+        assert complete(receiver, 1) == ["b1"]
+
+
+def test_the_next_available_session_is_one_with_messages(sdk: Any, queue: str) -> None:
+    send(sdk, queue, "waiting", "w")
+    with accept(sdk, queue, NEXT_AVAILABLE_SESSION, max_wait_time=5) as receiver:
+        assert receiver.session.session_id == "waiting"
+        assert complete(receiver, 1) == ["w"]
+
+
+def test_waiting_for_a_session_ends_in_time(sdk: Any, queue: str) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(OperationTimeoutError):
+        accept(sdk, queue, NEXT_AVAILABLE_SESSION, max_wait_time=1).__enter__()
+    assert time.monotonic() - started_s < 4
+
+
+def test_a_session_has_one_receiver(sdk: Any, queue: str) -> None:
+    with accept(sdk, queue, "single"), pytest.raises(SessionCannotBeLockedError, match="single"):
+        accept(sdk, queue, "single").__enter__()
+    with accept(sdk, queue, "single") as again:
+        assert again.session.session_id == "single"
+
+
+def test_session_state_and_lock(bus: Any, sdk: Any, queue: str) -> None:
+    with accept(sdk, queue, "stateful") as receiver:
+        session = receiver.session
+        assert session.get_state() is None
+        session.set_state(b"\x00state")
+        before = session.locked_until_utc
+        time.sleep(0.05)
+        assert session.renew_lock() > before
+        send(sdk, queue, "stateful", "m")
+        assert complete(receiver, 1) == ["m"]
+    with accept(sdk, queue, "stateful") as receiver:
+        assert receiver.session.get_state() == b"\x00state"
+        receiver.session.set_state(None)
+        assert receiver.session.get_state() is None
+    assert bus.call(lambda engine: engine.sessions(queue)) == []
+
+
+def test_settling_within_a_session(bus: Any, sdk: Any, queue: str) -> None:
+    send(sdk, queue, "mixed", "abandoned", "dead", "deferred")
+    with accept(sdk, queue, "mixed", prefetch_count=0) as receiver:
+        first = receiver.receive_messages(1, max_wait_time=5)[0]
+        receiver.abandon_message(first)
+        again, dead, deferred = (receiver.receive_messages(1, max_wait_time=5)[0] for _ in range(3))
+        assert (str(again), again.delivery_count) == ("abandoned", 1)
+        receiver.complete_message(again)
+        receiver.dead_letter_message(dead, reason="r")
+        receiver.defer_message(deferred)
+        [back] = receiver.receive_deferred_messages([deferred.sequence_number])
+        receiver.complete_message(back)
+    with sdk.receiver(queue, shared=False, sub_queue="deadletter") as receiver:
+        [message] = receiver.receive_messages(1, max_wait_time=5)
+        assert (str(message), message.session_id, message.dead_letter_reason) == ("dead", "mixed", "r")
+        receiver.complete_message(message)
+
+
+def test_closing_a_session_gives_its_messages_back(sdk: Any, queue: str) -> None:
+    send(sdk, queue, "returned", "m")
+    with accept(sdk, queue, "returned") as receiver:
+        assert receiver.receive_messages(1, max_wait_time=5)
+    with accept(sdk, queue, "returned") as receiver:
+        assert complete(receiver, 1) == ["m"]
+
+
+def test_a_lost_session_lock_is_told(bus: Any, sdk: Any) -> None:
+    queue = f"short-sessions-{sdk.mode}"
+    bus.declare(QueueSettings(queue, ordering="per_key", lock_s=1))
+    send(sdk, queue, "s", "m")
+    receiver = accept(sdk, queue, "s").__enter__()
+    [message] = receiver.receive_messages(1, max_wait_time=5)
+    time.sleep(1.5)
+    with pytest.raises(SessionLockLostError):
+        receiver.complete_message(message)
+    receiver.__exit__(None, None, None)
+    with accept(sdk, queue, "s") as receiver:
+        assert complete(receiver, 1) == ["m"]
+
+
+def test_sessions_can_be_listed(bus: Any, sdk: Any) -> None:
+    queue = f"listed-{sdk.mode}"
+    bus.declare(QueueSettings(queue, ordering="per_key"))
+    for name in ("x", "y", "z"):
+        send(sdk, queue, name, "m")
+    if sdk.mode == "sync":
+        found = list(sdk.client.list_queue_sessions(queue))
+    else:
+        pages = sdk._thread.run(lambda: sdk.client._target.list_queue_sessions(queue))
+
+        async def collect() -> list[str]:
+            return [name async for name in pages]
+
+        found = sdk._thread.run(collect)
+    assert sorted(found) == ["x", "y", "z"]
+
+
+def test_a_queue_with_sessions_takes_no_message_without_one(sdk: Any, queue: str) -> None:
+    with pytest.raises(ServiceBusError, match="session id"):
+        sdk.sender(queue).send_messages(ServiceBusMessage("m"))
+
+
+def test_a_queue_with_sessions_and_one_without_are_received_from_accordingly(sdk: Any, bus: Any, queue: str) -> None:
+    with pytest.raises(ServiceBusError, match="requires sessions"):
+        sdk.receiver(queue, shared=False).__enter__()
+    bus.declare(QueueSettings("sessionless"))
+    with pytest.raises(ServiceBusError, match="no sessions"):
+        accept(sdk, "sessionless", "s").__enter__()
