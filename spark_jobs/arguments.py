@@ -1,0 +1,103 @@
+"""What the command lines of the jobs share: how an input is named, where the connection comes from, how errors end.
+
+Exit codes: 0 done, 1 refused or not finished, 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from outbox.errors import OutboxError, Refused
+from spark_jobs import java
+from spark_jobs.inputs import FORMATS, Source
+from spark_jobs.session import session
+
+CONNECTION_VARIABLE = "OUTBOX_SERVICEBUS"
+SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM already
+ERROR_CHARACTERS = 2_000
+
+Say = Callable[[str], None]
+
+
+def to_stderr(text: str) -> None:
+    """One line of progress; what a program reads is on standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """--input and how to read it."""
+    parser.add_argument("--input", required=True, metavar="PATH", help="a file or folder of CSV, JSON lines or Parquet")
+    parser.add_argument("--format", choices=FORMATS, default="", help="default: by the name's ending")
+    parser.add_argument("--schema", default="", metavar="DDL", help="for example 'id string, amount bigint'")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="for Spark's reader, for example sep=;"
+    )
+    parser.add_argument("--id", action="append", default=[], metavar="COLUMN", help="may be repeated; default: id")
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """--master, --quiet and --json."""
+    parser.add_argument("--master", help="a Spark master; default: spark-submit's, else local[2]")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+
+
+def source_of(arguments: argparse.Namespace) -> Source:
+    """The input that the arguments name.
+
+    Raises:
+        Refused: an option that is no NAME=VALUE.
+    """
+    wrong = [text for text in arguments.option if "=" not in text]
+    if wrong:
+        raise Refused(f"--option {wrong[0]!r} is no NAME=VALUE, for example --option sep=';'")
+    options = dict(text.split("=", 1) for text in arguments.option)
+    return Source(arguments.input, arguments.format, arguments.schema, options)
+
+
+def connection_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    """The connection string: the argument's, else the environment's, which no list of processes shows.
+
+    Raises:
+        Refused: neither is given.
+    """
+    connection = str(arguments.connection or environ.get(CONNECTION_VARIABLE, ""))
+    if not connection.startswith("Endpoint="):
+        raise Refused(
+            f"no connection string: give --connection or set {CONNECTION_VARIABLE} (`outbox run` prints one that "
+            "begins with Endpoint=sb://)"
+        )
+    return connection
+
+
+def start(app_name: str, arguments: argparse.Namespace, environ: MutableMapping[str, str]) -> SparkSession:
+    """The session to work in.
+
+    Raises:
+        Refused: no Java that Spark runs on.
+    """
+    submitted = SUBMITTED_VARIABLE in environ
+    if not submitted:
+        java.prepare(environ)
+    return session(app_name, arguments.master, submitted=submitted)
+
+
+def ended(name: str, run: Callable[[], int]) -> int:
+    """Run a job; an error that somebody foresaw ends in one text and exit code 1 instead of a traceback."""
+    try:
+        return run()
+    except (OutboxError, PySparkException, ValueError) as error:
+        lines = str(error).split("\nJVM stacktrace")[0].strip().splitlines() or [type(error).__name__]
+        python = [line for line in lines if line.strip()][-1:] if "Traceback" in str(error) else lines
+        text = "\n".join(python)[:ERROR_CHARACTERS]
+        print(f"{name}: {text}", file=sys.stderr, flush=True)
+        return 1

@@ -1,0 +1,368 @@
+"""A DataFrame, or CSV, JSON or Parquet files, to a queue: every row once, however often the job runs.
+
+    python -m spark_jobs.feed --input transfers.csv --queue transfers --type Transfer --id id --connection "$CONNECTION"
+
+Theory of operation.  The first run judges every row and stores the messages with their creation time
+(`spark_jobs.plan`); only then something is sent, chunk by chunk, each ending in a record.  A run that dies starts
+again at the first chunk without one.  What it sends twice has equal ids, equal bodies and equal times, whoever sends
+it: a retried task, a speculative twin, a second driver, next week's re-run.  The receiver's inbox drops it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+if not __package__:  # run by its path, as spark-submit does
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from outbox.errors import OutcomeUnknown, Refused
+from spark_jobs.arguments import Say, add_common, add_input, connection_of, ended, silent, source_of, start, to_stderr
+from spark_jobs.folder import Folder, local_path
+from spark_jobs.inputs import read, rows, rows_of
+from spark_jobs.plan import (
+    STAGED,
+    ChunkRecord,
+    CrashPoint,
+    Manifest,
+    Snapshot,
+    Target,
+    no_crash,
+    open_plan,
+    snapshot_of,
+)
+from spark_jobs.sending import RESULT, Sending, send_partition
+from spark_jobs.transforms import BODY_BYTES_MAX, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedReport:
+    """What became of the rows.
+
+    rows = messages + duplicates + all quarantined; `accepted` is what the queue acknowledged in this run, `sent`
+    counts what a lost connection made this run send again as well, `skipped` is what earlier runs had sent.
+    """
+
+    rows: int
+    messages: int
+    duplicates: int
+    quarantined: dict[str, int]
+    sent: int
+    accepted: int
+    skipped: int
+    retries: int
+    chunks: int
+    chunks_skipped: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """A short table."""
+        lines = [
+            ("rows", self.rows, ""),
+            ("messages", self.messages, "distinct ids"),
+            ("duplicates", self.duplicates, "equal rows of an id, sent once"),
+            *(("quarantined", count, reason) for reason, count in sorted(self.quarantined.items())),
+            ("accepted", self.accepted, f"{self.sent} sent, {self.retries} retries"),
+            ("skipped", self.skipped, f"already done: {self.chunks_skipped} of {self.chunks} chunks"),
+        ]
+        table = [f"{name:<12} {count:>12,}  {note}".rstrip() for name, count, note in lines]
+        return "\n".join([*table, f"{'seconds':<12} {self.seconds:>12,.1f}"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast, how long and in how many parts; `rate_per_s` 0 and `chunks` 0 leave it to the job."""
+
+    tasks: int = 2
+    chunks: int = 0
+    rate_per_s: float = 0.0
+    timeout_s: float = 120.0
+    bad_ratio_max: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One feed: what goes where and by which folders."""
+
+    target: Target
+    connection: str = field(repr=False)
+    progress: Folder
+    quarantine: Folder
+    pace: Pace
+    say: Say
+    now_ms: Callable[[], int]
+    crash_point: CrashPoint
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def feed(
+    frame: DataFrame,
+    *,
+    queue: str,
+    type: str,
+    id: str | Sequence[str],
+    connection: str,
+    created: str = "",
+    session: str = "",
+    order: str = "",
+    body_bytes_max: int = BODY_BYTES_MAX,
+    progress: str = "",
+    quarantine: str = "",
+    pace: Pace | None = None,
+    say: Say = silent,
+    now_ms: Callable[[], int] = wall_ms,
+    crash_point: CrashPoint = no_crash,
+) -> FeedReport:
+    """Send the rows of a frame to a queue, each identity once.
+
+    `id` names one or several key columns, `created` the column of creation times (else the first run's time counts
+    for all), `session` the column of session ids, within which `order` (an integer column; else the order of the
+    input) decides.  `progress` and `quarantine` are folders, by default beside the frame's file.
+
+    Raises:
+        Refused: nothing was sent; the text tells what to change.
+        OutcomeUnknown: a part was sent; run the same again, and it goes on where it stopped.
+    """
+    ids = (id,) if isinstance(id, str) else tuple(id)
+    if not (progress and quarantine):
+        beside = beside_input(frame.inputFiles())
+        progress, quarantine = progress or f"{beside}.feed/{queue}", quarantine or f"{beside}.quarantine"
+    job = Feed(
+        Target(queue, type, ids, Shape(created, session, order, body_bytes_max)),
+        connection,
+        Folder(progress),
+        Folder(quarantine),
+        pace or Pace(),
+        say,
+        now_ms,
+        crash_point,
+    )
+    return run(frame.sparkSession, job, snapshot_of(frame), lambda: rows(frame, ids))
+
+
+def beside_input(files: Sequence[str]) -> str:
+    """The name that folders beside an input begin with.
+
+    Raises:
+        Refused: there is no single place to be beside of.
+    """
+    if len(files) == 1:
+        return str(local_path(files[0]))
+    folders = {str(local_path(file).parent) for file in files}
+    if len(folders) == 1:
+        return folders.pop()
+    raise Refused("the frame comes from no single file or folder; give progress=... and quarantine=... folders")
+
+
+def run(spark: SparkSession, job: Feed, snapshot: Snapshot, frame: Callable[[], DataFrame]) -> FeedReport:
+    """Plan once, then send every chunk that has no record yet."""
+    started_s = time.monotonic()
+    job.say(f"feed: {snapshot.rows} rows for {job.target.queue}")
+    folder, manifest = open_plan(
+        job.progress,
+        job.target,
+        snapshot,
+        frame,
+        now_ms=job.now_ms,
+        token=uuid4().hex,
+        chunks=job.pace.chunks,
+        crash_point=job.crash_point,
+    )
+    set_aside(spark, job, folder, manifest)
+    done = records(folder)
+    skipped = len(done)
+    for chunk in range(manifest.chunks):
+        if chunk not in done:
+            done[chunk] = send_chunk(spark, job, folder, manifest, chunk)
+            accepted = sum(record.accepted for record in done.values())
+            job.say(
+                f"feed: chunk {len(done)} of {manifest.chunks}, {accepted} of {manifest.messages} messages accepted, "
+                f"{time.monotonic() - started_s:.1f} s"
+            )
+    return report(manifest, done, skipped, time.monotonic() - started_s)
+
+
+def set_aside(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifest) -> None:
+    """Copy the rejected rows to the quarantine; too many of them stop the feed before anything is sent."""
+    bad = sum(manifest.quarantined.values())
+    if not bad:
+        return
+    target = quarantine_of(job, folder).path / "rows"
+    if not (target / "_SUCCESS").exists():
+        rejected = spark.read.parquet(str(folder.path / manifest.stage / "rejected"))
+        rejected.coalesce(1).write.mode("overwrite").json(str(target))
+    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(manifest.quarantined.items()))
+    job.say(f"feed: {bad} rows set aside in {target}: {reasons}")
+    if bad > job.pace.bad_ratio_max * manifest.rows:
+        raise Refused(
+            f"{bad} of {manifest.rows} rows cannot be sent ({reasons}), more than the ratio {job.pace.bad_ratio_max}; "
+            f"nothing was sent; see {target}"
+        )
+
+
+def quarantine_of(job: Feed, folder: Folder) -> Folder:
+    """This run's part of the quarantine."""
+    return job.quarantine / f"{job.target.queue.replace('/', '~')}.{folder.path.name}"
+
+
+def records(folder: Folder) -> dict[int, ChunkRecord]:
+    """The chunks that are sent."""
+    found = {}
+    for name in folder.names(".json"):
+        if name.startswith("chunk-"):
+            record = msgspec.json.decode(folder.read(name) or b"", type=ChunkRecord)
+            found[record.chunk] = record
+    return found
+
+
+def send_chunk(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifest, chunk: int) -> ChunkRecord:
+    """Send one chunk and record it.
+
+    Raises:
+        OutcomeUnknown: the queue did not answer for longer than the limit.
+    """
+    path = folder.path / manifest.stage / "messages" / f"chunk={chunk}"
+    results = []
+    if path.is_dir():
+        by_session = bool(job.target.shape.session)
+        frame = spark.read.schema(STAGED).parquet(str(path))
+        frame = frame.repartition(job.pace.tasks, "session" if by_session else "id")
+        if by_session:
+            frame = frame.sortWithinPartitions("session", "position")
+        settings = Sending(
+            job.connection,
+            manifest.queue,
+            manifest.type,
+            job.pace.timeout_s,
+            job.pace.rate_per_s / job.pace.tasks,
+        )
+        columns = frame.select("id", "body", "created_ms", "session")
+        # Collected once and used in no other job: reading this frame a second time would send a second time.
+        results = columns.mapInArrow(partial(send_partition, settings), RESULT).collect()
+    failed = [row["failed"] for row in results if row["failed"]]
+    if failed:
+        raise OutcomeUnknown(
+            f"queue {manifest.queue}, chunk {chunk + 1} of {manifest.chunks}: {failed[0]}; when the queue is back run "
+            f"the same command again, it goes on at this chunk and repeats only equal ids"
+        )
+    record = ChunkRecord(
+        chunk=chunk,
+        accepted=sum(row["accepted"] for row in results),
+        sent=sum(row["sent"] for row in results),
+        retries=sum(row["retries"] for row in results),
+        oversize=sorted(identity for row in results for identity in row["oversize"]),
+    )
+    job.crash_point("sent")
+    if record.oversize:
+        lines = [
+            {"id": identity, "reason": "oversize", "detail": f"larger than queue {manifest.queue} takes", "row": None}
+            for identity in record.oversize
+        ]
+        text = b"\n".join(map(msgspec.json.encode, lines)) + b"\n"
+        quarantine_of(job, folder).create(f"sending-{chunk:05}.json", text)
+    folder.create(f"chunk-{chunk:05}.json", msgspec.json.encode(record))
+    job.crash_point("recorded")
+    return record
+
+
+def report(manifest: Manifest, done: dict[int, ChunkRecord], skipped: int, seconds: float) -> FeedReport:
+    """Sum up; the first `skipped` records are earlier runs'."""
+    before, now = list(done.values())[:skipped], list(done.values())[skipped:]
+    quarantined = dict(manifest.quarantined)
+    oversize = sum(len(record.oversize) for record in done.values())
+    if oversize:
+        quarantined["oversize"] = quarantined.get("oversize", 0) + oversize
+    return FeedReport(
+        rows=manifest.rows,
+        messages=manifest.messages - oversize,
+        duplicates=manifest.duplicates,
+        quarantined=quarantined,
+        sent=sum(record.sent for record in now),
+        accepted=sum(record.accepted for record in now),
+        skipped=sum(record.accepted for record in before),
+        retries=sum(record.retries for record in now),
+        chunks=manifest.chunks,
+        chunks_skipped=skipped,
+        seconds=seconds,
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(prog="spark_jobs.feed", description="Send the rows of files to a queue, each once.")
+    add_input(found)
+    found.add_argument("--queue", required=True)
+    found.add_argument("--type", required=True, help="the messages' wire type, for example Transfer")
+    found.add_argument("--connection", default="", help="default: the variable OUTBOX_SERVICEBUS")
+    found.add_argument("--created", default="", metavar="COLUMN", help="creation times; default: the first run's time")
+    found.add_argument("--session", default="", metavar="COLUMN", help="session ids, for an ordered queue")
+    found.add_argument("--order", default="", metavar="COLUMN", help="order within a session; default: the input's")
+    found.add_argument("--quarantine", default="", metavar="DIR", help="default: beside the input")
+    found.add_argument("--progress", default="", metavar="DIR", help="default: beside the input")
+    found.add_argument("--body-bytes-max", type=int, default=BODY_BYTES_MAX)
+    found.add_argument(
+        "--bad-max", type=float, default=1.0, metavar="RATIO", help="more bad rows stop it before sending"
+    )
+    found.add_argument("--chunks", type=int, default=0, help="default: one for 50,000 rows")
+    found.add_argument("--tasks", type=int, default=2, help="senders at a time")
+    found.add_argument("--rate", type=float, default=0.0, metavar="MESSAGES", help="a second, over all tasks")
+    found.add_argument("--timeout-s", type=float, default=120.0, help="the longest outage to sit out")
+    add_common(found)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job from a command line."""
+    arguments = parser().parse_args(argv)
+    return ended("feed", lambda: command(arguments))
+
+
+def command(arguments: argparse.Namespace) -> int:
+    connection = connection_of(arguments, os.environ)
+    source, ids = source_of(arguments), tuple(arguments.id or ["id"])
+    place = str(local_path(source.path)).rstrip("/")
+    job = Feed(
+        Target(
+            arguments.queue,
+            arguments.type,
+            ids,
+            Shape(arguments.created, arguments.session, arguments.order, arguments.body_bytes_max),
+        ),
+        connection,
+        Folder(arguments.progress or f"{place}.feed/{arguments.queue}"),
+        Folder(arguments.quarantine or f"{place}.quarantine"),
+        Pace(
+            tasks=arguments.tasks,
+            chunks=arguments.chunks,
+            rate_per_s=arguments.rate,
+            timeout_s=arguments.timeout_s,
+            bad_ratio_max=arguments.bad_max,
+        ),
+        silent if arguments.quiet else to_stderr,
+        wall_ms,
+        no_crash,
+    )
+    spark = start("feed", arguments, os.environ)
+    raw = read(spark, source)
+    done = run(spark, job, snapshot_of(raw), lambda: rows_of(raw, source, ids))
+    print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""How long an executor bears with a broker that does not answer: bounded, jittered, and over with a clear text.
+
+A host that is killed and started again is back within seconds; its clients keep what they hold and try again.  Every
+success starts the time anew, so the limit bounds one outage and not the whole job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from azure.servicebus.exceptions import (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+
+PAUSE_MIN_S = 0.2
+PAUSE_MAX_S = 5.0
+
+FATAL = (
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+"""What another attempt would meet again."""
+
+
+class GaveUpError(Exception):
+    """The outage lasted longer than the limit, or another attempt is of no use."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """Pauses between attempts; `limit_s` is the longest outage, `clock` monotonic seconds, `chance` within [0, 1)."""
+
+    limit_s: float
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    chance: Callable[[], float]
+    failures: int = field(default=0, init=False)
+    _since_s: float = field(default=0.0, init=False)
+
+    def succeeded(self) -> None:
+        """An attempt worked; the next outage counts from its own first failure."""
+        self.failures = 0
+
+    def failed(self, error: Exception) -> None:
+        """Pause before the next attempt.
+
+        Raises:
+            GaveUpError: there is no point in one, or the limit is reached.
+        """
+        text = f"{type(error).__name__}: {str(error)[:300]}"
+        if isinstance(error, FATAL):
+            raise GaveUpError(text) from error
+        if not self.failures:
+            self._since_s = self.clock()
+        self.failures += 1
+        waited_s = self.clock() - self._since_s
+        pause_s = min(PAUSE_MAX_S, PAUSE_MIN_S * 2 ** min(self.failures - 1, 10)) * (0.5 + self.chance() / 2)
+        if waited_s + pause_s > self.limit_s:
+            raise GaveUpError(f"no success for {waited_s:.0f} s ({self.failures} attempts), last {text}") from error
+        self.sleep(pause_s)

@@ -1,0 +1,183 @@
+"""Rows of one partition to a queue: what runs on an executor while `feed` sends.
+
+A batch is filled up to the size that the link allows and sent; one that fails is sent again as it is, on a new
+connection, so a reply that was lost only repeats equal ids.  The last thing this does is give back one row of counts:
+nothing downstream can make Spark run it again.  An outage that outlasts patience comes back as a text in that row.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMessageBatch, ServiceBusSender
+from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
+
+from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
+from spark_jobs.ids import broker_id
+from spark_jobs.patience import GaveUpError, Patience
+
+RESULT = "accepted bigint, sent bigint, batches bigint, retries bigint, oversize array<string>, failed string"
+OVERSIZE_COUNT_MAX = 1_000
+SEND_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Where to and how; `rate_per_s` 0 is without limit."""
+
+    connection: str = field(repr=False)
+    queue: str
+    type: str
+    timeout_s: float
+    rate_per_s: float = 0.0
+
+
+def send_partition(settings: Sending, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Send all rows {id, body, created_ms, session}; gives one row of `RESULT`."""
+    logging.getLogger("azure").setLevel(logging.CRITICAL)  # an outage is told once, in the result
+    outgoing = Outgoing(settings)
+    failed = None
+    try:
+        for part in parts:
+            for row in part.to_pylist():
+                outgoing.add(row["id"], row["body"], row["created_ms"], row["session"])
+        outgoing.flush()
+    except GaveUpError as error:
+        failed = str(error)
+    finally:
+        outgoing.close()
+    yield pa.RecordBatch.from_pylist(
+        [
+            {
+                "accepted": outgoing.accepted,
+                "sent": outgoing.sent,
+                "batches": outgoing.batches,
+                "retries": outgoing.retries,
+                "oversize": outgoing.oversize,
+                "failed": failed,
+            }
+        ],
+        schema=pa.schema(
+            [(name, pa.int64()) for name in ("accepted", "sent", "batches", "retries")]
+            + [("oversize", pa.list_(pa.string())), ("failed", pa.string())]
+        ),
+    )
+
+
+def to_message(type: str, identity: str, body: str, created_ms: int, session: str | None) -> ServiceBusMessage:
+    """A row on the wire."""
+    # The SDK encodes a bare integer as 32 bits and fails on a time in milliseconds; this names the AMQP type.
+    created: Any = {"TYPE": "LONG", "VALUE": created_ms}
+    return ServiceBusMessage(
+        body.encode(),
+        application_properties={PROPERTY_ID: identity, PROPERTY_TYPE: type, PROPERTY_CREATED: created},
+        message_id=broker_id(identity),
+        session_id=session,
+        content_type="application/json",
+    )
+
+
+class Outgoing:
+    """The batch that is being filled, and the connection that it leaves by."""
+
+    def __init__(self, settings: Sending) -> None:
+        self.settings = settings
+        self.accepted = self.sent = self.batches = self.retries = 0
+        self.oversize: list[str] = []
+        self.patience = Patience(settings.timeout_s, time.monotonic, time.sleep, random.random)
+        self._client: ServiceBusClient | None = None
+        self._sender: ServiceBusSender | None = None
+        self._batch: ServiceBusMessageBatch | None = None
+        self._session: str | None = None
+        self._started_s = time.monotonic()
+
+    def add(self, identity: str, body: str, created_ms: int, session: str | None) -> None:
+        """Put a message into the batch; send what is there first if it does not fit.
+
+        Raises:
+            GaveUpError: the queue cannot be reached.
+        """
+        message = to_message(self.settings.type, identity, body, created_ms, session)
+        if session != self._session:  # a partitioned queue takes a batch of one session only
+            self.flush()
+            self._session = session
+        if not self._put(message):
+            self.flush()
+            if not self._put(message):
+                self._set_aside(identity)
+
+    def _put(self, message: ServiceBusMessage) -> bool:
+        if self._batch is None:
+            self._batch = self._new_batch()
+        try:
+            self._batch.add_message(message)
+        except MessageSizeExceededError:
+            return False
+        return True
+
+    def _set_aside(self, identity: str) -> None:
+        if len(self.oversize) >= OVERSIZE_COUNT_MAX:
+            raise GaveUpError(f"more than {OVERSIZE_COUNT_MAX} messages are larger than the queue takes")
+        self.oversize.append(identity)
+
+    def flush(self) -> None:
+        """Send the batch until the queue has acknowledged it.
+
+        Raises:
+            GaveUpError: the queue cannot be reached.
+        """
+        batch, self._batch = self._batch, None
+        if batch is None or not len(batch):
+            return
+        while True:
+            try:
+                self.sent += len(batch)
+                self._link().send_messages(batch, timeout=SEND_S)
+                break
+            except (ServiceBusError, OSError) as error:
+                self._failed(error)
+        self.patience.succeeded()
+        self.accepted += len(batch)
+        self.batches += 1
+        self._pace()
+
+    def _new_batch(self) -> ServiceBusMessageBatch:
+        while True:
+            try:
+                return self._link().create_message_batch()
+            except (ServiceBusError, OSError) as error:
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self.close()
+        self.retries += 1
+        self.patience.failed(error)
+
+    def _link(self) -> ServiceBusSender:
+        if self._sender is None:
+            self._client = ServiceBusClient.from_connection_string(self.settings.connection, retry_total=0)
+            # keep_alive=0: without it closing waits for a thread that sleeps.
+            self._sender = self._client.get_queue_sender(self.settings.queue, keep_alive=0)
+        return self._sender
+
+    def _pace(self) -> None:
+        if self.settings.rate_per_s > 0:
+            due_s = self._started_s + self.accepted / self.settings.rate_per_s
+            time.sleep(max(0.0, due_s - time.monotonic()))
+
+    def close(self) -> None:
+        """Let the connection go; what is in the batch stays."""
+        sender, client = self._sender, self._client
+        self._sender = self._client = None
+        for part in (sender, client):
+            try:
+                if part is not None:
+                    part.close()
+            except (ServiceBusError, OSError):
+                continue  # it is gone already
