@@ -126,9 +126,10 @@ class Client:
 
     async def dead_letters(self, queue: str) -> list[DeadLetter]:
         """The dead letters of a queue, oldest first."""
-        return [self._dead_letter(buried) for buried in await self._ports.operations.dead_letters(queue)]
+        return [self.dead_letter(buried) for buried in await self._ports.operations.dead_letters(queue)]
 
-    def _dead_letter(self, buried: Buried) -> DeadLetter:
+    def dead_letter(self, buried: Buried) -> DeadLetter:
+        """A dead letter with its message decoded."""
         message = buried.message
         return DeadLetter(
             message.identity,

@@ -98,3 +98,22 @@ def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Me
         reply_to=text("reply-to"),
         properties=own or None,
     )
+
+
+def properties_of(message: Message) -> dict[str, Scalar]:
+    """The application properties that a message carries on a wire: those of ours that are set, and the sender's."""
+    found: dict[str, Scalar] = dict(message.properties or {})
+    for name, value in (
+        (PROPERTY_ID, message.identity),
+        (PROPERTY_TYPE, message.type),
+        (PROPERTY_CREATED, message.created_ms),
+        (PROPERTY_CORRELATION, message.correlation_id),
+        (PROPERTY_CAUSATION, message.causation_id),
+        (PROPERTY_TRACEPARENT, message.traceparent),
+        (PROPERTY_HOPS, message.hops),
+        (PROPERTY_ATTEMPT, message.attempt),
+        (PROPERTY_CLAIM, message.claim),
+    ):
+        if value:
+            found[name] = value
+    return found

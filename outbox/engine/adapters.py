@@ -118,6 +118,8 @@ class EngineJournal:
         if commit.buried or commit.postponed:
             held = [*held, *[b.delivery for b in commit.buried], *[p.delivery for p in commit.postponed]]
         locks = [delivery.sequence for delivery in held if not self._holds(delivery)]
+        if len({delivery.sequence for delivery in held}) < len(held):
+            locks += _repeated(held)
         moved = [
             id
             for id, change in commit.states.items()
@@ -220,12 +222,9 @@ class EngineOperations:
         return found if found is not None and found.value else None
 
     async def dead_letters(self, queue: str) -> list[Buried]:
-        tasks = self._engine.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
+        found = dead_letters(self._engine, queue)
         await self._engine.gate()
-        return [
-            Buried(queue, t.sequence, t.message, t.reason, t.description, t.failures + t.delivery_count, t.enqueued_ms)
-            for t in tasks
-        ]
+        return found
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         self._engine.resubmit(queue, sequence)
@@ -237,6 +236,14 @@ class EngineOperations:
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return self._engine.is_idle(queues)
+
+
+def dead_letters(engine: Engine, queue: str) -> list[Buried]:
+    """The dead letters of a queue, oldest first; the caller passes the gate."""
+    return [
+        Buried(queue, t.sequence, t.message, t.reason, t.description, t.failures + t.delivery_count, t.enqueued_ms)
+        for t in engine.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
+    ]
 
 
 class EngineBus:
@@ -266,6 +273,12 @@ class EngineBus:
 
     async def renew(self, delivery: Delivery) -> int:
         return self._engine.renew(delivery.token)
+
+
+def _repeated(deliveries: Sequence[Delivery]) -> list[int]:
+    """The sequences that are settled twice in one commit."""
+    seen: set[int] = set()
+    return [d.sequence for d in deliveries if d.sequence in seen or seen.add(d.sequence)]  # type: ignore[func-returns-value]  # add() returns None on purpose
 
 
 _SETTLEMENTS = {

@@ -238,6 +238,22 @@ class Broker(Core):
             if over:
                 self.do(records.Lapsed(now_ms, number, over, []))
 
+    def lapse_lock(self, path: str, sequence: int) -> None:
+        """Let the lock on one message run out now.  For tests."""
+        queue = self.queue(path)
+        if sequence in queue.tasks and queue.tasks[sequence].status == LOCKED:
+            self.do(records.Lapsed(self.now_ms(), queue.number, [sequence], []))
+
+    def lapse_locks(self) -> int:
+        """Let every lock on a message run out now; how many there were.  For tests that do not want to wait."""
+        now_ms, count = self.now_ms(), 0
+        for queue in self.state.queues:
+            locked = sorted(task.sequence for task in queue.tasks.values() if task.status == LOCKED)
+            if locked:
+                count += len(locked)
+                self.do(records.Lapsed(now_ms, queue.number, locked, []))
+        return count
+
     def next_due_ms(self) -> int | None:
         """When `tick` will next have something to do."""
         times = [due for queue in self.state.queues if (due := queue.next_due_ms()) is not None]

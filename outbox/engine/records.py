@@ -173,6 +173,7 @@ class DocWrite(msgspec.Struct, array_like=True, gc=False):
     value: bytes
     version: int = 0
     expires_ms: int = 0
+    schema: int = 1
 
 
 class DocRef(msgspec.Struct, array_like=True, gc=False):

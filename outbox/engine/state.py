@@ -293,7 +293,7 @@ class State:
             space = self.documents.setdefault(write.namespace, {})
             old = space.get(write.id)
             serial = old.serial + 1 if old else 1
-            space[write.id] = StateDocument(write.value, version, 1, serial, write.expires_ms)
+            space[write.id] = StateDocument(write.value, version, write.schema, serial, write.expires_ms)
         if change.operation_id:
             self.operations[change.operation_id] = (version, list(range(first, self.sequence + 1)))
             while len(self.operations) > OPERATION_COUNT_MAX:

@@ -18,11 +18,12 @@ Every `await` of a port is a crash point.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, Throttled
+from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.backoff import Again, RetryError, attempts
 from outbox.runtime.claims import redeem
@@ -30,6 +31,9 @@ from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Suspended, resume, run, start
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, admit
+
+NOT_DONE = (OutcomeUnknown, Refused)
+"""What a port raises when nothing was written, or when nobody can tell."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -81,8 +85,14 @@ class EngineScope:
 
     async def _handle(self, works: Sequence[Work]) -> None:
         together = [work for work in works if self._may_join(work)]
-        if together:
-            await self._run(await self._load(together), together)
+        if not together:
+            return
+        try:
+            group = await self._load(together)
+        except NOT_DONE:
+            await self._one_by_one(together)
+        else:
+            await self._run(group, together)
 
     def _may_join(self, work: Work) -> bool:
         """Whether a message is handled with the others; one that is not waits for its lane or goes its own way."""
@@ -155,13 +165,15 @@ class EngineScope:
             if conflict is None:
                 return
             lost = conflict.locks
-        except (OutcomeUnknown, Throttled):
+        except NOT_DONE:
             pass  # run again, singly: each asks first whether its lock is still held
         self._settled([work.delivery for work in group.works if work.delivery.sequence in lost])
+        await self._one_by_one([work for work in group.works if work.delivery.sequence not in lost])
+
+    async def _one_by_one(self, works: Sequence[Work]) -> None:
+        """Handle messages singly, in order, after their common commit did not take effect for sure."""
         held: set[str | None] = set()
-        for work in group.works:
-            if work.delivery.sequence in lost:
-                continue
+        for work in works:
             if work.in_order and work.lane in held:
                 await self._give_back([work.delivery])
             elif not await self._alone(work, None, retried=True) and work.in_order:
@@ -176,7 +188,8 @@ class EngineScope:
         return conflict
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        await self._journal.release(deliveries)
+        with suppress(*NOT_DONE):  # a lock that is not given back runs out
+            await self._journal.release(deliveries)
         self._settled(deliveries)
 
     # One message on its own
@@ -203,35 +216,44 @@ class EngineScope:
                 with attempt:
                     if (retried or attempt.retry_state.attempt_number > 1) and not await self._is_held(work):
                         return not work.in_order
-                    if suspended is None:
-                        group = await self._load([work])
-                        outcome = await run(self._plan, group, work, self._now_ms)
-                    else:
-                        group, resumed, suspended = suspended.group, suspended, None
-                        outcome = await resume(self._plan, group, resumed, self._now_ms)
-                    group.settle(work, outcome)
-                    await self._commit_or_again(group, work)
-                    return not _holds_lane(work, outcome)
+                    handling, suspended = suspended, None
+                    return await self._try(work, handling)
         except RetryError:
             await self._give_back([work.delivery])
         return False
 
+    async def _try(self, work: Work, suspended: Suspended | None) -> bool:
+        """One attempt at one message; whether its lane may go on.
+
+        Raises:
+            Again: nothing was written, or nobody can tell.
+        """
+        try:
+            if suspended is None:
+                group = await self._load([work])
+                outcome = await run(self._plan, group, work, self._now_ms)
+            else:
+                group = suspended.group
+                outcome = await resume(self._plan, group, suspended, self._now_ms)
+            group.settle(work, outcome)
+            conflict = await self._commit(group)
+        except NOT_DONE as error:
+            raise Again from error
+        if conflict is None:
+            return not _holds_lane(work, outcome)
+        if conflict.markers:
+            work.remembered = True  # a copy from outside was here first: look it up next time
+        raise Again
+
     async def _is_held(self, work: Work) -> bool:
         """Whether the lock is still ours; where it is not, the message is committed already or somebody else's."""
-        if await self._journal.renew([work.delivery]):
-            return True
-        self._settled([work.delivery])
-        return False
-
-    async def _commit_or_again(self, group: Group, work: Work) -> None:
         try:
-            conflict = await self._commit(group)
-        except (OutcomeUnknown, Throttled) as error:
+            held = await self._journal.renew([work.delivery])
+        except NOT_DONE as error:
             raise Again from error
-        if conflict is not None:
-            if conflict.markers:
-                work.remembered = True  # a copy from outside was here first: look it up next time
-            raise Again
+        if not held:
+            self._settled([work.delivery])
+        return held > 0
 
 
 def _holds_lane(work: Work, outcome: Outcome) -> bool:

@@ -1,0 +1,301 @@
+"""A harness for tests: the real engine on a disk in memory that knows what was synced, and time that stands still.
+
+    async with Harness(app) as bank:
+        await bank.send("transfers", Transfer("t1", "alice", "bob", 5), id="t1")
+        await bank.wait_idle()
+        assert await bank.state(Account, "bob") == Account(balance=5)
+
+The runtime and the engine are those of production; only the disk, the clock and chance are the harness's, so the same
+seed runs the same way.  With `faults` the worker's ports fail as planned: after a crash the harness reopens the engine
+on what was durable and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import msgspec
+
+from outbox.app import App
+from outbox.client import Client, DeadLetter
+from outbox.engine import records
+from outbox.engine.adapters import dead_letters
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.engine import Engine
+from outbox.engine.memory_disk import Crash
+from outbox.engine.state import STATES
+from outbox.lineage import Key, state_id
+from outbox.message import Scalar, properties_of
+from outbox.ports import Commit, Conflict, Delivery, Journal, Output
+from outbox.runtime.engine_scope import NOT_DONE, EngineScope
+from outbox.runtime.plan import compile_plan
+from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyJournal, SimulatedCrash
+
+State = TypeVar("State")
+
+START_S = 1_767_225_600.0
+"""When a harness's time begins: 2026-01-01 00:00 UTC, in seconds since 1970."""
+
+STEP_COUNT_MAX = 100_000
+BATCH_COUNT_MAX = 8
+
+
+class VirtualClock:
+    """Time that moves when it is told to."""
+
+    def __init__(self, start_s: float) -> None:
+        self.seconds = start_s
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return round(self.seconds * 1_000)
+
+    def monotonic_s(self) -> float:
+        """Seconds that never run backwards."""
+        return self.seconds
+
+
+class SentRecord(msgspec.Struct, frozen=True):
+    """A committed output: its identity, decoded message, properties and due time (seconds since 1970, None: at once)."""
+
+    id: str
+    message: Any
+    properties: dict[str, Scalar]
+    due: float | None
+
+
+class Harness:
+    """An application on an engine of its own, under test."""
+
+    def __init__(
+        self, app: App, *, faults: Faults | None = None, seed: int = 0, scope: Literal["engine"] = "engine"
+    ) -> None:
+        if scope != "engine":
+            raise ValueError(f"scope={scope!r} is not there; the harness runs 'engine'")
+        self.app = app
+        self._plan = compile_plan(app)
+        self._chance = random.Random(seed)  # noqa: S311  # the same seed must run the same way
+        self._clock = VirtualClock(START_S)
+        self._faults = FaultPlan(faults or Faults())
+        self._disk = MemoryDisk("harness")
+        self._outputs: list[Output] = []
+        self._id_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._in_flight = 0
+
+    async def __aenter__(self) -> Self:
+        self._open(self._disk)
+        await self._client.declare()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._abandon()
+        self._engine.close()
+
+    def _open(self, disk: MemoryDisk) -> None:
+        blobs = getattr(self, "_engine", None)
+        self._disk = disk
+        self._engine = Engine.open(disk, clock=self._clock, log_id=self._chance.randbytes(16), accept_clock=True)
+        if blobs is not None:
+            self._engine.blobs = blobs.blobs  # a blob store is durable by itself
+        self._client = Client(self.app, self._engine, new_id=self._new_id)
+        ports = self._engine.ports()
+        self._journal = FaultyJournal(_Recorder(ports.journal, self._outputs), self._faults, self._double)
+        self._scope = EngineScope(
+            self._plan,
+            self._journal,
+            FaultyBlobs(ports.blobs, self._faults),
+            now_ms=self._engine.now_ms,
+            sleep=lambda _: asyncio.sleep(0),
+            spawn=self._spawn,
+            settled=self._settled,
+        )
+
+    def _new_id(self) -> str:
+        self._id_count += 1
+        return f"id-{self._id_count}"
+
+    # What the worker did
+
+    @property
+    def port_calls(self) -> int:
+        """How many port calls the worker has made."""
+        return self._faults.call_count
+
+    @property
+    def faults_fired(self) -> int:
+        """How many of the planned faults have happened; `fault_log` tells which."""
+        return len(self._faults.fired)
+
+    @property
+    def fault_log(self) -> Sequence[str]:
+        """The faults that have happened, in order."""
+        return tuple(self._faults.fired)
+
+    # Arrange
+
+    async def given(self, kind: type[Any], key: Key, state: Any) -> None:
+        """Put a state in place of what a key has."""
+        codec = self.app.state_codec(kind)
+        id = state_id(codec.name, key)
+        version = self._engine.document_version(STATES, id)
+        value = codec.codec.encode(state)
+        write = records.DocWrite(STATES, id, value, version, 0, codec.version)
+        self._engine.modify(records.Modify(documents=[write]))
+        await self._engine.gate()
+
+    async def send(self, queue: str, message: Any, **options: Any) -> str:
+        """Send a message from outside; the options are those of `Client.send`."""
+        return await self._client.send(queue, message, **options)
+
+    async def publish(self, topic: str, message: Any, **options: Any) -> str:
+        """Send a message to a topic from outside."""
+        return await self._client.publish(topic, message, **options)
+
+    async def send_raw(self, queue: str, body: bytes, *, properties: dict[str, Scalar] | None = None) -> None:
+        """Send bytes with application properties as they are, as a foreign sender would."""
+        await self._client.send_raw(queue, body, properties=properties)
+
+    # Act
+
+    async def wait_idle(self) -> None:
+        """Handle everything that is due; time does not move."""
+        for _ in range(STEP_COUNT_MAX):
+            try:
+                if not await self._step():
+                    return
+            except SimulatedCrash:
+                await self._crash()
+        raise RuntimeError(f"the application is not idle after {STEP_COUNT_MAX} steps; messages seem to go in a circle")
+
+    async def _step(self) -> bool:
+        """Claim and handle one batch; False when there is nothing left to do."""
+        self._engine.tick()
+        count_max = self._chance.randint(1, BATCH_COUNT_MAX)
+        try:
+            deliveries = await self._journal.claim(self._plan.paths, count_max=count_max, wait_s=0)
+        except NOT_DONE:
+            self._engine.lapse_locks()
+            return True
+        if deliveries:
+            self._in_flight += len(deliveries)
+            self._spawn(self._scope.attempt(deliveries))
+        elif not self._tasks:
+            return self._engine.lapse_locks() > 0  # claims whose reply was lost
+        await self._settle_tasks()
+        return True
+
+    async def _settle_tasks(self) -> None:
+        while self._tasks:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                self._tasks.discard(task)
+            for task in done:
+                task.result()
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> object:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        return task
+
+    def _settled(self, deliveries: Sequence[Delivery]) -> None:
+        self._in_flight -= len(deliveries)
+
+    async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
+        """Let time pass, and what falls due run, in order."""
+        span = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
+        end_ms = self._clock.wall_ms() + round(span.total_seconds() * 1_000)
+        await self.wait_idle()
+        while (due_ms := self._engine.next_due_ms()) is not None and due_ms <= end_ms:
+            self._clock.seconds = max(self._clock.seconds, due_ms / 1_000)
+            await self.wait_idle()
+        self._clock.seconds = end_ms / 1_000
+        await self.wait_idle()
+
+    async def restart(self) -> None:
+        """Kill the process and open the engine again on what was durable."""
+        await self._crash()
+
+    async def _crash(self) -> None:
+        await self._abandon()
+        self._open(self._disk.crash(Crash.POWER, self._chance))
+
+    async def _abandon(self) -> None:
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._in_flight = 0
+
+    async def _double(self, deliveries: Sequence[Delivery]) -> None:
+        """Deliver a second time: a copy from outside, or a lock that runs out under its owner."""
+        for delivery in deliveries:
+            if delivery.from_outside:
+                copy = msgspec.structs.replace(delivery.message, message_id=f"copy-{self._new_id()}")
+                self._engine.send(delivery.queue.split("/Subscriptions/")[0], [copy])
+            else:
+                self._engine.lapse_lock(delivery.queue, delivery.sequence)
+
+    # Assert
+
+    def now(self) -> float:
+        """The time, in seconds since 1970."""
+        return self._clock.seconds
+
+    async def state(self, kind: type[State], key: Key) -> State | None:
+        """The state of a key; None where there is none or it was deleted."""
+        return await self._client.state(kind, key)
+
+    def sent(self, destination: str) -> list[Any]:
+        """The decoded messages that commits sent to a queue or topic, once each, in commit then capture order."""
+        return [record.message for record in self.sent_records(destination)]
+
+    def sent_records(self, destination: str) -> list[SentRecord]:
+        """The same with identity, properties and due time."""
+        return [
+            SentRecord(
+                output.message.identity,
+                self._client.decode(destination, output.message),
+                properties_of(output.message),
+                output.due_ms / 1_000 if output.due_ms else None,
+            )
+            for output in self._outputs
+            if output.destination == destination
+        ]
+
+    def dead_letters(self, queue: str) -> list[DeadLetter]:
+        """The dead letters of a queue, oldest first."""
+        return [self._client.dead_letter(buried) for buried in dead_letters(self._engine, queue)]
+
+    async def resubmit(self, queue: str, id: str) -> None:
+        """Run a dead letter again under its identity."""
+        await self._client.resubmit(queue, id)
+
+    async def discard(self, queue: str, id: str) -> None:
+        """Delete a dead letter."""
+        await self._client.discard(queue, id)
+
+
+class _Recorder:
+    """A journal that keeps what its commits emit."""
+
+    def __init__(self, journal: Journal, outputs: list[Output]) -> None:
+        self._journal = journal
+        self._outputs = outputs
+        self.claim = journal.claim
+        self.load = journal.load
+        self.renew = journal.renew
+        self.release = journal.release
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        conflict = await self._journal.commit(commit)
+        if conflict is None:
+            self._outputs += commit.outputs
+        return conflict

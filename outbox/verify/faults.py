@@ -1,0 +1,239 @@
+"""Ports that fail on purpose: a wrapper for each port, and a plan of which call fails how.
+
+The fault model.  A call of a port can
+    crash before   the process dies, the call had no effect
+    crash after    the call took full effect, the process dies before it learns of it
+    be lost        the call took full effect, its reply is lost: `OutcomeUnknown`
+    be refused     nothing happened: `Throttled`
+and a delivery can be doubled: the message is there a second time, as a copy under the same identity or by the lock
+running out under its owner.  `n` counts the calls of all wrapped ports together, from 1; for duplicates it counts
+deliveries.  Crashes are `SimulatedCrash`, which no handler can catch as an ordinary error.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import msgspec
+
+from outbox.errors import OutcomeUnknown, Throttled
+from outbox.ports import (
+    BlobStore,
+    Commit,
+    Conflict,
+    Delivery,
+    Document,
+    DocumentKey,
+    Journal,
+    Lost,
+    Marker,
+    MessageBus,
+    Output,
+    Settle,
+    StateDocument,
+    StateStore,
+    StoreCapabilities,
+    Won,
+    Write,
+)
+
+Result = TypeVar("Result")
+Moment = Literal["before", "after"]
+
+DRAWN_WITHIN = 24
+"""Among how many calls `Faults.drawn` places its faults, unless told."""
+
+
+class SimulatedCrash(BaseException):
+    """The process dies here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Which port calls fail, by their number from 1, and which deliveries come twice."""
+
+    crashes: tuple[tuple[int, Moment], ...] = ()
+    lost: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
+    duplicates: tuple[int, ...] = ()
+
+    @classmethod
+    def drawn(
+        cls,
+        *,
+        seed: int,
+        crashes: int = 0,
+        lost: int = 0,
+        refused: int = 0,
+        duplicates: int = 0,
+        within: int = DRAWN_WITHIN,
+    ) -> Faults:
+        """Faults placed by chance, the same ones for the same seed."""
+        draw = random.Random(seed)  # noqa: S311  # chosen by a seed on purpose
+        calls = draw.sample(range(1, within + 1), min(within, crashes + lost + refused))
+        moments: tuple[Moment, ...] = ("before", "after")
+        return cls(
+            tuple((n, draw.choice(moments)) for n in sorted(calls[:crashes])),
+            tuple(sorted(calls[crashes : crashes + lost])),
+            tuple(sorted(calls[crashes + lost :])),
+            tuple(sorted(draw.sample(range(1, within + 1), min(within, duplicates)))),
+        )
+
+
+@dataclass(slots=True)
+class FaultPlan:
+    """Counts calls and deliveries, and lets the planned ones fail; shared by the ports of one worker."""
+
+    faults: Faults = field(default_factory=Faults)
+    call_count: int = 0
+    delivery_count: int = 0
+    fired: list[str] = field(default_factory=list)
+
+    async def call(self, name: str, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Make one port call, or let it fail as planned."""
+        self.call_count += 1
+        n = self.call_count
+        if (n, "before") in self.faults.crashes:
+            self.fired.append(f"crash before call {n}, {name}")
+            raise SimulatedCrash(self.fired[-1])
+        if n in self.faults.refused:
+            self.fired.append(f"refused call {n}, {name}")
+            raise Throttled(self.fired[-1])
+        result = await call()
+        if (n, "after") in self.faults.crashes:
+            self.fired.append(f"crash after call {n}, {name}")
+            raise SimulatedCrash(self.fired[-1])
+        if n in self.faults.lost:
+            self.fired.append(f"lost reply of call {n}, {name}")
+            raise OutcomeUnknown(self.fired[-1])
+        return result
+
+    def doubled(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Count deliveries; those that are to come a second time."""
+        twice = []
+        for delivery in deliveries:
+            self.delivery_count += 1
+            if self.delivery_count in self.faults.duplicates:
+                self.fired.append(f"duplicate of delivery {self.delivery_count}, {delivery.message.identity}")
+                twice.append(delivery)
+        return twice
+
+
+Double = Callable[[Sequence[Delivery]], Awaitable[None]]
+"""Makes deliveries come a second time."""
+
+
+class FaultyJournal:
+    """A journal whose calls fail as planned."""
+
+    def __init__(self, journal: Journal, plan: FaultPlan, double: Double) -> None:
+        self._journal = journal
+        self._plan = plan
+        self._double = double
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        async def call() -> Sequence[Delivery]:
+            return await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
+
+        deliveries = await self._plan.call("claim", call)
+        twice = self._plan.doubled(deliveries)
+        if twice:
+            await self._double(twice)
+        return deliveries
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        return await self._plan.call("load", lambda: self._journal.load(states, markers))
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        return await self._plan.call("commit", lambda: self._journal.commit(commit))
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        return await self._plan.call("renew", lambda: self._journal.renew(deliveries))
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        await self._plan.call("release", lambda: self._journal.release(deliveries))
+
+
+class FaultyStore:
+    """A state store whose calls fail as planned."""
+
+    def __init__(self, store: StateStore, plan: FaultPlan) -> None:
+        self._store = store
+        self._plan = plan
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """Those of the store, except that a reply may be lost."""
+        known = self._store.capabilities
+        return StoreCapabilities(
+            known.atomic_scope,
+            known.batch_count_max,
+            known.item_bytes_max,
+            known.tells_current,
+            ambiguous_replies=True,
+            ordered_versions=known.ordered_versions,
+        )
+
+    async def read(self, key: DocumentKey) -> Document | None:
+        return await self._plan.call("read", lambda: self._store.read(key))
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        return await self._plan.call("write", lambda: self._store.write(operations))
+
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        return self._store.scan(partition, prefix=prefix)
+
+
+class FaultyBus:
+    """A message bus whose calls fail as planned."""
+
+    def __init__(self, bus: MessageBus, plan: FaultPlan) -> None:
+        self._bus = bus
+        self._plan = plan
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await self._plan.call("send", lambda: self._bus.send(outputs))
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        async def call() -> Sequence[Delivery]:
+            return await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
+
+        deliveries = await self._plan.call("receive", call)
+        for delivery in self._plan.doubled(deliveries):
+            copy = msgspec.structs.replace(delivery.message, message_id=f"{delivery.message.broker_id}-copy")
+            await self._bus.send([Output(queue, 0, copy)])
+        return deliveries
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        await self._plan.call(settle.how, lambda: self._bus.settle(delivery, settle))
+
+    async def renew(self, delivery: Delivery) -> int:
+        return await self._plan.call("renew", lambda: self._bus.renew(delivery))
+
+
+class FaultyBlobs:
+    """A blob store whose calls fail as planned."""
+
+    def __init__(self, blobs: BlobStore, plan: FaultPlan) -> None:
+        self._blobs = blobs
+        self._plan = plan
+
+    async def write(self, name: str, data: bytes) -> bool:
+        return await self._plan.call("write blob", lambda: self._blobs.write(name, data))
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        return await self._plan.call("read blob", lambda: self._blobs.read(name, bytes_max=bytes_max))
+
+    async def delete(self, name: str) -> None:
+        await self._plan.call("delete blob", lambda: self._blobs.delete(name))
+
+
+_journal: type[Journal] = FaultyJournal
+_store: type[StateStore] = FaultyStore
+_bus: type[MessageBus] = FaultyBus
+_blobs: type[BlobStore] = FaultyBlobs
