@@ -77,8 +77,36 @@ def state_id(state_type: str, key: Key) -> str:
     return f"{state_type}:{tag}{text}"
 
 
+def parse_state_id(id: str) -> tuple[str, Key] | None:
+    """The type and key that `state_id` made an id of; None where it kept only a digest, or never made this id."""
+    state_type, colon, rest = id.rpartition(":")
+    tag, text = (rest[:2], rest[2:]) if rest[1:2] == "." else ("", rest)
+    if not colon or tag == "h.":
+        return None
+    try:
+        if tag == "i.":
+            key: Key = int(text)
+        elif tag == "u.":
+            key = UUID(text)
+        else:
+            key = text if _PLAIN(text) else bytes.fromhex("".join(map(_hex_of, _PARTS(text)))).decode()
+    except ValueError:
+        return None
+    again = str(key)
+    return (
+        (state_type, key) if text == (again if _PLAIN(again) else _escape(again)) and tag in ("", "i.", "u.") else None
+    )
+
+
 _PLAIN = re.compile(r"[A-Za-z0-9_@-]+").fullmatch
 
 
 def _escape(text: str) -> str:
     return "".join(c if _PLAIN(c) else "".join(f"~{byte:02x}" for byte in c.encode()) for c in text)
+
+
+_PARTS = re.compile(r"~..|.", re.DOTALL).findall
+
+
+def _hex_of(part: str) -> str:
+    return part[1:] if len(part) == 3 else part.encode().hex()
