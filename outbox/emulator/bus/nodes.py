@@ -55,8 +55,9 @@ def _canonical(segment: str) -> str:
     return segment
 
 
-def is_dead_letter(path: str) -> bool:
-    return path.endswith(DEAD_LETTER_SUFFIX)
+def canonical_path(name: str) -> str:
+    """A name as an address would be read: an entity whose name reads otherwise can never be reached."""
+    return "/".join(_canonical(segment) for segment in name.strip("/").split("/"))
 
 
 def can_receive(engine: Engine, path: str) -> bool:

@@ -1,0 +1,143 @@
+"""The entities file: the official emulator's own example is understood, everything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.emulator.entities_file import parse_entities, read_entities
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.errors import NotRegistrable
+
+QUEUE: dict[str, Any] = {
+    "Name": "queue.1",
+    "Properties": {
+        "DeadLetteringOnMessageExpiration": False,
+        "DefaultMessageTimeToLive": "PT1H",
+        "DuplicateDetectionHistoryTimeWindow": "PT20S",
+        "ForwardDeadLetteredMessagesTo": "",
+        "ForwardTo": "",
+        "LockDuration": "PT1M",
+        "MaxDeliveryCount": 3,
+        "RequiresDuplicateDetection": False,
+        "RequiresSession": False,
+    },
+}
+
+
+def file_of(*queues: object, topics: object = ()) -> str:
+    return json.dumps({"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": queues, "Topics": topics}]}})
+
+
+def with_property(name: str, value: object) -> str:
+    return file_of({**QUEUE, "Properties": {**QUEUE["Properties"], name: value}})
+
+
+def test_a_queue_of_the_official_example_is_read() -> None:
+    [queue] = parse_entities(file_of(QUEUE))
+    assert queue == QueueSettings(
+        "queue.1", lock_s=60, max_delivery_count=3, time_to_live_s=3600, dead_letter_on_expiry=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "expected"),
+    [
+        ("RequiresSession", True, "ordering", "per_key"),
+        ("RequiresDuplicateDetection", True, "duplicate_window_s", 20.0),
+        ("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S", "time_to_live_s", 0.0),
+        ("DefaultMessageTimeToLive", "P1DT1M0.5S", "time_to_live_s", 86_460.5),
+        ("LockDuration", "PT5M", "lock_s", 300.0),
+        ("DeadLetteringOnMessageExpiration", True, "dead_letter_on_expiry", True),
+    ],
+)
+def test_a_property_has_its_effect(name: str, value: object, field: str, expected: object) -> None:
+    [queue] = parse_entities(with_property(name, value))
+    assert getattr(queue, field) == expected
+
+
+def test_defaults_are_those_of_the_service() -> None:
+    [queue] = parse_entities(file_of({"Name": "q"}))
+    assert queue == QueueSettings("q", lock_s=60, max_delivery_count=10, dead_letter_on_expiry=False)
+
+
+async def test_a_topic_and_its_subscriptions_can_be_declared() -> None:
+    subscription = {"Name": "s", "Properties": {"RequiresSession": True, "MaxDeliveryCount": 4}}
+    topic = {"Name": "t", "Properties": {"DefaultMessageTimeToLive": "PT1H"}, "Subscriptions": [subscription]}
+    entities = parse_entities(file_of(topics=[topic]))
+    async with Engine.in_memory() as engine:
+        for settings in entities:
+            engine.declare(settings)
+        queue = engine.queues["t/Subscriptions/s"]
+        assert (queue.ordering, queue.max_delivery_count, queue.time_to_live_s) == ("per_key", 4, 3600)
+        assert engine.topics["t"] == TopicSettings("t", ("s",))
+
+
+def rule(**properties: object) -> str:
+    rules = [{"Name": "r", "Properties": properties}]
+    return file_of(topics=[{"Name": "t", "Subscriptions": [{"Name": "audit", "Rules": rules}]}])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rule(FilterType="Correlation", CorrelationFilter={"ContentType": "application/text"}),
+        rule(FilterType="Sql", SqlFilter={"SqlExpression": "sys.MessageId = '1'"}),
+        rule(FilterType="Sql", SqlFilter={"SqlExpression": "1=1"}, Action={"SqlExpression": "SET x = 1"}),
+        rule(SqlFilter=5),
+        rule(SqlFilter={"SqlExpression": 5}),
+    ],
+)
+def test_a_subscription_that_filters_is_refused_by_name(text: str) -> None:
+    with pytest.raises(NotRegistrable, match=r"'audit'.*filters are not supported yet|SqlFilter"):
+        parse_entities(text)
+
+
+def test_a_rule_that_takes_everything_is_none() -> None:
+    text = rule(FilterType="Sql", SqlFilter={"SqlExpression": "1 = 1"})
+    assert [item.name for item in parse_entities(text)] == ["t/Subscriptions/audit", "t"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "the file must be a JSON object"),
+        ('{"UserConfig": 5}', "UserConfig"),
+        (file_of(5), r"Queues\[0\]"),
+        (file_of({"Name": "$x"}), "without '[$]'"),
+        (file_of({"Name": "x" * 261}), "260"),
+        (file_of({"Name": "a//"}), "addressed"),
+        (file_of({"Name": "t/subscriptions/x"}), "addressed"),
+        (file_of(QUEUE, QUEUE), "twice"),
+        (file_of(*({"Name": str(n)} for n in range(1_001))), "1000"),
+        (with_property("LockDuration", "PT6M"), "'queue.1': LockDuration"),
+        (with_property("LockDuration", "1 minute"), "ISO 8601"),
+        (with_property("LockDuration", "PT"), "ISO 8601"),
+        (with_property("LockDuration", "PT0S"), "LockDuration"),
+        (with_property("MaxDeliveryCount", 0), "MaxDeliveryCount"),
+        (with_property("MaxDeliveryCount", True), "MaxDeliveryCount"),
+        (with_property("RequiresSession", "yes"), "RequiresSession"),
+        (with_property("ForwardTo", "other"), "ForwardTo is not supported"),
+        (with_property("RequireSession", True), "'RequireSession' is not known"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, said: str) -> None:
+    with pytest.raises(NotRegistrable, match=said):
+        parse_entities(text)
+
+
+def test_a_file_is_read_with_limits(tmp_path: Path) -> None:
+    good, large = tmp_path / "entities.json", tmp_path / "large.json"
+    good.write_text("\ufeff" + file_of(QUEUE))
+    large.write_text(" " * (1 << 20) + "{}")
+    assert [item.name for item in read_entities(good)] == ["queue.1"]
+    with pytest.raises(NotRegistrable, match="split"):
+        read_entities(large)
+    with pytest.raises(NotRegistrable, match=r"missing\.json"):
+        read_entities(tmp_path / "missing.json")
