@@ -1,0 +1,122 @@
+"""A bank: accounts are opened, money moves between them, every posting goes to a ledger.
+
+A transfer is two semi-transactions on two accounts.  The withdrawal may be refused; the deposit may find its account
+closed, and then the money goes back by a refund, which is never refused.  Money in flight is the message that carries
+it, so at every moment the balances and the messages on their way add up to what was paid in.
+
+The handlers know nothing of where they run: `outbox run function_app.bank:app` on a laptop, the same on Azure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outbox import App, Context, Reject
+
+app = App("bank")
+app.queue("ledger")
+
+
+@dataclass
+class OpenAccount:
+    """Open an account with a balance in cents; an open one is left as it is."""
+
+    account: str
+    balance: int = 0
+
+
+@dataclass
+class CloseAccount:
+    """Close an account: from now on deposits to it are sent back."""
+
+    account: str
+
+
+@dataclass
+class Transfer:
+    """Move `amount` cents from one account to another."""
+
+    id: str
+    source: str
+    target: str
+    amount: int
+
+
+@dataclass
+class Deposit:
+    """The second half of a transfer."""
+
+    transfer: str
+    account: str
+    source: str
+    amount: int
+
+
+@dataclass
+class Refund:
+    """A deposit that was refused, on its way back."""
+
+    transfer: str
+    account: str
+    amount: int
+
+
+@dataclass
+class Posting:
+    """One line of the ledger; `amount` is what the account's balance changed by, in cents."""
+
+    transfer: str
+    account: str
+    kind: str
+    amount: int
+
+
+@dataclass
+class Account:
+    """A balance in cents; one that was never opened is not open."""
+
+    balance: int = 0
+    is_open: bool = False
+
+
+@app.handler("accounts", key="account")
+def open_account(request: OpenAccount, account: Account, ctx: Context) -> None:
+    if request.balance < 0:
+        raise Reject("an opening balance cannot be negative")
+    if account.is_open:
+        return
+    account.is_open = True
+    account.balance += request.balance
+    ctx.send("ledger", Posting("", request.account, "opened", request.balance))
+
+
+@app.handler("accounts", key="account")
+def close_account(request: CloseAccount, account: Account) -> None:
+    account.is_open = False
+
+
+@app.handler("transfers", key="source")
+async def withdraw(transfer: Transfer, account: Account, ctx: Context) -> None:
+    if transfer.amount <= 0:
+        raise Reject("amount must be positive")
+    if not account.is_open or account.balance < transfer.amount:
+        ctx.send("ledger", Posting(transfer.id, transfer.source, "refused", 0))
+        return
+    account.balance -= transfer.amount
+    ctx.send("deposits", Deposit(transfer.id, transfer.target, transfer.source, transfer.amount))
+    ctx.send("ledger", Posting(transfer.id, transfer.source, "withdraw", -transfer.amount))
+
+
+@app.handler("deposits", key="account")
+async def deposit(deposit: Deposit, account: Account, ctx: Context) -> None:
+    if not account.is_open:
+        ctx.send("refunds", Refund(deposit.transfer, deposit.source, deposit.amount))
+        return
+    account.balance += deposit.amount
+    ctx.send("ledger", Posting(deposit.transfer, deposit.account, "deposit", deposit.amount))
+
+
+@app.handler("refunds", key="account")
+async def refund(refund: Refund, account: Account, ctx: Context) -> None:
+    account.balance += refund.amount
+    ctx.send("ledger", Posting(refund.transfer, refund.account, "refund", refund.amount))

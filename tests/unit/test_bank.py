@@ -1,0 +1,57 @@
+"""The sample's own rules: money is conserved whatever happens to a transfer."""
+
+from __future__ import annotations
+
+from function_app.bank import Account, CloseAccount, OpenAccount, Posting, Transfer, app
+from outbox.testing import Harness
+from outbox.verify.faults import Faults
+
+
+async def opened(bank: Harness, **balances: int) -> None:
+    for name, balance in balances.items():
+        await bank.send("accounts", OpenAccount(name, balance), id=f"open-{name}")
+    await bank.wait_idle()
+
+
+async def test_a_transfer_is_posted_twice_and_adds_up() -> None:
+    async with Harness(app) as bank:
+        await opened(bank, alice=10, bob=0)
+        await bank.send("transfers", Transfer("t1", "alice", "bob", 4), id="t1")
+        await bank.wait_idle()
+        assert await bank.state(Account, "alice") == Account(6, True)
+        assert await bank.state(Account, "bob") == Account(4, True)
+        postings = [p for p in bank.sent("ledger") if p.transfer == "t1"]
+        assert postings == [Posting("t1", "alice", "withdraw", -4), Posting("t1", "bob", "deposit", 4)]
+
+
+async def test_a_deposit_to_a_closed_account_comes_back() -> None:
+    async with Harness(app) as bank:
+        await opened(bank, alice=10, bob=0)
+        await bank.send("accounts", CloseAccount("bob"), id="close-bob")
+        await bank.wait_idle()
+        await bank.send("transfers", Transfer("t1", "alice", "bob", 4), id="t1")
+        await bank.wait_idle()
+        assert await bank.state(Account, "alice") == Account(10, True)
+        assert [p.kind for p in bank.sent("ledger") if p.transfer == "t1"] == ["withdraw", "refund"]
+
+
+async def test_a_refused_transfer_leaves_one_line_in_the_ledger() -> None:
+    async with Harness(app) as bank:
+        await opened(bank, alice=1)
+        await bank.send("transfers", Transfer("t1", "alice", "bob", 4), id="t1")
+        await bank.wait_idle()
+        assert [p.kind for p in bank.sent("ledger") if p.transfer == "t1"] == ["refused"]
+
+
+async def test_money_is_conserved_under_crashes_lost_replies_and_duplicates() -> None:
+    for seed in range(30):
+        faults = Faults.drawn(seed=seed, crashes=2, lost=2, duplicates=4)
+        async with Harness(app, faults=faults, seed=seed) as bank:
+            await opened(bank, alice=10, bob=10)
+            for n, (source, target) in enumerate(
+                (("alice", "bob"), ("bob", "carol"), ("bob", "alice"), ("alice", "bob"))
+            ):
+                await bank.send("transfers", Transfer(f"t{n}", source, target, 3), id=f"t{n}")
+            await bank.wait_idle()
+            balances = [await bank.state(Account, name) for name in ("alice", "bob", "carol")]
+            assert sum(account.balance for account in balances if account) == 20, (seed, bank.fault_log)
