@@ -1,0 +1,302 @@
+"""The server itself: nothing before the gate, restarts, keys, limits and hostile bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+
+from outbox.emulator.amqp.events import Limits
+from outbox.emulator.amqp.types import binary, described, list_, map_, string, symbol, uint
+from outbox.emulator.bus.claims import check_signature
+from outbox.emulator.bus.peer import Peer
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.errors import EngineStopped, Refused
+from outbox.message import Message
+from tests.unit.amqp import amqp_client as client
+from tests.unit.amqp.test_amqp_connection import mutated
+from tests.wire.conftest import Bus, Sdk
+
+DISPOSITION, TRANSFER = 0x15, 0x14
+
+
+class Wire:
+    """A raw connection to a server in this loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.data = b""
+
+    @classmethod
+    async def open(cls, server: ServiceBusServer, *frames: bytes) -> Wire:
+        wire = cls(*await asyncio.open_connection("127.0.0.1", server.port))
+        wire.writer.write(b"".join((client.opening(), *frames)))
+        return wire
+
+    async def wait_frames(self, code: int, count: int = 1, timeout_s: float = 3) -> list[tuple[int, list[Any], bytes]]:
+        """Read until `count` frames of a kind are there."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                with suppress(Exception):  # half a frame cannot be read yet
+                    found = [item for item in client.frames_of(self.data) if item[0] == code]
+                    if len(found) >= count:
+                        return found
+                more = await self.reader.read(65_536)
+                assert more, "the server closed the connection"
+                self.data += more
+
+    async def wait_end(self, timeout_s: float = 3) -> bytes:
+        async with asyncio.timeout(timeout_s):
+            with suppress(ConnectionError):
+                while more := await self.reader.read(65_536):
+                    self.data += more
+        return self.data
+
+
+class GatedEngine(Engine):
+    """An engine whose gate stays shut until the test opens it."""
+
+    opened: asyncio.Event
+
+    async def gate(self, *, alone: bool = False) -> None:
+        await self.opened.wait()
+        await super().gate(alone=alone)
+
+
+async def test_nothing_leaves_before_the_gate(disk_path: Path) -> None:
+    async with GatedEngine.open(disk_path) as engine:
+        engine.opened = asyncio.Event()
+        engine.opened.set()
+        engine.declare(QueueSettings("q"))
+        async with ServiceBusServer(engine) as server:
+            both = client.attach("q", 0, receiver=False), client.attach("q", 1, receiver=True)
+            wire = await Wire.open(server, *both)
+            await wire.wait_frames(0x12, 2)
+            engine.opened.clear()
+            wire.writer.write(client.transfer(0, 0, client.BODY) + client.flow(1, 5))
+            with pytest.raises(TimeoutError):
+                await wire.wait_frames(DISPOSITION, timeout_s=0.2)
+            assert not [item for item in client.frames_of(wire.data) if item[0] == TRANSFER]
+            engine.opened.set()
+            await wire.wait_frames(DISPOSITION)
+            await wire.wait_frames(TRANSFER)
+            wire.writer.close()
+
+
+async def test_a_stopped_engine_acknowledges_nothing(disk_path: Path) -> None:
+    async with GatedEngine.open(disk_path) as engine:
+        engine.opened = asyncio.Event()
+        engine.opened.set()
+        engine.declare(QueueSettings("q"))
+        async with ServiceBusServer(engine) as server:
+            wire = await Wire.open(server, client.attach("q", 0, receiver=False))
+            await wire.wait_frames(0x12)
+            engine.opened.clear()
+            wire.writer.write(client.transfer(0, 0, client.BODY))
+            await asyncio.sleep(0.1)
+            engine._stop(EngineStopped("the disk is full"))
+            engine.opened.set()
+            data = await wire.wait_end()
+            assert not [item for item in client.frames_of(data) if item[0] == DISPOSITION]
+
+
+@pytest.fixture
+def durable(disk_path: Path) -> Iterator[tuple[Bus, Callable[[], Engine]]]:
+    def engine() -> Engine:
+        opened = Engine.open(disk_path / "log")
+        opened.declare(QueueSettings("q"))
+        return opened
+
+    bus = Bus(engine)
+    yield bus, engine
+    bus.stop()
+    bus.thread.stop()
+
+
+@pytest.mark.parametrize("mode", ["sync", "aio"])
+def test_a_restarted_host_has_the_messages_and_voids_the_locks(
+    durable: tuple[Bus, Callable[[], Engine]], mode: str
+) -> None:
+    bus, engine = durable
+    sdk = Sdk(bus, mode, retry_total=3)
+    with sdk.sender("q", shared=False) as sender:
+        sender.send_messages([ServiceBusMessage("1"), ServiceBusMessage("2")])
+    receiver = sdk.receiver("q", shared=False).__enter__()
+    [held] = receiver.receive_messages(1, max_wait_time=3)
+    started_s = time.monotonic()
+    bus.stop()
+    bus.start(engine)
+    assert time.monotonic() - started_s < 3  # stopping waits for open connections, starting is immediate
+    with pytest.raises(MessageLockLostError):
+        receiver.complete_message(held)
+    found: list[str] = []
+    while len(found) < 2:
+        for message in receiver.receive_messages(2, max_wait_time=3):
+            receiver.complete_message(message)
+            found.append(str(message))
+    assert sorted(found) == ["1", "2"]
+    receiver.__exit__(None, None, None)
+    sdk.close()
+    assert bus.bodies("q") == []
+
+
+def connect(bus: Bus, key: str) -> Any:
+    text = f"Endpoint=sb://127.0.0.1:{bus.server.port};SharedAccessKeyName=x;SharedAccessKey={key};"
+    return ServiceBusClient.from_connection_string(text + "UseDevelopmentEmulator=true;", retry_total=0)
+
+
+def test_a_key_is_checked_where_there_is_one() -> None:
+    bus = Bus(Engine.in_memory, key="secret")
+    bus.declare(QueueSettings("q"))
+    with connect(bus, "secret") as sdk, sdk.get_queue_sender("q", keep_alive=0) as sender:
+        sender.send_messages(ServiceBusMessage("m"))
+    with connect(bus, "guess") as sdk, pytest.raises(ServiceBusError):
+        sdk.get_queue_sender("q", keep_alive=0).__enter__()
+    assert bus.bodies("q") == [b"m"]
+    bus.stop()
+    bus.thread.stop()
+
+
+async def test_without_a_token_no_link_is_opened() -> None:
+    async with Engine.in_memory() as engine, ServiceBusServer(engine, key="secret") as server:
+        engine.declare(QueueSettings("q"))
+        wire = await Wire.open(server, client.attach("q", 0, receiver=False), client.attach("$cbs", 1, receiver=True))
+        [(_, detached, _)] = await wire.wait_frames(0x16)
+        assert detached[2].value[0] == "amqp:unauthorized-access"
+        assert len(await wire.wait_frames(0x12, 2)) == 2
+        wire.writer.close()
+
+
+@pytest.mark.parametrize(
+    "token",
+    [None, "", "SharedAccessSignature", "SharedAccessSignature sr=x&se=99999999999&sig=x", "Bearer x", "x" * 20_000],
+)
+def test_what_is_not_a_signature_is_none(token: object) -> None:
+    assert check_signature(token, "secret") == 0
+
+
+def test_a_host_that_others_reach_needs_a_key() -> None:
+    engine = Engine.in_memory()
+    with pytest.raises(Refused, match="key"):
+        ServiceBusServer(engine, host="0.0.0.0")
+    assert "secret" in ServiceBusServer(engine, host="0.0.0.0", key="secret").connection_string
+    engine.close()
+
+
+async def test_connections_have_a_limit() -> None:
+    async with Engine.in_memory() as engine, ServiceBusServer(engine, connection_count_max=2) as server:
+        first, second = await Wire.open(server), await Wire.open(server)
+        await first.wait_frames(0x11)
+        await second.wait_frames(0x11)
+        assert await (await Wire.open(server)).wait_end() == b""
+        first.writer.close()
+        second.writer.close()
+
+
+async def test_a_peer_with_a_time_out_hears_from_an_idle_server() -> None:
+    async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(client.opening(idle_timeout_ms=500))
+        wire = Wire(reader, writer)
+        await wire.wait_frames(0x11)
+        async with asyncio.timeout(2):
+            assert await reader.readexactly(8) == b"\x00\x00\x00\x08\x02\x00\x00\x00"
+        writer.close()
+
+
+async def test_a_client_that_does_not_read_bounds_what_is_held_for_it() -> None:
+    async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
+        engine.declare(QueueSettings("q"))
+        wire = await Wire.open(server, client.attach("q", 0, receiver=True))
+        await wire.wait_frames(0x12)
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # StreamWriter's transport is bidirectional
+        engine.send("q", [Message(body=bytes(100_000)) for _ in range(200)])
+        wire.writer.write(client.flow(0, 1_000))
+        await asyncio.sleep(0.2)
+        locked = [task for task in engine.peek("q", 0, 1_000) if task.state == "locked"]
+        assert len(locked) < 150
+        wire.writer.transport.abort()
+
+
+class Sink(asyncio.Transport):
+    """A transport that takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        assert data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def busy_script() -> bytes:
+    """A client that sends, receives, settles and asks, all in one stream."""
+    request = described(0x73, list_([uint(1)])) + described(
+        0x74, map_([string("operation"), string("com.microsoft:peek-message")])
+    ) + described(0x77, map_([string("from-sequence-number"), uint(0)]))  # fmt: skip
+    filters = map_([symbol("com.microsoft:session-filter"), string("s")])
+    return b"".join(
+        [
+            client.opening(),
+            client.attach("$cbs", 0, receiver=False),
+            client.attach("$cbs", 1, receiver=True),
+            client.attach("q", 2, receiver=False),
+            client.attach("q", 3, receiver=True),
+            client.attach("q/$management", 4, receiver=False),
+            client.attach("q/$management", 5, receiver=True),
+            client.attach("keyed", 6, receiver=True, filters=filters),
+            client.flow(5, 10),
+            client.flow(3, 10),
+            client.transfer(2, 0, client.BODY),
+            client.transfer(2, 1, described(0x75, binary(client.BODY)), message_format=0x80013700),
+            client.transfer(4, 2, request),
+            client.disposition(0, 0, b"\x00\x53\x24\x45"),
+            client.disposition(1, 1, b"\x00\x53\x25\xc0\x02\x01\x40"),
+            client.detach(3),
+            client.CLOSE,
+        ]
+    )
+
+
+async def test_mutated_streams_never_break_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+    chance = random.Random(11)
+    original = busy_script()
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("q"), QueueSettings("keyed", ordering="per_key"))
+        server = ServiceBusServer(engine, limits=Limits(frame_size_max_bytes=1 << 16))
+        for number in range(1_500):
+            peer, sink = Peer(server), Sink()
+            peer.connection_made(sink)
+            data = mutated(chance, original) if number else original
+            for at in range(0, len(data), 211):
+                if not sink.closed:
+                    peer.data_received(data[at : at + 211])
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+            peer.connection_lost(None)
+            assert peer not in server._peers
+            assert not peer.receivers
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
