@@ -1,8 +1,10 @@
 """The disk as the log sees it: eight verbs on one flat folder, and the two folders that there are.
 
-`FolderDisk` is a real one; `MemoryDisk` (its own module) is one that can crash.  Files are only ever created, appended
-to and replaced whole, so nothing here seeks or truncates.  Nothing is retried: what a failed sync left behind is not
-known, and it is the log's part to stop.
+`FolderDisk` is a real one; `MemoryDisk` (its own module) is one that can crash.  Files are created, written from front
+to back and replaced whole.  A file may be longer than what was written to it: `reserve` fills it with zeros ahead of
+the next write, so that a sync has data to flush but no new size and no new blocks, which costs a journalling file
+system about half; `trim` gives back what is left.  Nothing is retried: what a failed sync left behind is not known,
+and it is the log's part to stop.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from outbox.engine.memory_disk import Crash, MemoryDisk, SimulatedCrash
+from outbox.engine.memory_disk import NO_ROOM, Crash, MemoryDisk, SimulatedCrash
 from outbox.errors import AlreadyOpen
 
 __all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCrash", "replace_file"]
@@ -22,17 +24,24 @@ __all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCr
 LOCK_NAME = "lock"
 TEMPORARY = ".tmp"
 _WRITE_SIZE_MAX_BYTES = 1 << 30
+_ZEROS = bytes(256 << 10)
 
 
 class DiskFile(Protocol):
-    """An open file that only grows."""
+    """An open file that is written from front to back."""
 
     @property
     def size_bytes(self) -> int:
-        """The bytes written so far."""
+        """The bytes written so far; zeros ahead of them are not counted."""
 
     def write(self, data: bytes) -> None:
-        """Append all of `data`; a file that took a part of it raises OSError."""
+        """Put all of `data` behind what was written; a file that took a part of it raises OSError."""
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Fill the file with zeros up to this size; False if there is no room, what fitted then stays."""
+
+    def trim(self) -> None:
+        """Cut off the zeros ahead of what was written; survives a power loss with the next sync."""
 
     def sync(self) -> None:
         """Make every byte written so far survive a power loss; OSError if the file lost its name to another."""
@@ -73,10 +82,13 @@ class Disk(Protocol):
         """Let another writer in."""
 
 
-def replace_file(disk: Disk, name: str, data: bytes, check: Callable[[bytes], None] | None = None) -> DiskFile:
+def replace_file(
+    disk: Disk, name: str, data: bytes, check: Callable[[bytes], None] | None = None, *, reserve_bytes: int = 0
+) -> DiskFile:
     """Put `data` under `name` so that a crash leaves the old file or the whole new one; return it open.
 
-    Temporary file, write, sync, `check` what reads back, rename, sync the folder.
+    Temporary file, write, sync, `check` what reads back, rename, sync the folder.  `reserve_bytes` is the size up to
+    which the file is filled with zeros behind `data`, as far as there is room.
     """
     temporary = name + TEMPORARY
     if temporary in disk.names():
@@ -84,6 +96,8 @@ def replace_file(disk: Disk, name: str, data: bytes, check: Callable[[bytes], No
     file = disk.create(temporary)
     try:
         file.write(data)
+        if reserve_bytes > len(data):
+            file.reserve(reserve_bytes)
         file.sync()
         if check is not None:
             check(disk.read(temporary))
@@ -96,18 +110,19 @@ def replace_file(disk: Disk, name: str, data: bytes, check: Callable[[bytes], No
 
 
 class _FolderFile:
-    """An append-only file of a folder."""
+    """A file of a folder; the descriptor's own position is where the next write goes."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._size_bytes = 0
+        self._reserved_bytes = 0
 
     @property
     def size_bytes(self) -> int:
         return self._size_bytes
 
     def write(self, data: bytes) -> None:
-        """Append all of `data`, in as many calls as the system needs."""
+        """Write all of `data`, in as many calls as the system needs."""
         written = 0
         while written < len(data):
             piece = data if not written else memoryview(data)[written : written + _WRITE_SIZE_MAX_BYTES]
@@ -116,6 +131,26 @@ class _FolderFile:
                 raise OSError(errno.EIO, "write took nothing")
             written += count
             self._size_bytes += count
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Write zeros, because blocks that were only promised to a file cost the same journal entry when used."""
+        end = max(self._reserved_bytes, self._size_bytes)
+        try:
+            while end < size_bytes:
+                end += os.pwrite(self._descriptor, memoryview(_ZEROS)[: size_bytes - end], end)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        finally:
+            self._reserved_bytes = end
+        return True
+
+    def trim(self) -> None:
+        """Truncate to what was written; no record is touched, so any size that a crash leaves is a good one."""
+        if self._reserved_bytes > self._size_bytes:
+            os.ftruncate(self._descriptor, self._size_bytes)
+            self._reserved_bytes = 0
 
     def sync(self) -> None:
         """Flush data and size; a file whose name was taken over in the meantime is nobody's log any more."""
@@ -149,7 +184,7 @@ class FolderDisk:
         return (self._path / name).read_bytes()
 
     def create(self, name: str) -> DiskFile:
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         return _FolderFile(os.open(self._path / name, flags, 0o600))
 
     def rename(self, name: str, target: str) -> None:

@@ -7,23 +7,28 @@ What each `Crash` keeps (synced bytes and names always survive):
 
     PROCESS     everything written; the operating system lives on
     POWER       only what was synced
-    TORN        each unsynced tail cut at any byte, each unsynced change of a name drawn
-    ZEROED      sizes survive, unsynced bytes read as zeros from a drawn place on; names drawn
-    REORDERED   sizes survive, each page of unsynced bytes survives or reads as zeros by itself; names drawn
+    TORN        unsynced bytes up to any place; the file as long as before, as now or up to there; names drawn
+    ZEROED      sizes survive, unsynced bytes are lost from a drawn place on; names drawn
+    REORDERED   sizes survive, each page of unsynced bytes survives or is lost by itself; names drawn
+    RESIZED     as REORDERED, but each file is as long as at its last sync
 
-A sync that fails leaves its bytes readable but marks them clean, as Linux does: no later sync of that file writes
-them.  Assumed, as by every log: bytes once synced survive a torn overwrite of their page.
+A lost byte reads as it did at the last sync, and as zero where the file ended then.  A sync that fails leaves its
+bytes readable but marks them clean, as Linux does: no later sync of that file writes them.  Assumed, as by every log:
+bytes once synced survive a torn overwrite of their page.
 """
 
 from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from outbox.errors import AlreadyOpen
+
+NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""The errors of a disk, a quota or a file that is full."""
 
 
 class Crash(StrEnum):
@@ -34,6 +39,7 @@ class Crash(StrEnum):
     TORN = "torn"
     ZEROED = "zeroed"
     REORDERED = "reordered"
+    RESIZED = "resized"
 
 
 class SimulatedCrash(BaseException):
@@ -42,37 +48,72 @@ class SimulatedCrash(BaseException):
 
 @dataclass(slots=True)
 class _Inode:
-    """`content` is what readers see, `platter` what a power loss leaves; equally long up to the last sync."""
+    """`content` is what readers see, `platter` what a power loss leaves, `dirty` the spans that it would take."""
 
     content: bytearray = field(default_factory=bytearray)
     platter: bytearray = field(default_factory=bytearray)
+    dirty: list[tuple[int, int]] = field(default_factory=list)
     links: int = 1
 
+    def write(self, offset: int, data: bytes) -> None:
+        end = offset + len(data)
+        self.content[offset:end] = data
+        if self.dirty and self.dirty[-1][1] == offset:
+            offset = self.dirty.pop()[0]
+        self.dirty.append((offset, end))
+
+    def truncate(self, size_bytes: int) -> None:
+        del self.content[size_bytes:]
+        self.dirty = [(start, min(end, size_bytes)) for start, end in self.dirty if start < size_bytes]
+
+    def twin(self) -> _Inode:
+        return _Inode(self.content[:], self.platter[:], self.dirty[:], self.links)
+
     def sync(self) -> None:
-        self.platter += self.content[len(self.platter) :]
+        _resize(self.platter, len(self.content))
+        for start, end in self.dirty:
+            self.platter[start:end] = self.content[start:end]
+        self.dirty.clear()
 
     def lose_unsynced(self) -> None:
-        """Mark the unsynced bytes clean without writing them: the platter holds zeros there for good."""
-        self.platter += bytes(len(self.content) - len(self.platter))
+        """Mark the unsynced bytes clean without writing them: the platter keeps what it has, for good."""
+        _resize(self.platter, len(self.content))
+        self.dirty.clear()
 
     def after(self, crash: Crash, chance: random.Random, page_size_bytes: int) -> bytearray:
         """Return the bytes that survive."""
-        synced, size = len(self.platter), len(self.content)
         if crash is Crash.PROCESS:
             return bytearray(self.content)
-        if crash is Crash.POWER or synced == size:
+        synced, size = len(self.platter), len(self.content)
+        if crash is Crash.POWER or (not self.dirty and synced == size):
             return bytearray(self.platter)
-        cut = chance.randint(synced, size)
+        cut = chance.randint(min([size, *(start for start, _ in self.dirty)]), size)
+        pages: dict[int, bool] = {}
+        survived = self.platter + bytes(max(0, size - synced))
+        for start, end, page in self._dirty_pages(page_size_bytes):
+            if crash in (Crash.TORN, Crash.ZEROED):
+                end = max(start, min(end, cut))
+            elif not pages.setdefault(page, chance.random() < 0.5):
+                continue
+            survived[start:end] = self.content[start:end]
         if crash is Crash.TORN:
-            return self.platter + self.content[synced:cut]
-        if crash is Crash.ZEROED:
-            return self.platter + self.content[synced:cut] + bytes(size - cut)
-        survived = bytearray(self.platter)
-        while len(survived) < size:
-            page_end = min(size, (len(survived) // page_size_bytes + 1) * page_size_bytes)
-            page = self.content[len(survived) : page_end]
-            survived += page if chance.random() < 0.5 else bytes(len(page))
-        return survived
+            return survived[: chance.choice((synced, max(synced, cut), size))]
+        return survived[: synced if crash is Crash.RESIZED else size]
+
+    def _dirty_pages(self, page_size_bytes: int) -> Iterator[tuple[int, int, int]]:
+        """Yield each dirty span cut at the borders of pages, and the page's number."""
+        for first, last in self.dirty:
+            start = first
+            while start < last:
+                page = start // page_size_bytes
+                end = min(last, (page + 1) * page_size_bytes)
+                yield start, end, page
+                start = end
+
+
+def _resize(data: bytearray, size_bytes: int) -> None:
+    del data[size_bytes:]
+    data += bytes(size_bytes - len(data))
 
 
 @dataclass(slots=True)
@@ -84,24 +125,41 @@ class _Failure:
 
 
 class MemoryFile:
-    """An append-only file of a `MemoryDisk`."""
+    """A file of a `MemoryDisk`, written from front to back."""
 
     def __init__(self, disk: MemoryDisk, inode: _Inode) -> None:
         self._disk = disk
         self._inode = inode
+        self._size_bytes = 0
 
     @property
     def size_bytes(self) -> int:
-        """The bytes written so far."""
-        return len(self._inode.content)
+        """The bytes written so far; zeros ahead of them are not counted."""
+        return self._size_bytes
 
     def write(self, data: bytes) -> None:
-        """Append all of `data`."""
+        """Put all of `data` behind what was written."""
         failure = self._disk.on_call("write")
+        taken = data if failure is None else data[: failure.written_bytes]
+        self._inode.write(self._size_bytes, taken)
+        self._size_bytes += len(taken)
         if failure is not None:
-            self._inode.content += data[: failure.written_bytes]
             raise OSError(failure.error, "injected")
-        self._inode.content += data
+
+    def reserve(self, size_bytes: int) -> bool:
+        """Fill the file with zeros up to this size; False if there is no room, what fitted then stays."""
+        failure = self._disk.on_call("reserve")
+        end = len(self._inode.content)
+        missing = max(0, size_bytes - end)
+        self._inode.write(end, bytes(missing if failure is None else min(missing, failure.written_bytes)))
+        if failure is not None and failure.error not in NO_ROOM:
+            raise OSError(failure.error, "injected")
+        return failure is None
+
+    def trim(self) -> None:
+        """Cut off the zeros ahead of what was written."""
+        self._disk.fail_on("trim")
+        self._inode.truncate(self._size_bytes)
 
     def sync(self) -> None:
         """Make every byte written so far survive a power loss; refuse if another file took the name."""
@@ -144,7 +202,7 @@ class MemoryDisk:
 
     def create(self, name: str) -> MemoryFile:
         """Create an empty file; the name must be free."""
-        self._fail_on("create")
+        self.fail_on("create")
         if name in self._names:
             raise FileExistsError(errno.EEXIST, "exists", name)
         inode = self._names[name] = _Inode()
@@ -153,7 +211,7 @@ class MemoryDisk:
 
     def rename(self, name: str, target: str) -> None:
         """Give a file another name, in place of whatever had it."""
-        self._fail_on("rename")
+        self.fail_on("rename")
         inode = self._inode(name)
         del self._names[name]
         if (replaced := self._names.get(target)) is not None:
@@ -163,14 +221,14 @@ class MemoryDisk:
 
     def remove(self, name: str) -> None:
         """Remove a file."""
-        self._fail_on("remove")
+        self.fail_on("remove")
         self._inode(name).links -= 1
         del self._names[name]
         self._unsynced.append((name, None, ""))
 
     def sync_dir(self) -> None:
         """Make every change of names so far survive a power loss."""
-        self._fail_on("sync_dir")
+        self.fail_on("sync_dir")
         self._synced_names = dict(self._names)
         self._unsynced.clear()
 
@@ -221,7 +279,8 @@ class MemoryDisk:
                     return failure
         return None
 
-    def _fail_on(self, verb: str) -> None:
+    def fail_on(self, verb: str) -> None:
+        """Count a changing call that a failure leaves without effect."""
         if (failure := self.on_call(verb)) is not None:
             raise OSError(failure.error, "injected")
 
@@ -245,7 +304,7 @@ class MemoryDisk:
 
     def _keep_unsynced(self, before: MemoryDisk) -> None:
         """Take over what the operating system still owes the platter: its page cache outlives a process."""
-        twins = {id(inode): _Inode(inode.content[:], inode.platter[:], inode.links) for inode in before._every_inode()}
+        twins = {id(inode): inode.twin() for inode in before._every_inode()}
         self._names = {name: twins[id(inode)] for name, inode in before._names.items()}
         self._synced_names = {name: twins[id(inode)] for name, inode in before._synced_names.items()}
         self._unsynced = [

@@ -41,7 +41,10 @@ _CRC = Layout("<I")
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One file of the log as it was found; ordinals are 0 where it holds no valid record."""
+    """One file of the log as it was found; ordinals are 0 where it holds no valid record.
+
+    `size_bytes` leaves out the `room_bytes` zeros behind it, which the live segment takes ahead of its records.
+    """
 
     name: str
     size_bytes: int
@@ -51,6 +54,7 @@ class SegmentReport:
     epoch: int
     header_valid: bool
     damage: tuple[Damage, ...]
+    room_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,9 @@ class Inspection:
         lines = [f"{self.where}: synced up to ordinal {self.durable}, snapshots at {list(self.snapshots) or 'none'}"]
         for segment in self.segments:
             lines.append(
-                f"  {segment.name}  {segment.size_bytes} bytes, {segment.record_count} records, ordinals "
+                f"  {segment.name}  {segment.size_bytes} bytes"
+                + (f" and {segment.room_bytes} zeros behind them" if segment.room_bytes else "")
+                + f", {segment.record_count} records, ordinals "
                 f"{segment.first_ordinal}..{segment.last_ordinal}, epoch {segment.epoch}"
                 + ("" if segment.header_valid else ", header damaged")
             )
@@ -252,6 +258,7 @@ def _report(segment: Segment) -> SegmentReport:
         epoch=max([record.epoch for record in records] or [0]),
         header_valid=segment.header is not None,
         damage=tuple(segment.found.damage),
+        room_bytes=segment.room_bytes,
     )
 
 

@@ -13,6 +13,9 @@ greatest ordinal known to be synced when it was written; the greatest such claim
                                                                     a disk in any order, nobody was told of these
     a duplicate ordinal, a missing segment, another log's segment   refused wherever it is
 
+Zeros at the end of a file are room that the writer took ahead of its records: every record ends in a delimiter, so no
+record is among them, and they are neither damage nor cut.  Where records should be they are a missing ordinal.
+
 What a snapshot contains is not read again, so gaps among segments that a half-done retirement left do not matter.
 """
 
@@ -44,9 +47,14 @@ AcceptSnapshot = Callable[[int, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one log may take; a record must fit into the buffer."""
+    """What one log may take; a record must fit into the buffer.
+
+    `room_bytes` is how far the live segment's file grows ahead of its records, 0 not at all.  Measured for commits of
+    0.7 to 48 kB: 1 MiB gains no more than 256 KiB, and the flush that pays for it takes two to three times as long.
+    """
 
     segment_size_bytes: int = 64 << 20
+    room_bytes: int = 256 << 10
     record_size_max_bytes: int = 32 << 20
     buffer_size_max_bytes: int = 256 << 20
 
@@ -66,7 +74,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file, read and searched; `header` and `first` are None where the first record is not valid."""
+    """One file, read and searched; `header` and `first` are None where the first record is not valid.
+
+    `data` is the file without the `room_bytes` zeros at its end.
+    """
 
     name: str
     ordinal: int
@@ -74,6 +85,7 @@ class Segment:
     first: Record | None
     header: Header | None
     found: Scan = field(repr=False)
+    room_bytes: int = 0
 
     @property
     def records(self) -> list[Record]:
@@ -102,7 +114,7 @@ class Recovery:
     cut_bytes: int = 0
     cut_records: int = 0
     sizes_bytes: dict[int, int] = field(default_factory=dict, repr=False)
-    """Size of each segment in use, by first ordinal."""
+    """Size of each segment in use, by first ordinal, without room behind its records."""
     tail: bytes = field(default=b"", repr=False)
     """The bytes of the last segment that are the log; the opener writes them anew and drops them."""
 
@@ -139,7 +151,8 @@ def read_segment(disk: Disk, ordinal: int, *, record_size_max_bytes: int, seed: 
         FormatTooNew: the header is valid and of a later version.
     """
     name = segment_name(ordinal)
-    data = disk.read(name)
+    stored = disk.read(name)
+    data = stored.rstrip(b"\0")
     first = _first_record(data)
     header = None
     if first is not None:
@@ -150,7 +163,7 @@ def read_segment(disk: Disk, ordinal: int, *, record_size_max_bytes: int, seed: 
         seed = seed_of(found_id)
     start = 0 if first is None else end_of(data, first)
     found = scan(data, seed, record_size_max_bytes=record_size_max_bytes, start=start)
-    return Segment(name, ordinal, data, first, header, found)
+    return Segment(name, ordinal, data, first, header, found, len(stored) - len(data))
 
 
 def recover(disk: Disk, limits: Limits, *, accept: AcceptSnapshot | None = None, sealed_only: bool = False) -> Recovery:

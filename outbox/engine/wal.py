@@ -8,8 +8,9 @@ operating system in one call; `sync` makes what was written survive.  A record a
 when it was encoded, which is what lets the next open tell unsynced tail from lost data (`segments`).  A segment that
 is full is synced before the next one, whose header is synced under a temporary name first, gets its name.  An open
 writes the last segment anew (bytes that an earlier process wrote may be in the page cache only, and marked clean by a
-sync that failed), then starts a segment of its own with a greater epoch.  After any failed call the log is dead: what
-reached the disk is unknown until the next open has looked.
+sync that failed), then starts a segment of its own with a greater epoch.  Behind the live segment's last record its
+file holds zeros for the next ones to overwrite (`room`); they are cut off by the sync that seals it.  After any failed
+call the log is dead: what reached the disk is unknown until the next open has looked.
 
 Assumed of the disk: bytes once synced survive a torn overwrite of the block that they share with a later record.
 
@@ -27,6 +28,7 @@ from itertools import pairwise
 
 from outbox.engine.disk import TEMPORARY, Disk, DiskFile, replace_file
 from outbox.engine.framing import DELIMITER, HEADER_SEED, check_payload, encode_record, seed_of
+from outbox.engine.room import Room
 from outbox.engine.segments import (
     LOG_ID_SIZE,
     TYPE_HEADER,
@@ -69,6 +71,7 @@ class Log:
         self._sizes_bytes = dict(recovered.sizes_bytes)
         self._first = recovered.last_segment
         self._file: DiskFile | None = None
+        self._room = Room(limits.room_bytes, limits.segment_size_bytes)
 
     @classmethod
     def open(
@@ -129,7 +132,7 @@ class Log:
 
     @property
     def size_bytes(self) -> int:
-        """What the segments behind the last snapshot take on disk, the buffer not counted."""
+        """What the records of the segments behind the last snapshot take on disk, the buffer not counted."""
         live = self._file.size_bytes if self._file is not None else 0
         return sum(tuple(self._sizes_bytes.values())) + live  # a copy: another thread may be retiring
 
@@ -260,6 +263,8 @@ class Log:
                     self.sync()
                     self.witness()
                     self.write()
+                    with self._disk_calls("close") as live:
+                        self._room.give_back(live)
                     self.sync()
             finally:
                 self._stopped = self._stopped or f"{self._disk.where}: the log was closed; open it again"
@@ -292,6 +297,7 @@ class Log:
     def _write(self, chunks: list[bytes]) -> None:
         if chunks and self._file is not None:
             data = b"".join(chunks)
+            self._room.take(self._file, len(data))
             self._file.write(data)
             self._written += len(chunks)
             self._released_bytes += len(data)
@@ -299,6 +305,7 @@ class Log:
     def _start_segment(self) -> None:
         """Sync the live segment, then put one behind it whose header is synced before it has a name."""
         if self._file is not None:
+            self._room.give_back(self._file)
             self._file.sync()
             self._synced = self._written
             self._check_still_last()
@@ -308,7 +315,8 @@ class Log:
         ordinal = self._written + 1
         header = Header(self.recovered.log_id, self._clock_ms())
         record = encode_record(ordinal, ordinal - 1, self.epoch, TYPE_HEADER, header.encoded(), HEADER_SEED)
-        self._file = replace_file(self._disk, segment_name(ordinal), DELIMITER + record)
+        data = DELIMITER + record
+        self._file = replace_file(self._disk, segment_name(ordinal), data, reserve_bytes=self._room.begin(len(data)))
         self._first = self._written = self._synced = ordinal
 
     def _check_still_last(self) -> None:

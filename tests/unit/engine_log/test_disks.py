@@ -47,6 +47,28 @@ def test_a_file_grows_and_reads_back(disk: Disk) -> None:
         disk.create("a")
 
 
+def test_room_is_zeros_ahead_of_what_was_written_and_can_be_given_back(disk: Disk) -> None:
+    file = disk.create("a")
+    file.write(b"one")
+    assert file.reserve(10)
+    assert (disk.read("a"), file.size_bytes) == (b"one" + bytes(7), 3)
+    file.write(b"two")
+    assert (disk.read("a"), file.size_bytes) == (b"onetwo" + bytes(4), 6)
+    assert file.reserve(8)
+    assert disk.read("a") == b"onetwo" + bytes(4), "a file never shrinks under a reservation"
+    file.trim()
+    assert disk.read("a") == b"onetwo"
+    file.write(b"beyond the room")
+    file.sync()
+    assert (disk.read("a"), file.size_bytes) == (b"onetwobeyond the room", 21)
+
+
+def test_room_larger_than_one_block_of_zeros_is_filled(disk: Disk) -> None:
+    file = disk.create("a")
+    assert file.reserve(1_000_001)
+    assert disk.read("a") == bytes(1_000_001)
+
+
 def test_replacing_a_file_takes_its_place_and_fences_its_writer(disk: Disk) -> None:
     old = disk.create("a")
     old.write(b"old")
@@ -172,3 +194,56 @@ def test_pages_survive_one_by_one() -> None:
     found = {disk.crash(Crash.REORDERED, random.Random(seed)).read("a") for seed in range(60)}
     assert len(found) == 8
     assert b"aabb" + bytes(4) + b"ddddee" in found
+
+
+def overwritten() -> MemoryDisk:
+    """Room synced with "aa" in front of it, then records over the zeros and room behind those; pages of 4 bytes."""
+    disk = MemoryDisk(page_size_bytes=4)
+    file = disk.create("a")
+    disk.sync_dir()
+    file.write(b"aa")
+    file.reserve(8)
+    file.sync()
+    file.write(b"bbbbbb")
+    file.reserve(12)
+    file.write(b"cc")
+    return disk
+
+
+def found_after(crash: Crash) -> set[bytes]:
+    disk = overwritten()
+    return {disk.crash(crash, random.Random(seed)).read("a") for seed in range(200)}
+
+
+def test_records_in_room_and_the_size_of_the_file_reach_the_platter_separately() -> None:
+    first, second, third = (b"aa\0\0", b"aabb"), (bytes(4), b"bbbb"), (bytes(4), b"cc\0\0")
+    old_size = {one + two for one in first for two in second}
+    assert found_after(Crash.POWER) == {b"aa" + bytes(6)}
+    assert found_after(Crash.RESIZED) == old_size
+    assert found_after(Crash.REORDERED) == {front + page for front in old_size for page in third}
+    assert found_after(Crash.ZEROED) == {(b"aabbbbbbcc"[:size]).ljust(12, b"\0") for size in range(2, 11)}
+    assert {len(data) for data in found_after(Crash.TORN)} == {8, 9, 10, 11, 12}
+    assert {data.rstrip(b"\0") for data in found_after(Crash.TORN)} == {b"aabbbbbbcc"[:size] for size in range(2, 11)}
+
+
+def test_room_given_back_is_gone_for_good_only_with_the_next_sync() -> None:
+    disk = MemoryDisk()
+    file = disk.create("a")
+    disk.sync_dir()
+    file.write(b"aa")
+    file.reserve(4)
+    file.sync()
+    file.trim()
+    assert {disk.crash(Crash.TORN, random.Random(seed)).read("a") for seed in range(30)} == {b"aa", b"aa\0\0"}
+    assert disk.crash(Crash.PROCESS).crash(Crash.POWER).read("a") == b"aa\0\0"
+    file.sync()
+    assert disk.crash(Crash.POWER).read("a") == b"aa"
+
+
+def test_a_failed_sync_leaves_the_zeros_of_the_room_where_the_record_was() -> None:
+    disk = overwritten()
+    disk.fail("sync")
+    file = disk.create("b")
+    with pytest.raises(OSError, match="injected"):
+        file.sync()
+    assert disk.crash(Crash.PROCESS).crash(Crash.POWER).read("a") == b"aa" + bytes(6)

@@ -7,6 +7,7 @@ prefix of what was appended.  Nothing else may come back.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import random
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from outbox.engine.segments import Limits, Recovery
 from outbox.engine.wal import Log
 from outbox.errors import EngineStopped
 
-LIMITS = Limits(segment_size_bytes=200)
 PAGE_SIZE_BYTES = 32
+SEGMENT_SIZE_BYTES = 200
+ROOM_BYTES = 48
 ALL_CRASHES = tuple(Crash)
 
 
@@ -36,8 +38,9 @@ def is_whole(_ordinal: int, data: bytes) -> bool:
     return True
 
 
-def opened(disk: MemoryDisk) -> Log:
-    return Log.open(disk, log_id=b"0123456789abcdef", clock_ms=lambda: 7, limits=LIMITS, accept_snapshot=is_whole)
+def opened(disk: MemoryDisk, room_bytes: int = ROOM_BYTES) -> Log:
+    limits = Limits(segment_size_bytes=SEGMENT_SIZE_BYTES, room_bytes=room_bytes)
+    return Log.open(disk, log_id=b"0123456789abcdef", clock_ms=lambda: 7, limits=limits, accept_snapshot=is_whole)
 
 
 @dataclass
@@ -47,9 +50,10 @@ class Life:
     disk: MemoryDisk
     appended: list[str] = field(default_factory=list)
     acknowledged: int = 0
+    room_bytes: int = ROOM_BYTES
 
     def open(self) -> Log:
-        log = opened(self.disk)
+        log = opened(self.disk, self.room_bytes)
         self.check(decoded(log.recovered))
         return log
 
@@ -93,11 +97,11 @@ class Life:
             self.acknowledged = len(self.appended)
 
     def after(self, crash: Crash, chance: random.Random) -> Life:
-        return Life(self.disk.crash(crash, chance), list(self.appended), self.acknowledged)
+        return Life(self.disk.crash(crash, chance), list(self.appended), self.acknowledged, self.room_bytes)
 
 
-def call_count() -> int:
-    life = Life(MemoryDisk())
+def call_count(room_bytes: int = ROOM_BYTES) -> int:
+    life = Life(MemoryDisk(), room_bytes=room_bytes)
     life.live()
     return len(life.disk.calls)
 
@@ -105,18 +109,19 @@ def call_count() -> int:
 CALLS = call_count()
 
 
-def crashed_at(call: int) -> Life:
-    life = Life(MemoryDisk(page_size_bytes=PAGE_SIZE_BYTES))
+def crashed_at(call: int, room_bytes: int = ROOM_BYTES) -> Life:
+    life = Life(MemoryDisk(page_size_bytes=PAGE_SIZE_BYTES), room_bytes=room_bytes)
     life.disk.crash_before(call)
     with pytest.raises(SimulatedCrash):
         life.live()
     return life
 
 
+@pytest.mark.parametrize("room_bytes", [0, ROOM_BYTES, SEGMENT_SIZE_BYTES])
 @pytest.mark.parametrize("crash", ALL_CRASHES)
-def test_a_crash_before_any_disk_call_loses_nothing_acknowledged(crash: Crash) -> None:
-    for call in range(CALLS):
-        life = crashed_at(call)
+def test_a_crash_before_any_disk_call_loses_nothing_acknowledged(crash: Crash, room_bytes: int) -> None:
+    for call in range(call_count(room_bytes)):
+        life = crashed_at(call, room_bytes)
         for seed in range(4):
             life.after(crash, random.Random(seed)).open()
 
@@ -134,7 +139,7 @@ def test_what_an_open_served_survives_a_power_loss_right_behind_it(crash: Crash)
 
 
 @pytest.mark.parametrize("crash", ALL_CRASHES)
-@pytest.mark.parametrize("again", [Crash.PROCESS, Crash.POWER, Crash.TORN])
+@pytest.mark.parametrize("again", [Crash.PROCESS, Crash.POWER, Crash.TORN, Crash.RESIZED])
 def test_a_crash_during_recovery_loses_nothing_acknowledged(crash: Crash, again: Crash) -> None:
     for call in range(0, CALLS, 2):
         life = crashed_at(call)
@@ -151,7 +156,7 @@ def test_a_crash_during_recovery_loses_nothing_acknowledged(crash: Crash, again:
             pytest.fail("recovery made more disk calls than this test follows")
 
 
-@pytest.mark.parametrize("verb", ["write", "sync", "create", "rename", "remove", "sync_dir"])
+@pytest.mark.parametrize("verb", ["write", "reserve", "trim", "sync", "create", "rename", "remove", "sync_dir"])
 @pytest.mark.parametrize("crash", [Crash.PROCESS, Crash.POWER, Crash.ZEROED])
 def test_a_failed_disk_call_stops_the_log_for_good_and_loses_nothing_acknowledged(verb: str, crash: Crash) -> None:
     for after in range(CALLS):
@@ -174,7 +179,8 @@ def test_a_drawn_life_of_many_crashes_loses_nothing_acknowledged(seed: int) -> N
     for _ in range(8):
         life.disk.crash_before(chance.randrange(60))
         if chance.random() < 0.3:
-            life.disk.fail(chance.choice(["write", "sync", "sync_dir"]), after=chance.randrange(6), written_bytes=9)
+            verb, error = chance.choice(["write", "reserve", "trim", "sync"]), chance.choice([errno.EIO, errno.ENOSPC])
+            life.disk.fail(verb, after=chance.randrange(6), error=error, written_bytes=9)
         with contextlib.suppress(SimulatedCrash, EngineStopped):
             drawn_steps(life, chance)
         life = life.after(chance.choice(ALL_CRASHES), chance)
