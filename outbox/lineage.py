@@ -36,9 +36,8 @@ def inbox_prefix(app: str, handler: str, state_type: str) -> bytes:
 
 def inbox_key(prefix: bytes, key: Key | None, identity: str) -> bytes:
     """SHA-256 over the prefix, the key and the message's identity; 32 bytes."""
-    if type(key) is str:  # the common case of the two fields below, written out
-        name, data = key.encode(), identity.encode()
-        return sha256(b"%bs%d:%bs%d:%b" % (prefix, len(name), name, len(data), data)).digest()
+    if type(key) is str and key.isascii() and identity.isascii():  # the two fields below, written out
+        return sha256(prefix + f"s{len(key)}:{key}s{len(identity)}:{identity}".encode()).digest()
     return sha256(prefix + field(key) + field(identity)).digest()
 
 

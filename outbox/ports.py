@@ -141,14 +141,13 @@ class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A message handed out under a lock.
 
-    `failures` is our own count of failed handlings, `delivery_count` the broker's of deliveries that never settled.
+    `lock` names the lock together with the queue and sequence; `failures` is our own count of failed handlings, `delivery_count` the broker's of deliveries that never settled.
     `from_outside` says that the id was not made by a commit of this very log, so a marker must remember it.
     """
 
     queue: str
     sequence: int
     message: Message
-    token: bytes
     lock: int
     enqueued_ms: int
     locked_until_ms: int

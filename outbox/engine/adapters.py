@@ -13,7 +13,6 @@ from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.items import LOCKED, Task, pack_token
-from outbox.engine.queues import Queue
 from outbox.engine.state import STATES
 from outbox.errors import LockLost, TooLarge
 from outbox.ports import (
@@ -47,20 +46,22 @@ BATCH_COUNT_MAX = 100
 PEEK_COUNT_MAX = 100_000
 
 
-def as_delivery(task: Task, token: bytes) -> Delivery:
-    """What the runtime sees of a claimed task."""
-    return Delivery(
-        task.path,
-        task.sequence,
-        task.message,
-        token,
-        task.lock,
-        task.enqueued_ms,
-        task.locked_until_ms,
-        task.delivery_count,
-        task.failures,
-        task.external,
-    )
+def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
+    """What the runtime sees of claimed tasks."""
+    return [
+        Delivery(
+            task.path,
+            task.sequence,
+            task.message,
+            task.lock,
+            task.enqueued_ms,
+            task.locked_until_ms,
+            task.delivery_count,
+            task.failures,
+            task.external,
+        )
+        for task in tasks
+    ]
 
 
 class EngineJournal:
@@ -77,7 +78,7 @@ class EngineJournal:
             tasks = self._take(queues, count_max)
         if tasks:
             engine.write()
-        return [as_delivery(task, b"") for task in tasks]
+        return as_deliveries(tasks)
 
     def _take(self, queues: Sequence[str], count_max: int) -> list[Task]:
         engine = self._engine
@@ -117,7 +118,14 @@ class EngineJournal:
         held = commit.consumed
         if commit.buried or commit.postponed:
             held = [*held, *[b.delivery for b in commit.buried], *[p.delivery for p in commit.postponed]]
-        locks = [delivery.sequence for delivery in held if not self._holds(delivery)]
+        paths = state.paths
+        locks = [
+            delivery.sequence
+            for delivery in held
+            if (task := paths[delivery.queue].tasks.get(delivery.sequence)) is None
+            or task.lock != delivery.lock
+            or task.status != LOCKED
+        ]
         if len({delivery.sequence for delivery in held}) < len(held):
             locks += _repeated(held)
         moved = [
@@ -189,8 +197,12 @@ class EngineJournal:
         engine.write()
 
     def _token(self, delivery: Delivery) -> bytes:
-        queue: Queue = self._engine.queue(delivery.queue)
-        return pack_token(self._engine.epoch, delivery.lock, delivery.sequence, queue.number)
+        return token_of(self._engine, delivery)
+
+
+def token_of(engine: Engine, delivery: Delivery) -> bytes:
+    """The lock token of a delivery."""
+    return pack_token(engine.epoch, delivery.lock, delivery.sequence, engine.queue(delivery.queue).number)
 
 
 class EngineOperations:
@@ -264,15 +276,18 @@ class EngineBus:
         if not tasks and wait_s > 0 and await engine.wait_available(queue, wait_s):
             tasks = engine.take(found, count_max)
         await engine.gate()
-        return [as_delivery(t, pack_token(engine.epoch, t.lock, t.sequence, found.number)) for t in tasks]
+        return as_deliveries(tasks)
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         how = _SETTLEMENTS[settle.how]
-        self._engine.settle(delivery.token, how, reason=settle.reason, description=settle.description)
+        self._engine.settle(self._token(delivery), how, reason=settle.reason, description=settle.description)
         await self._engine.gate()
 
     async def renew(self, delivery: Delivery) -> int:
-        return self._engine.renew(delivery.token)
+        return self._engine.renew(self._token(delivery))
+
+    def _token(self, delivery: Delivery) -> bytes:
+        return token_of(self._engine, delivery)
 
 
 def _repeated(deliveries: Sequence[Delivery]) -> list[int]:

@@ -40,6 +40,14 @@ class Queue:
         self._scheduled: list[tuple[int, int]] = []
         self._expiring: list[tuple[int, int]] = []
 
+    def append(self, task: Task) -> None:
+        """Put in a task that is the newest of the queue."""
+        self.tasks[task.sequence] = task
+        if task.expires_ms or task.status != ACTIVE:
+            self.index(task, fresh=True)
+        else:
+            self._make_ready(task, fresh=True)
+
     def index(self, task: Task, *, fresh: bool = False) -> None:
         """Put a task where it will be found; `fresh` says that it is the newest of the queue."""
         if task.expires_ms:
@@ -82,14 +90,9 @@ class Queue:
     def take(self, count_max: int, *, now_ms: int) -> list[Task]:
         """Take up to `count_max` ready tasks in order; they are locked from here on."""
         taken: list[Task] = []
-        tasks, returned, fresh = self.tasks, self._returned, self._fresh
-        while len(taken) < count_max:
-            if returned:
-                task = tasks.get(heappop(returned))
-            elif fresh:
-                task = tasks.get(fresh.popleft())
-            else:
-                break
+        find, returned, fresh = self.tasks.get, self._returned, self._fresh
+        while len(taken) < count_max and (returned or fresh):
+            task = find(heappop(returned) if returned else fresh.popleft())
             if task is not None and task.status == ACTIVE:
                 task.status = LOCKED
                 taken.append(task)

@@ -109,12 +109,11 @@ class State:
         self.sequence = sequence = self.sequence + 1
         status = SCHEDULED if due_ms > now_ms else ACTIVE
         task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, 0, 0, 0, external)
-        time_to_live_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
-        if time_to_live_ms:
-            task.expires_ms = max(now_ms, due_ms) + time_to_live_ms
+        if message.time_to_live_ms or queue.settings.time_to_live_s:
+            lives_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
+            task.expires_ms = max(now_ms, due_ms) + lives_ms
         self.body_bytes += len(message.body)
-        queue.tasks[sequence] = task
-        queue.index(task, fresh=True)
+        queue.append(task)
 
     def _idle(self, record: records.Idle, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -123,8 +122,7 @@ class State:
         tasks = self.queues[record.queue].tasks
         for sequence in record.sequences:
             task = tasks[sequence]
-            task.status = LOCKED
-            task.version = version
+            task.status, task.version = LOCKED, version
 
     def _settled(self, record: records.Settled, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
