@@ -33,6 +33,8 @@ class Queue:
         self.path = path
         self.settings = settings
         self.tasks: dict[int, Task] = {}
+        self.received_count = 0
+        """How many messages have ever been put in."""
         self.seen: dict[str, int] = {}
         """Duplicate detection: broker id -> when it is forgotten, oldest first."""
         self._fresh: deque[int] = deque()
@@ -43,6 +45,7 @@ class Queue:
     def append(self, task: Task) -> None:
         """Put in a task that is the newest of the queue."""
         self.tasks[task.sequence] = task
+        self.received_count += 1
         if task.expires_ms or task.status != ACTIVE:
             self.index(task, fresh=True)
         else:

@@ -35,6 +35,7 @@ class QueueImage(msgspec.Struct, array_like=True, gc=False):
     dead_letters: list[Task]
     seen: dict[str, int]
     sessions: dict[str, bytes]
+    received_count: int = 0
 
 
 class Image(msgspec.Struct, array_like=True, gc=False):
@@ -69,7 +70,7 @@ def encode(state: State, ordinal: int) -> bytes:
         sessions = queue.sessions.values() if isinstance(queue, KeyedQueue) else ()
         states = {session.id: session.state for session in sessions if session.state}
         tasks, letters = list(queue.tasks.values()), list(dead.tasks.values())
-        queues.append(QueueImage(queue.settings, tasks, letters, queue.seen, states))
+        queues.append(QueueImage(queue.settings, tasks, letters, queue.seen, states, queue.received_count))
     documents = {
         name: {id: doc for id, doc in space.items() if not doc.expires_ms or doc.expires_ms > now_ms}
         for name, space in state.documents.items()
@@ -118,7 +119,7 @@ def _restore(image: Image) -> State:
     state.time_ms, state.sequence = image.time_ms, image.sequence
     for found in image.queues:
         queue = state.paths[found.settings.name]
-        queue.seen = found.seen
+        queue.seen, queue.received_count = found.seen, found.received_count
         if isinstance(queue, KeyedQueue):
             for session, kept in found.sessions.items():
                 queue.session(session).state = kept
