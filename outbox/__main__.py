@@ -1,0 +1,10 @@
+"""`python -m outbox` is the command `outbox`."""
+
+from __future__ import annotations
+
+import sys
+
+from outbox.ops.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+"""The command line: what may be asked and how, and which exit code an outcome has.
+
+0 done, 1 refused (one line on stderr says why and what to do), 2 usage.  Built on argparse and free of everything
+that takes long to import, so that `outbox --help` is there at once; `commands` does the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from outbox.errors import OutboxError
+
+DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+_APP_HELP = "the application as module:attribute; the current folder is importable"
+_DATA_HELP = "the engine's folder; a host that holds it is asked, else its log is opened"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    from outbox.ops import commands
+
+    try:
+        commands.run(options)
+        sys.stdout.flush()
+    except commands.Usage as error:
+        options.parser.error(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        return REFUSED
+    except (OutboxError, OSError) as error:
+        return _refuse(str(error))
+    except LookupError as error:
+        if type(error) is not LookupError:
+            raise
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return DONE
+
+
+def _refuse(text: str) -> int:
+    print(f"outbox: {' '.join(text.split())}", file=sys.stderr)
+    return REFUSED
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="outbox",
+        description="Message handlers that act exactly once: run them, feed them, look after them.",
+        epilog="Exit code 0: done, 1: refused, 2: usage.  `outbox COMMAND --help` tells more.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_run(commands)
+    _add_emulator(commands)
+    _add_send(commands)
+    _add_status(commands)
+    _add_state(commands)
+    _add_export(commands)
+    _add_dead_letters(commands)
+    _add_log(commands)
+    _add_bench(commands)
+    return parser
+
+
+_Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
+
+
+def _add(commands: _Commands[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    parser.set_defaults(action=name, parser=parser)
+    return parser
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help=_DATA_HELP)
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+
+
+def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(commands, "run", "Run an application: durable engine, workers, Service Bus endpoint on loopback.")
+    parser.add_argument("app", metavar="APP", help=_APP_HELP)
+    parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="the engine's folder")
+    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="workers in this process (1)")
+    parser.add_argument("--concurrency", type=_count, default=64, metavar="N", help="messages in hand a worker (64)")
+    _add_host(parser)
+
+
+def _add_emulator(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(commands, "emulator", "Serve a Service Bus endpoint on loopback without an application.")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)")
+    _add_host(parser)
+
+
+def _add_host(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--amqp-port", type=_port, metavar="PORT", help="port of the endpoint (5672; 0: any free one)")
+    parser.add_argument(
+        "--entities", type=Path, metavar="FILE", help="queues and topics in the official emulator's JSON"
+    )
+    parser.add_argument(
+        "--sync", default="every", metavar="POLICY", help="every (default), every_n:COUNT, interval:SECONDS or never"
+    )
+    parser.add_argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
+
+
+def _add_send(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(commands, "send", "Send a message, or one for each line of stdin.")
+    parser.add_argument("queue", metavar="QUEUE", help="a queue or topic")
+    parser.add_argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin')
+    parser.add_argument("--type", default="", help="the wire type; a queue with one type needs none")
+    parser.add_argument("--id", help="the message's identity (default: a fresh one); the same again has no effect")
+    parser.add_argument("--created", type=_seconds, metavar="SECONDS", help="its time, since 1970 (default: now)")
+    parser.add_argument("--key", "--session", dest="key", default="", help="its key, where the queue is ordered by key")
+    parser.add_argument("--correlation-id", default="", metavar="ID")
+    parser.add_argument("--id-field", metavar="NAME", help="with -: lines are bodies, and this field is the identity")
+    parser.add_argument("--key-field", metavar="NAME", help="with --id-field: this field is the key")
+    _add_data(parser)
+
+
+def _add_status(commands: _Commands[argparse.ArgumentParser]) -> None:
+    _add_data(_add(commands, "status", "Count messages and dead letters of every queue."))
+
+
+def _add_state(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(commands, "state", "Show the state of a key.")
+    parser.add_argument("type", metavar="TYPE", help="the state's name")
+    parser.add_argument("key", metavar="KEY")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--int", dest="kind", action="store_const", const="int", help="the key is an integer")
+    kind.add_argument("--uuid", dest="kind", action="store_const", const="uuid", help="the key is a UUID")
+    parser.set_defaults(kind="text")
+    _add_data(parser)
+
+
+def _add_export(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(commands, "export", "Write all states of one instant as JSON lines.")
+    parser.add_argument("--type", default="", help="only states of this name")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to (default: stdout)")
+    _add_data(parser)
+
+
+def _add_dead_letters(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parent = _add(commands, "dead-letters", "List, show, resubmit or discard refused messages.")
+    verbs = parent.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, text in (
+        ("list", "List the dead letters of a queue, oldest first."),
+        ("show", "Show a dead letter with its body."),
+        ("resubmit", "Run a dead letter again, as a new attempt."),
+        ("discard", "Delete a dead letter."),
+    ):
+        parser = _add(verbs, verb, text)
+        parser.set_defaults(action=f"dead-letters {verb}")
+        parser.add_argument("queue", metavar="QUEUE")
+        if verb == "show":
+            parser.add_argument("id", metavar="ID")
+        elif verb != "list":
+            parser.add_argument("id", metavar="ID", nargs="?")
+            parser.add_argument("--all", action="store_true", help="all of the queue's, instead of one ID")
+        _add_data(parser)
+
+
+def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parent = _add(commands, "log", "Look at, compact or salvage a folder's log.")
+    verbs = parent.add_subparsers(dest="verb", metavar="VERB", required=True)
+    inspect = _add(verbs, "inspect", "Read every segment and tell what is there; change nothing.")
+    compact = _add(verbs, "compact", "Snapshot the state and drop the log before it.")
+    compact.add_argument(
+        "--sealed", action="store_true", help="read the sealed segments beside a running host, and leave the host alone"
+    )
+    salvage = _add(verbs, "salvage", "Copy what is left of a log that an open refuses into a fresh folder.")
+    salvage.add_argument("--into", required=True, type=Path, metavar="FOLDER", help="an empty or new folder")
+    for verb, parser in (("inspect", inspect), ("compact", compact), ("salvage", salvage)):
+        parser.set_defaults(action=f"log {verb}")
+        _add_data(parser)
+
+
+def _add_bench(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(commands, "bench", "Measure this machine: 20,000 messages, here and in hand-written SQLite.")
+    parser.add_argument("--messages", type=_count, default=20_000, metavar="N")
+    parser.add_argument("--repeats", type=_count, default=1, metavar="N")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 to 65535")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1e11:
+        raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")
+    return value

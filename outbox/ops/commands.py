@@ -1,0 +1,296 @@
+"""What each command does: reach an operator, ask it, print the answer."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import redirect_stdout
+from io import BufferedReader
+from typing import Any, cast
+from uuid import uuid4
+
+import msgspec
+
+from outbox.errors import Refused
+from outbox.ops import text
+from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage
+
+Options = argparse.Namespace
+
+
+class Usage(Exception):
+    """The command line asks for what does not go together."""
+
+
+def run(options: Options) -> None:
+    """Do what a parsed command line asks for.
+
+    Raises:
+        Usage: arguments that do not go together.
+        OutboxError, LookupError, OSError: it was refused.
+    """
+    COMMANDS[options.action](options)
+
+
+# Hosts
+
+
+def run_app(options: Options) -> None:
+    """Serve an application; stdout gets one line, whatever the application prints."""
+    module, colon, attribute = options.app.partition(":")
+    if not (module and colon and attribute):
+        raise Usage(f"APP {options.app!r} is not of the form module:attribute, as in bank:app")
+    out = sys.stdout
+    with redirect_stdout(sys.stderr):
+        _log_to_stderr()
+        from outbox.ops.loading import load_app
+
+        _serve(options, out, app=load_app(options.app), worker_count=options.workers, concurrency=options.concurrency)
+
+
+def emulate(options: Options) -> None:
+    """Serve the Service Bus endpoint alone."""
+    _log_to_stderr()
+    _serve(options, sys.stdout)
+
+
+def _serve(options: Options, out: Any, **more: Any) -> None:
+    from outbox.engine.core import SyncPolicy
+    from outbox.ops.host import HostSettings, serve
+
+    try:
+        SyncPolicy.parse(options.sync)
+    except ValueError as error:
+        raise Usage(str(error)) from error
+    settings = HostSettings(
+        folder=options.data,
+        amqp_port=options.amqp_port,
+        entities=options.entities,
+        sync=options.sync,
+        accept_clock=options.accept_clock,
+        **more,
+    )
+    asyncio.run(serve(settings, lambda line: print(line, file=out, flush=True)))
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(text.LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("aiohttp").setLevel(logging.ERROR)
+
+
+# Messages
+
+
+def send(options: Options) -> None:
+    """Send one message, or those of stdin."""
+    if options.body == "-":
+        from outbox.ops.lines import send_lines
+
+        if options.id is not None:
+            raise Usage("--id names one message; lines of stdin carry their own, or give --id-field")
+        _done(options, asyncio.run(send_lines(options, cast(BufferedReader, sys.stdin.buffer))))
+        return
+    if options.id_field or options.key_field:
+        raise Usage("--id-field and --key-field go with - only")
+    if options.id == "":
+        raise Usage("--id is empty; leave it out for a fresh one")
+    id = options.id or str(uuid4())
+    message = NewMessage(
+        id=id,
+        body=msgspec.Raw(_encoded(options.body)),
+        type=options.type,
+        created=options.created,
+        key=options.key,
+        correlation_id=options.correlation_id,
+    )
+    _check_json(options.body)
+    _ask(options, lambda operator: operator.send(options.queue, [message]))
+    _done(options, {"queue": options.queue, "count": 1, "ids": [id]})
+
+
+def _done(options: Options, sent: dict[str, Any]) -> None:
+    if options.json:
+        _print_json(sent)
+    else:
+        what = f"{sent['ids'][0]}" if sent["count"] == 1 else f"{sent['count']} messages"
+        print(f"sent {what} to {options.queue}")
+
+
+def _check_json(body: str) -> None:
+    try:
+        msgspec.json.decode(_encoded(body))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Refused(f'the message is not JSON: {error}; quote it as in \'{{"id": "t1"}}\'') from error
+
+
+def _encoded(body: str) -> bytes:
+    try:
+        return body.encode()
+    except UnicodeEncodeError as error:
+        raise Refused(f"the message is not UTF-8: {error}") from error
+
+
+# Looking
+
+
+def status(options: Options) -> None:
+    """Print the queues in numbers."""
+    found = _ask(options, lambda operator: operator.status())
+    if options.json:
+        _print_json(found)
+    else:
+        print(text.status(found))
+
+
+def state(options: Options) -> None:
+    """Print the state of a key."""
+    found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
+    if options.json:
+        sys.stdout.buffer.write((found or b"null") + b"\n")
+    elif found is None:
+        print(f"{options.type} {options.key}: none")
+    else:
+        print(f"{options.type} {options.key}\n{msgspec.json.format(found, indent=2).decode()}")
+
+
+def export(options: Options) -> None:
+    """Write states as JSON lines, to a file only when all are there."""
+
+    async def write(operator: Any, out: Any) -> int:
+        count = 0
+        async for piece in operator.export(options.type):
+            count += piece.count(b"\n")
+            out.write(piece)
+        out.flush()
+        return count
+
+    if options.output is None:
+        _ask(options, lambda operator: write(operator, sys.stdout.buffer))
+        return
+    temporary = options.output.with_name(options.output.name + ".tmp")
+    with temporary.open("wb") as out:
+        count = _ask(options, lambda operator: write(operator, out))
+    temporary.replace(options.output)
+    if options.json:
+        _print_json({"count": count, "output": str(options.output)})
+    else:
+        print(f"exported {count} states to {options.output}")
+
+
+# Dead letters
+
+
+def list_letters(options: Options) -> None:
+    """Print all dead letters of a queue."""
+
+    async def collect(operator: Any) -> list[Letter]:
+        letters: list[Letter] = []
+        while page := await operator.dead_letters(options.queue, after=letters[-1].sequence if letters else 0):
+            letters += page
+            if len(page) < BATCH_COUNT_MAX:
+                break
+        return letters
+
+    letters = _ask(options, collect)
+    if options.json:
+        _print_json(letters)
+    else:
+        print(text.letters(options.queue, letters))
+
+
+def show_letter(options: Options) -> None:
+    """Print a dead letter with its body."""
+    letter = _ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
+    if options.json:
+        _print_json(letter)
+    else:
+        print(msgspec.json.format(msgspec.json.encode(letter), indent=2).decode())
+
+
+def resubmit(options: Options) -> None:
+    """Run dead letters again."""
+    _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
+
+
+def discard(options: Options) -> None:
+    """Delete dead letters."""
+    _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id))
+
+
+def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitable[Any]]) -> None:
+    if (options.id is None) is not options.all:
+        raise Usage("name one ID, or give --all")
+    moved = _ask(options, lambda operator: move(operator, options.id))
+    if options.json:
+        _print_json(moved)
+    else:
+        left = f"; {moved.in_hand} left, somebody is receiving them" if moved.in_hand else ""
+        print(f"{verb} {moved.count} of {options.queue}{left}")
+
+
+# The log
+
+
+def log_command(options: Options) -> None:
+    """Inspect, compact or salvage; what needs no engine at work is in `logs`."""
+    from outbox.ops import logs
+
+    if options.action == "log compact" and not options.sealed:
+        done = _ask(options, lambda operator: operator.compact())
+        line = f"{options.data}: snapshot at {done.ordinal}, log {done.before_bytes} -> {done.after_bytes} bytes"
+    elif options.action == "log compact":
+        done, line = logs.compact_sealed(options.data)
+    elif options.action == "log inspect":
+        done, line = logs.inspect(options.data)
+    else:
+        done, line = logs.salvage(options.data, options.into)
+    if options.json:
+        _print_json(done)
+    else:
+        print(line)
+
+
+def bench(options: Options) -> None:
+    """Measure, where the benchmarks are."""
+    from outbox.ops.bench import run_bench
+
+    run_bench(options.messages, options.repeats)
+
+
+def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Reach whoever answers for the folder and ask."""
+    from outbox.ops.reach import reach
+
+    async def asked() -> Any:
+        async with reach(options.data) as operator:
+            return await ask(operator)
+
+    return asyncio.run(asked())
+
+
+def _print_json(value: Any) -> None:
+    print(msgspec.json.encode(value).decode())
+
+
+COMMANDS: dict[str, Callable[[Options], None]] = {
+    "run": run_app,
+    "emulator": emulate,
+    "send": send,
+    "status": status,
+    "state": state,
+    "export": export,
+    "dead-letters list": list_letters,
+    "dead-letters show": show_letter,
+    "dead-letters resubmit": resubmit,
+    "dead-letters discard": discard,
+    "log inspect": log_command,
+    "log compact": log_command,
+    "log salvage": log_command,
+    "bench": bench,
+}

@@ -1,0 +1,222 @@
+"""The control endpoint of a running host: an `Operator` over HTTP on loopback.
+
+Whoever can read `control.json` (mode 0600, in the data folder) may ask.  Every request names the token, compared in
+constant time, and a loopback Host, so that a page in a browser that had its name rebound to 127.0.0.1 gets nothing.
+Routes are data in, data out; what an error means travels as the name of its class.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from outbox.codec import DECODE_ERRORS
+from outbox.errors import (
+    CorruptRecord,
+    EngineStopped,
+    OutboxError,
+    PoisonMessage,
+    Refused,
+    Throttled,
+    TooLarge,
+    UnknownDestination,
+)
+from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
+from outbox.ops.values import BATCH_COUNT_MAX, Operates
+from outbox.ops.wire import MoveRequest, PageQuery, SendRequest, StateQuery
+
+log = logging.getLogger("outbox.control")
+
+BODY_MAX_BYTES = 32 << 20
+BODY_WITHIN_S = 30.0
+LINE_MAX_BYTES = 16 << 10
+REQUEST_COUNT_MAX = 64
+STOP_WITHIN_S = 1.0
+LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
+
+_STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (UnknownDestination, 404),
+    (LookupError, 404),
+    (TooLarge, 413),
+    (Throttled, 429),
+    (Refused, 409),
+    (CorruptRecord, 500),
+    (EngineStopped, 503),
+    (PoisonMessage, 409),
+    (OutboxError, 409),
+)
+
+T = TypeVar("T")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Control:
+    """The routes, and who may use them."""
+
+    def __init__(self, operator: Operates, token: str) -> None:
+        self._operator = operator
+        self._token = token.encode()
+        self._free = REQUEST_COUNT_MAX
+
+    def application(self) -> web.Application:
+        """An aiohttp application with every route."""
+        app = web.Application(middlewares=[self._guard], client_max_size=BODY_MAX_BYTES)
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.post("/send", self._send),
+                web.get("/status", self._status),
+                web.get("/state", self._state),
+                web.get("/export", self._export, allow_head=False),
+                web.get("/dead-letters", self._dead_letters),
+                web.get("/dead-letter", self._dead_letter),
+                web.post("/dead-letters/resubmit", self._resubmit),
+                web.post("/dead-letters/discard", self._discard),
+                web.post("/compact", self._compact),
+            ]
+        )
+        return app
+
+    # Who may ask, and what an error becomes
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        if not self._free:
+            return _error(503, "Refused", f"{REQUEST_COUNT_MAX} requests are under way; try again")
+        self._free -= 1
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return _error(error.status, "Refused", f"{request.method} {request.path[:80]}: {error.reason}")
+        except (OutboxError, LookupError) as error:
+            status = next(status for kind, status in _STATUS if isinstance(error, kind))
+            text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
+            return _error(status, type(error).__name__, text)
+        finally:
+            self._free += 1
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        hosts = request.headers.getall("Host", [])
+        host = hosts[0].lower() if len(hosts) == 1 else ""
+        name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+        if (name if colon else host) not in LOOPBACK or (colon and not port.isdecimal()):
+            return _error(403, "Refused", "the Host header must be a loopback address")
+        given = request.headers.get("Authorization", "")
+        scheme, _, token = given.partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode("utf-8", "replace"), self._token):
+            return _error(401, "Refused", "the token is missing or wrong; it is in the folder's control.json")
+        return None
+
+    # Routes
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return _json({"healthy": True, "pid": os.getpid()})
+
+    async def _send(self, request: web.Request) -> web.Response:
+        asked = await _body(request, SendRequest)
+        await self._operator.send(asked.queue, asked.messages)
+        return _json({"count": len(asked.messages)})
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.status())
+
+    async def _state(self, request: web.Request) -> web.Response:
+        asked = _query(request, StateQuery)
+        found = await self._operator.state(asked.type, asked.key, asked.kind)
+        return _json({"state": None if found is None else msgspec.Raw(found)})
+
+    async def _export(self, request: web.Request) -> web.StreamResponse:
+        pages = self._operator.export(request.query.get("type", ""))
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(request)
+        async for page in pages:
+            await response.write(page)
+            await asyncio.sleep(0)  # a write that does not have to wait would let nobody else run
+        await response.write_eof()
+        return response
+
+    async def _dead_letters(self, request: web.Request) -> web.Response:
+        asked = _query(request, PageQuery)
+        count_max = min(asked.count or BATCH_COUNT_MAX, BATCH_COUNT_MAX)
+        return _json(await self._operator.dead_letters(asked.queue, after=asked.after, count_max=count_max))
+
+    async def _dead_letter(self, request: web.Request) -> web.Response:
+        asked = _query(request, PageQuery)
+        return _json(await self._operator.dead_letter(asked.queue, asked.id))
+
+    async def _resubmit(self, request: web.Request) -> web.Response:
+        asked = await _body(request, MoveRequest)
+        return _json(await self._operator.resubmit(asked.queue, asked.id))
+
+    async def _discard(self, request: web.Request) -> web.Response:
+        asked = await _body(request, MoveRequest)
+        return _json(await self._operator.discard(asked.queue, asked.id))
+
+    async def _compact(self, request: web.Request) -> web.Response:
+        return _json(await self._operator.compact())
+
+
+@asynccontextmanager
+async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
+    """Serve an operator on a port of loopback and say in the folder where; its port.  The caller holds the folder."""
+    token = secrets.token_urlsafe(32)
+    runner = web.AppRunner(
+        Control(operator, token).application(),
+        access_log=None,
+        handler_cancellation=True,
+        max_line_size=LINE_MAX_BYTES,
+        max_field_size=LINE_MAX_BYTES,
+        shutdown_timeout=STOP_WITHIN_S,
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = int(runner.addresses[0][1])
+        write_control_file(folder, ControlFile(port, os.getpid(), token))
+        yield port
+    finally:
+        remove_control_file(folder)
+        await runner.cleanup()
+
+
+async def _body(request: web.Request, kind: type[T]) -> T:
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            data = await request.read()
+        return msgspec.json.decode(data, type=kind)
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(reason=f"the body did not arrive within {BODY_WITHIN_S:.0f} s") from None
+    except DECODE_ERRORS as error:
+        raise _bad(error) from error
+
+
+def _query(request: web.Request, kind: type[T]) -> T:
+    try:
+        return msgspec.convert(dict(request.query), kind, strict=False)
+    except DECODE_ERRORS as error:
+        raise _bad(error) from error
+
+
+def _bad(error: Exception) -> web.HTTPException:
+    return web.HTTPBadRequest(reason=" ".join(str(error).split())[:200])
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def _error(status: int, kind: str, text: str) -> web.Response:
+    return _json({"kind": kind, "error": text}, status)

@@ -1,0 +1,175 @@
+"""The host process: an engine, its workers, a Service Bus endpoint and a control endpoint, until told to stop.
+
+Order matters.  Up: the log, queues, workers, then the Service Bus endpoint, so that whoever connects finds everything
+there; the control endpoint follows in the background, because its library takes longer to import than all else, and
+commands wait for it.  Down, on the first SIGINT or SIGTERM: the endpoint closes, workers finish what they hold, then
+the control endpoint and the log close.  A second signal ends the process at once; nothing acknowledged is lost by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from outbox.app import App
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.engine import Engine
+from outbox.errors import AlreadyOpen, EngineStopped, Refused
+from outbox.ops.operator import Operator
+from outbox.worker import Worker
+
+log = logging.getLogger("outbox.host")
+
+AMQP_PORT = 5672
+OPEN_WITHIN_S = 5.0
+"""How long another holder of the folder is waited for: a command that is using the log ends soon."""
+OPEN_EVERY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """What to serve; without a `folder` in memory only, and `amqp_port` None is the usual one."""
+
+    folder: Path | None
+    app: App | None = None
+    amqp_port: int | None = None
+    worker_count: int = 1
+    concurrency: int = 64
+    entities: Path | None = None
+    sync: str = "every"
+    accept_clock: bool = False
+
+
+async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None:
+    """Serve until a signal arrives, then drain; `announce` gets the connection string when everything is ready.
+
+    Raises:
+        OutboxError: it could not start, or the engine stopped.
+    """
+    stopping = asyncio.Event()
+    _stop_on_signals(stopping)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(await _open(settings))
+        stopped = _watch(engine)
+        stack.callback(_unwatch, engine)
+        _declare(engine, settings.entities)
+        watched: list[asyncio.Future[Any]] = [stopped]
+        if settings.folder is not None:
+            watched.append(await stack.enter_async_context(_Control(engine, settings.folder)))
+        if settings.app is not None:
+            for _ in range(settings.worker_count):
+                worker = Worker(settings.app, engine, concurrency=settings.concurrency)
+                await stack.enter_async_context(worker)
+                watched.append(asyncio.ensure_future(worker.wait_stopped()))
+        server = await _listen(stack, engine, settings.amqp_port)
+        announce(server.connection_string)
+        await _first_of(stopping, watched)
+        log.info("draining; a second signal ends the process at once")
+
+
+async def _first_of(stopping: asyncio.Event, watched: list[asyncio.Future[Any]]) -> None:
+    """Wait for the signal, or raise what stopped a part."""
+    signalled = asyncio.ensure_future(stopping.wait())
+    done, _ = await asyncio.wait([signalled, *watched], return_when=asyncio.FIRST_COMPLETED)
+    for part in watched:
+        if part in done:
+            part.result()
+            raise EngineStopped("a part of the host ended by itself; this is a bug, please report it")
+
+
+async def _open(settings: HostSettings) -> Engine:
+    if settings.folder is None:
+        return Engine.in_memory()
+    deadline_s = time.monotonic() + OPEN_WITHIN_S
+    while True:
+        try:
+            engine = Engine.open(settings.folder, sync=settings.sync, accept_clock=settings.accept_clock)
+        except AlreadyOpen:
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(OPEN_EVERY_S)
+            continue
+        cut_bytes = 0 if engine.log is None else engine.log.recovered.cut_bytes
+        log.info("%s: opened, cut %d bytes of unsynced tail", settings.folder, cut_bytes)
+        return engine
+
+
+def _watch(engine: Engine) -> asyncio.Future[Any]:
+    stopped: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def on_stop(reason: EngineStopped) -> None:
+        if not stopped.done():
+            stopped.set_exception(reason)
+
+    engine.on_stop = on_stop
+    return stopped
+
+
+def _unwatch(engine: Engine) -> None:
+    engine.on_stop = None
+
+
+def _declare(engine: Engine, entities: Path | None) -> None:
+    if entities is not None:
+        from outbox.emulator.entities_file import read_entities
+
+        for entity in read_entities(entities):
+            engine.declare(entity)
+
+
+class _Control:
+    """The control endpoint as a task that imports its library off the loop, opens, and closes when left."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._operator = Operator(engine)
+        self._folder = folder
+        self._closing = asyncio.Event()
+
+    async def __aenter__(self) -> asyncio.Future[Any]:
+        self._task: asyncio.Task[Any] = asyncio.create_task(self._serve(), name="control endpoint")
+        return self._task
+
+    async def __aexit__(self, *error: object) -> None:
+        self._closing.set()
+        await asyncio.wait([self._task])
+
+    async def _serve(self) -> None:
+        control = await asyncio.to_thread(import_module, "outbox.ops.control")
+        async with control.serve_control(self._operator, self._folder):
+            await self._closing.wait()
+
+
+async def _listen(stack: AsyncExitStack, engine: Engine, port: int | None) -> ServiceBusServer:
+    server = ServiceBusServer(engine, port=AMQP_PORT if port is None else port)
+    try:
+        return await stack.enter_async_context(server)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        wanted = AMQP_PORT if port is None else port
+        raise Refused(
+            f"port {wanted} cannot be used ({error.strerror}); give another by --amqp-port, or --amqp-port 0 for a "
+            "free one"
+        ) from error
+
+
+def _stop_on_signals(stopping: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    both = (signal.SIGINT, signal.SIGTERM)
+
+    def stop() -> None:
+        stopping.set()
+        for number in both:
+            loop.remove_signal_handler(number)
+
+    for number in both:
+        loop.add_signal_handler(number, stop)

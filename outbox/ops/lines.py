@@ -1,0 +1,145 @@
+"""Send the lines of a stream in batches, one commit a batch.
+
+A line is `{"id": ..., "body": ..., ...}`, or with an id field the body itself.  A bad line stops everything behind it;
+what was sent before stays sent, and because lines carry their ids, running the same stream again does no harm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import AsyncIterator
+from io import BufferedReader
+from select import select
+from typing import Any
+
+import msgspec
+
+from outbox.errors import OutboxError, Refused
+from outbox.ops.reach import reach
+from outbox.ops.values import NewMessage, Text
+
+BATCH_COUNT = 500
+BATCH_MAX_BYTES = 4 << 20
+LINE_MAX_BYTES = 16 << 20
+READ_BYTES = 1 << 20
+LOOK_EVERY_S = 0.02
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An enveloped message; what it leaves out comes from the command's options."""
+
+    id: str | int
+    body: msgspec.Raw
+    type: Text | None = None
+    created: float | None = None
+    key: str | int | None = None
+    correlation_id: Text | None = None
+
+
+async def send_lines(options: argparse.Namespace, stream: BufferedReader) -> dict[str, Any]:
+    """Send every line; what was sent, for the answer.
+
+    Raises:
+        Refused: a line cannot be sent; the text names it and says how many were sent before.
+    """
+    ids: list[str] = []
+    async with reach(options.data) as operator:
+        try:
+            async for batch in _batches(_messages(stream, options)):
+                await operator.send(options.queue, batch)
+                ids += [message.id for message in batch]
+        except OutboxError as error:
+            if not ids:
+                raise
+            raise Refused(f"{error}; {len(ids)} messages were sent before, send all again under their ids") from error
+    return {"queue": options.queue, "count": len(ids), "ids": ids}
+
+
+async def _messages(stream: BufferedReader, options: argparse.Namespace) -> AsyncIterator[list[NewMessage]]:
+    """The messages of the lines that one read brought; what stands before a bad line comes before its error."""
+    number = 0
+    async for lines in _lines(stream):
+        found: list[NewMessage] = []
+        try:
+            for line in lines:
+                number += 1
+                if line.strip():
+                    found.append(_plain(line, options) if options.id_field else _enveloped(line, options))
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+            yield found
+            raise Refused(f"line {number}: {error}{_hint(options)}") from error
+        yield found
+
+
+async def _lines(stream: BufferedReader) -> AsyncIterator[list[bytes]]:
+    rest = b""
+    while True:
+        while not select([stream], [], [], 0)[0]:  # noqa: ASYNC110  # stdin may be a file, which no loop can watch
+            await asyncio.sleep(LOOK_EVERY_S)  # so that Ctrl-C ends a wait for input
+        piece = stream.read1(READ_BYTES)
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > LINE_MAX_BYTES:
+            raise Refused(f"a line is over {LINE_MAX_BYTES} bytes; put large values into a blob")
+        if not piece:
+            yield [rest]
+            return
+        yield lines
+
+
+def _enveloped(line: bytes, options: argparse.Namespace) -> NewMessage:
+    found = msgspec.json.decode(line, type=_Line)
+    msgspec.json.decode(found.body)  # refused here, where the line's number is known
+    return _checked(
+        id=str(found.id),
+        body=found.body,
+        type=options.type if found.type is None else found.type,
+        created=options.created if found.created is None else found.created,
+        key=options.key if found.key is None else str(found.key),
+        correlation_id=options.correlation_id if found.correlation_id is None else found.correlation_id,
+    )
+
+
+def _plain(line: bytes, options: argparse.Namespace) -> NewMessage:
+    body = msgspec.json.decode(line)
+    if not isinstance(body, dict):
+        raise ValueError("the body is not an object, so it has no field to take the id from")
+    return _checked(
+        id=_field(body, options.id_field),
+        body=msgspec.Raw(line.strip()),
+        type=options.type,
+        created=options.created,
+        key=_field(body, options.key_field) if options.key_field else options.key,
+        correlation_id=options.correlation_id,
+    )
+
+
+def _field(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise ValueError(f"field {name!r} is {'missing' if value is None else 'not a text or an integer'}")
+    return str(value)
+
+
+def _checked(**fields: Any) -> NewMessage:
+    """A message within the limits that a host would check."""
+    return msgspec.convert(fields, NewMessage)
+
+
+def _hint(options: argparse.Namespace) -> str:
+    return "" if options.id_field else '; a line is {"id": ..., "body": ...}, or give --id-field for plain bodies'
+
+
+async def _batches(messages: AsyncIterator[list[NewMessage]]) -> AsyncIterator[list[NewMessage]]:
+    """Batches within the limits; what has arrived never waits for what has not."""
+    async for found in messages:
+        batch: list[NewMessage] = []
+        size_bytes = 0
+        for message in found:
+            batch.append(message)
+            size_bytes += len(bytes(message.body))
+            if len(batch) >= BATCH_COUNT or size_bytes >= BATCH_MAX_BYTES:
+                yield batch
+                batch, size_bytes = [], 0
+        if batch:
+            yield batch

@@ -1,0 +1,304 @@
+"""What an operator does with an engine: send, look, look after dead letters; no application code needed.
+
+Types go by their wire names and bodies are JSON.  Nothing is returned before it has passed the engine's gate, and
+what is returned is data, so that the same calls work over HTTP.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Sequence
+from uuid import UUID
+
+import msgspec
+
+from outbox.app import CLAIM_CHECK_BYTES
+from outbox.engine.engine import Engine
+from outbox.engine.entities import dead_letter_path
+from outbox.engine.items import LOCKED, Task
+from outbox.engine.queues import oldest_enqueued_ms
+from outbox.engine.state import STATES
+from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
+from outbox.lineage import Key, parse_state_id, state_id
+from outbox.message import Message
+from outbox.ops.values import (
+    BATCH_COUNT_MAX,
+    Compacted,
+    KeyKind,
+    Letter,
+    Moved,
+    NewMessage,
+    Operates,
+    QueueStatus,
+    Status,
+)
+from outbox.runtime.claims import redeem, to_claim
+
+EXPORT_PAGE_COUNT = 500
+NAMES_SHOWN_MAX = 12
+
+_line = msgspec.json.Encoder().encode
+
+
+class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of an export; a key too long to be kept readable is None, and `id` names its state instead."""
+
+    state: str
+    key: str | int | None
+    value: msgspec.Raw
+    id: str = ""
+
+
+class Operator:
+    """An operator with direct access to an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # Send
+
+    async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
+        """Send messages to a queue or topic, all or none; on return they are durable.
+
+        Raises:
+            UnknownDestination: no such queue or topic.
+            Refused: a body is not JSON, a key is missing, or the engine takes no more.
+        """
+        engine = self._engine
+        routes = engine.state.routes.get(queue)
+        if routes is None:
+            raise self._unknown(queue, [*engine.queues, *engine.topics])
+        if len(messages) > BATCH_COUNT_MAX:
+            raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
+        is_keyed = any(route.settings.ordering == "per_key" for route in routes)
+        outgoing = []
+        for message in messages:
+            if is_keyed and not message.key:
+                raise Refused(f"{queue} is ordered by key and message {message.id} has none; give --key")
+            outgoing.append(await self._outgoing(message))
+        engine.send(queue, outgoing)
+        await engine.gate()
+
+    async def _outgoing(self, new: NewMessage) -> Message:
+        now_ms = self._engine.now_ms()
+        message = Message(
+            body=compact_json(new.id, bytes(new.body)),
+            outbox_id=new.id,
+            type=new.type,
+            created_ms=now_ms if new.created is None else round(new.created * 1_000),
+            correlation_id=new.correlation_id,
+            session_id=new.key,
+        )
+        if len(message.body) <= CLAIM_CHECK_BYTES:
+            return message
+        name, data = to_claim(message)
+        await self._engine.blobs.write(name, data)
+        return msgspec.structs.replace(message, body=b"", claim=name)
+
+    # Look
+
+    async def status(self) -> Status:
+        """Count what every queue holds."""
+        engine, queues, pending = self._engine, {}, 0
+        now_ms = engine.now_ms()
+        for path in sorted(engine.queues):
+            queue = engine.queue(path)
+            counts = queue.counts()
+            dead_count = len(engine.queue(dead_letter_path(path)).tasks)
+            active = [task for task in queue.tasks.values() if task.state in ("active", "locked")]
+            oldest_ms = oldest_enqueued_ms(active)
+            oldest_s = None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000
+            queues[path] = QueueStatus(
+                **counts, dead_letters=dead_count, oldest_s=oldest_s, received=queue.received_count
+            )
+            pending += sum(task.status == LOCKED for task in active)
+        await engine.gate()
+        return Status(queues, pending)
+
+    async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
+        """The JSON of a state; None where there is none or it was deleted.
+
+        Raises:
+            Refused: the key is not of its kind.
+        """
+        found = self._engine.document(STATES, state_id(type, parse_key(key, kind)))
+        await self._engine.gate()
+        return found.value if found is not None and found.value else None
+
+    async def export(self, type: str = "") -> AsyncIterator[bytes]:
+        """Every state as it is at this instant, as JSON lines; pages let others have their turn in between."""
+        prefix = f"{type}:" if type else ""
+        # Documents never change, so the list is a consistent picture however long the reader takes.
+        found = [(id, document.value) for id, document in self._engine.state.documents[STATES].items()]
+        await self._engine.gate()
+        for start in range(0, len(found), EXPORT_PAGE_COUNT):
+            page = found[start : start + EXPORT_PAGE_COUNT]
+            lines = [_line(_exported(id, value)) for id, value in page if value and id.startswith(prefix)]
+            if lines:
+                yield b"\n".join(lines) + b"\n"
+
+    # Dead letters
+
+    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
+        """A page of dead letters without bodies, oldest first, behind the sequence `after`.
+
+        Raises:
+            UnknownDestination: no such queue.
+        """
+        tasks = self._engine.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
+        await self._engine.gate()
+        return [_letter(queue, task) for task in tasks]
+
+    async def dead_letter(self, queue: str, id: str) -> Letter:
+        """The newest dead letter of an id, with its body.
+
+        Raises:
+            LookupError: there is none.
+        """
+        task = self._find(queue, id)
+        await self._engine.gate()
+        message = task.message
+        if message.claim:
+            try:
+                message = await redeem(message, self._engine.blobs)
+            except PoisonMessage as gone:
+                raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
+        return _with_body(_letter(queue, task), message.body)
+
+    async def resubmit(self, queue: str, id: str | None) -> Moved:
+        """Run the newest dead letter of an id again, or (None) all of the queue's.
+
+        Raises:
+            LookupError: there is none, or somebody is receiving it.
+        """
+        return await self._move(queue, id, self._engine.resubmit)
+
+    async def discard(self, queue: str, id: str | None) -> Moved:
+        """Delete the newest dead letter of an id, or (None) all of the queue's.
+
+        Raises:
+            LookupError: there is none, or somebody is receiving it.
+        """
+        return await self._move(queue, id, self._engine.discard)
+
+    async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
+        tasks = (
+            [self._find(queue, id)] if id is not None else list(self._engine.queue(self._dead(queue)).tasks.values())
+        )
+        free = [task for task in tasks if task.status != LOCKED]
+        if id is not None and not free:
+            raise LookupError(f"dead letter {id!r} of {queue} is being received by somebody; try again later")
+        for task in free:
+            move(queue, task.sequence)
+        await self._engine.gate()
+        return Moved(len(free), len(tasks) - len(free))
+
+    def _find(self, queue: str, id: str) -> Task:
+        tasks = self._engine.queue(self._dead(queue)).tasks
+        found = max((task for task in tasks.values() if task.message.identity == id), default=None, key=_sequence)
+        if found is None:
+            raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
+        return found
+
+    def _dead(self, queue: str) -> str:
+        if queue not in self._engine.queues:
+            raise self._unknown(queue, list(self._engine.queues))
+        return dead_letter_path(queue)
+
+    def _unknown(self, name: str, known: list[str]) -> UnknownDestination:
+        shown = ", ".join(sorted(known)[:NAMES_SHOWN_MAX]) or "none yet"
+        more = f" and {len(known) - NAMES_SHOWN_MAX} more" if len(known) > NAMES_SHOWN_MAX else ""
+        return UnknownDestination(
+            f"{name!r} does not exist; there are: {shown}{more}.  Check the spelling, or start `outbox run` with the "
+            "application that declares it"
+        )
+
+    # Upkeep
+
+    async def compact(self) -> Compacted:
+        """Snapshot what the engine holds and drop the log before it.
+
+        Raises:
+            EngineStopped: the disk failed.
+        """
+        log = self._engine.log
+        before_bytes = 0 if log is None else log.size_bytes
+        ordinal = self._engine.compact()
+        await self._engine.gate()
+        return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
+
+
+def compact_json(id: str, text: bytes) -> bytes:
+    """JSON without white space, so that how it was typed does not make it another message.
+
+    Raises:
+        Refused: it is not JSON.
+    """
+    try:
+        text.decode()
+        return msgspec.json.format(text, indent=-1)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"the body of message {id} is not JSON: {error}") from error
+
+
+def parse_key(text: str, kind: KeyKind) -> Key:
+    """The key that a text means.
+
+    Raises:
+        Refused: the text is not of that kind.
+    """
+    try:
+        match kind:
+            case "int":
+                return int(text)
+            case "uuid":
+                return UUID(text)
+            case _:
+                text.encode()
+                return text
+    except ValueError as error:
+        raise Refused(f"key {text[:80]!r} is not {'a UUID' if kind == 'uuid' else kind}; check it") from error
+
+
+def _exported(id: str, value: bytes) -> ExportedState:
+    known = parse_state_id(id)
+    if known is None:
+        return ExportedState(id.rpartition(":")[0], None, msgspec.Raw(value), id)
+    type, key = known
+    return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
+
+
+def _letter(queue: str, task: Task) -> Letter:
+    message = task.message
+    return Letter(
+        id=message.identity,
+        sequence=task.sequence,
+        queue=queue,
+        reason=task.reason,
+        description=task.description,
+        type=message.type,
+        delivery_count=task.failures + task.delivery_count,
+        created=(message.created_ms or task.enqueued_ms) / 1_000,
+        key=message.session_id,
+        correlation_id=message.correlation_id,
+        size_bytes=len(message.body),
+    )
+
+
+def _with_body(letter: Letter, body: bytes) -> Letter:
+    replace = msgspec.structs.replace
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return replace(letter, size_bytes=len(body), body_base64=b64encode(body).decode())
+    try:
+        return replace(letter, size_bytes=len(body), body=msgspec.Raw(compact_json(letter.id, body)))
+    except Refused:
+        return replace(letter, size_bytes=len(body), body_text=text)
+
+
+def _sequence(task: Task) -> int:
+    return task.sequence
+
+
+_conforms: type[Operates] = Operator

@@ -1,0 +1,88 @@
+"""Reach whoever can answer for a data folder: the host that holds it, else the log itself.
+
+The folder's lock decides.  While it is held the host is asked, and given a few seconds if it is just starting; while
+it is free the log is opened here, and a control file that a killed host left is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outbox.errors import AlreadyOpen, Refused
+from outbox.ops.control_file import is_held, read_control_file, remove_control_file
+from outbox.ops.remote import RemoteOperator
+from outbox.ops.values import Operates
+
+if TYPE_CHECKING:
+    from outbox.engine.engine import Engine
+
+WAIT_S = 5.0
+LOOK_EVERY_S = 0.05
+
+
+@asynccontextmanager
+async def reach(folder: Path, *, wait_s: float = WAIT_S) -> AsyncIterator[Operates]:
+    """An operator for a folder.
+
+    Raises:
+        Refused: there is no engine's folder.
+        AlreadyOpen: a process holds it and does not answer.
+    """
+    check_folder(folder)
+    found = await _look(folder, time.monotonic() + wait_s)
+    if isinstance(found, RemoteOperator):
+        yield found
+        return
+    from outbox.ops.operator import Operator  # here, because most commands ask a host and need no engine
+
+    async with found as engine:
+        yield Operator(engine)
+
+
+async def _look(folder: Path, deadline_s: float) -> RemoteOperator | Engine:
+    while True:
+        if not is_held(folder):
+            opened = _try_open(folder)
+            if opened is not None:
+                return opened
+        elif (host := read_control_file(folder)) is not None:
+            remote = RemoteOperator(host, folder)
+            if await remote.is_healthy():
+                return remote
+        if time.monotonic() > deadline_s:
+            raise AlreadyOpen(
+                f"{folder}: a process holds it and does not answer on its control endpoint; if it is starting, try "
+                "again, else end that process"
+            )
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _try_open(folder: Path) -> Engine | None:
+    from outbox.engine.engine import Engine
+
+    try:
+        engine = Engine.open(folder, compact=False)
+    except AlreadyOpen:
+        return None
+    remove_control_file(folder)
+    if engine.log is not None and (cut_bytes := engine.log.recovered.cut_bytes):
+        print(f"{folder}: cut {cut_bytes} bytes of unsynced tail", file=sys.stderr)
+    return engine
+
+
+def check_folder(folder: Path) -> None:
+    """Make sure that a folder is an engine's, so that a mistyped one is not made into one.
+
+    Raises:
+        Refused: it is not.
+    """
+    if not folder.is_dir():
+        raise Refused(f"{folder}: there is no such folder; `outbox run APP --data {folder}` makes it")
+    if not any(file.suffix in (".log", ".snapshot") or file.name == "lock" for file in folder.iterdir()):
+        raise Refused(f"{folder}: holds no log; check --data, or start `outbox run APP --data {folder}` on it")

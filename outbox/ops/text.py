@@ -1,0 +1,72 @@
+"""Answers as text for a terminal, and log lines that show their fields."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from outbox.ops.values import Letter, Status
+
+REASON_LENGTH_MAX = 60
+_ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class LogFormatter(logging.Formatter):
+    """A line with its fields behind it: `claim failed error=...`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
+        fields = [f"{name}={value}" for name, value in record.__dict__.items() if name not in _ORDINARY]
+        return " ".join([super().formatMessage(record), *fields])
+
+
+def status(found: Status) -> str:
+    """Queues in columns."""
+    head = ("queue", "active", "scheduled", "deferred", "dead letters", "oldest")
+    rows = [
+        (name, str(q.active), str(q.scheduled), str(q.deferred), str(q.dead_letters), age(q.oldest_s))
+        for name, q in found.queues.items()
+    ]
+    return f"{columns([head, *rows])}\npending transactions: {found.pending}"
+
+
+def letters(queue: str, found: Sequence[Letter]) -> str:
+    """Dead letters in columns."""
+    if not found:
+        return f"{queue} has no dead letters"
+    head = ("id", "created", "type", "deliveries", "reason", "description")
+    rows = [
+        (x.id, moment(x.created), x.type, str(x.delivery_count), shortened(x.reason), shortened(x.description))
+        for x in found
+    ]
+    return columns([head, *rows])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells with the columns under each other; what a terminal would obey is shown instead."""
+    shown = [
+        ["".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell) for cell in row] for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in shown)
+
+
+def age(seconds: float | None) -> str:
+    """An age in the unit that suits it."""
+    if seconds is None:
+        return "-"
+    for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def moment(seconds: float) -> str:
+    """A time since 1970 in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def shortened(text: str) -> str:
+    """The first line of a text, cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_LENGTH_MAX else line[: REASON_LENGTH_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"
