@@ -229,6 +229,45 @@ async def test_a_client_that_does_not_read_bounds_what_is_held_for_it() -> None:
         wire.writer.transport.abort()
 
 
+async def test_locks_that_ran_out_make_room_for_a_client_that_never_settles() -> None:
+    limits = Limits(unsettled_count_max=3)
+    async with Engine.in_memory() as engine, ServiceBusServer(engine, limits=limits) as server:
+        engine.declare(QueueSettings("q", lock_s=0.3))
+        engine.send("q", [Message(body=b"m") for _ in range(3)])
+        wire = await Wire.open(server, client.attach("q", 0, receiver=True), client.flow(0, 100))
+        assert len(await wire.wait_frames(TRANSFER, 3)) == 3
+        assert len(await wire.wait_frames(TRANSFER, 6)) == 6
+        wire.writer.close()
+
+
+@pytest.mark.parametrize("orderly", [True, False], ids=["closed", "broken"])
+async def test_a_session_is_let_go_by_a_close_and_kept_when_the_connection_breaks(orderly: bool) -> None:
+    filters = map_([symbol("com.microsoft:session-filter"), string("s")])
+    async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
+        engine.declare(QueueSettings("keyed", ordering="per_key"))
+        engine.send("keyed", [Message(body=b"m", session_id="s")])
+        wire = await Wire.open(server, client.attach("keyed", 0, receiver=True, filters=filters), client.flow(0, 5))
+        await wire.wait_frames(TRANSFER)
+        if orderly:
+            wire.writer.write(client.CLOSE)
+            await wire.wait_end()
+        else:
+            wire.writer.transport.abort()
+            await asyncio.sleep(0.1)
+        assert (engine.accept_session("keyed", "s") is not None) == orderly
+
+
+async def test_a_connection_that_breaks_keeps_its_messages_locked() -> None:
+    async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
+        engine.declare(QueueSettings("q"))
+        engine.send("q", [Message(body=b"m")])
+        wire = await Wire.open(server, client.attach("q", 0, receiver=True), client.flow(0, 5))
+        await wire.wait_frames(TRANSFER)
+        wire.writer.transport.abort()
+        await asyncio.sleep(0.1)
+        assert [task.state for task in engine.peek("q", 0, 5)] == ["locked"]
+
+
 class Sink(asyncio.Transport):
     """A transport that takes everything."""
 

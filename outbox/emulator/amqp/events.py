@@ -68,7 +68,10 @@ class Delivery(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """The peer changed a sending link's credit: send what fits, then call `link.finish_flow`."""
+    """The peer changed a sending link's credit: send what fits, then call `link.finish_flow`.
+
+    It may come before the link was accepted; then there is nothing to do until it is.
+    """
 
     link: Link
     drain: bool

@@ -128,10 +128,12 @@ class Link:
         granted = as_uint(fields[6], "link-credit", 0)
         credit = ((self.delivery_count if counted is None else counted) + granted - self.delivery_count) & _COUNT_MASK
         self.credit = credit if credit < 1 << 31 else 0
-        return self.state is LinkState.ATTACHED
+        return self.state is not LinkState.DETACHED
 
     def finish_flow(self, *, drain: bool, echo: bool) -> None:
         """Answer a flow when as much as there is was sent: a drain uses up what credit is left."""
+        if self.state is not LinkState.ATTACHED:
+            return
         if drain:
             self.delivery_count = (self.delivery_count + self.credit) & _COUNT_MASK
             self.credit = 0

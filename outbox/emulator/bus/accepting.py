@@ -84,11 +84,13 @@ def _wait_s(link: Link) -> float:
 
 def _grant(peer: Peer, link: Link, path: str, lock: SessionLock) -> None:
     ticks = lock.locked_until_ms * _TICKS_PER_MS + _DOTNET_EPOCH_TICKS
-    peer.add_receiver(Receiver(peer, link, path, lock))
+    receiver = Receiver(peer, link, path, lock)
+    peer.add_receiver(receiver)
     link.accept(
         source=_source_with(link.attach.source_bytes, lock.session_id),
         properties=types.map_([types.symbol(LOCKED_UNTIL), types.long_(ticks)]),
     )
+    receiver.pump()  # credit may have come with the attach
 
 
 def _source_with(source: bytes, session_id: str) -> bytes:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from outbox.emulator.amqp.connection import Connection, State
@@ -26,6 +27,7 @@ from outbox.emulator.amqp.errors import (
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Delivery, Detached, Event, Opened, Settled, Window
 from outbox.emulator.amqp.frames import EMPTY_FRAME
 from outbox.emulator.amqp.link import Link
+from outbox.emulator.amqp.session import Session
 from outbox.emulator.bus import nodes
 from outbox.emulator.bus.accepting import accept_session, wanted_session
 from outbox.emulator.bus.claims import Claims
@@ -34,7 +36,7 @@ from outbox.emulator.bus.nodes import Kind, Node, parse_address
 from outbox.emulator.bus.receivers import Receiver
 from outbox.emulator.bus.requests import Replies
 from outbox.emulator.bus.senders import Sender
-from outbox.errors import EngineStopped
+from outbox.errors import EngineStopped, LockLost
 
 if TYPE_CHECKING:
     from outbox.emulator.servicebus import ServiceBusServer
@@ -156,9 +158,10 @@ class Peer(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """Tell the peer that the server goes, and close."""
-        self.connection.fail("amqp:connection:forced", "the server is shutting down; connect again")
-        self._drop_all(release=True)
-        self.flush_soon()
+        with self._guarded():
+            self.connection.fail("amqp:connection:forced", "the server is shutting down; connect again")
+            self._drop_all(release=True)
+            self.flush_soon()
 
     def flush_soon(self) -> None:
         """Have what is in the buffer written once the gate is passed."""
@@ -187,20 +190,41 @@ class Peer(asyncio.Protocol):
         if connection.state < State.OPEN and now_s - self._opened_s > OPEN_WITHIN_S:
             self.abort()
             return
-        if self._idle_s and now_s - self._written_s > self._idle_s / 2 and connection.state is State.OPEN:
-            connection.write(EMPTY_FRAME)
-            self.flush_soon()
-        for receiver in list(self.receivers.values()):
-            if not receiver.holds_session():
-                self._drop_receiver(receiver.link, release=False)
+        with self._guarded():
+            if self._idle_s and now_s - self._written_s > self._idle_s / 2 and connection.state is State.OPEN:
+                connection.write(EMPTY_FRAME)
                 self.flush_soon()
+            for receiver in list(self.receivers.values()):
+                if not receiver.holds_session():
+                    self._drop_receiver(receiver.link, release=False)
+                    self.flush_soon()
+            for session in connection.sessions.values():
+                if session.starved and len(session.unsettled) >= session.limits.unsettled_count_max:
+                    self._forget_lost(session)
+
+    def _forget_lost(self, session: Session) -> None:
+        """Make room among the deliveries that a client never settles: those whose locks have run out."""
+        for delivery_id, (_, tag) in list(session.unsettled.items()):
+            try:
+                self.engine.locked(tag)
+            except LockLost:
+                del session.unsettled[delivery_id]
+        if session.room:
+            session.starved = False
+            self._pump_all()
 
     # Events
 
     def _handle(self, events: list[Event]) -> None:
-        try:
+        with self._guarded():
             for event in events:
                 self._handlers[type(event)](event)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Let a failure here end this connection and nothing else."""
+        try:
+            yield
         except EngineStopped:
             self.abort()
         except Exception:
@@ -293,9 +317,10 @@ class Peer(asyncio.Protocol):
         self._pump_all()
 
     def _pump_all(self) -> None:
-        sent = [receiver.pump() for receiver in list(self.receivers.values())]
-        if any(sent):
-            self.flush_soon()
+        with self._guarded():
+            sent = [receiver.pump() for receiver in list(self.receivers.values())]
+            if any(sent):
+                self.flush_soon()
 
     def _on_settled(self, event: Settled) -> None:
         for delivery_id, link, tag in event.deliveries:

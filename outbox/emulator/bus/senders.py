@@ -1,7 +1,7 @@
 """Messages that clients send: from a transfer to the engine, and the answer back.
 
 A refusal of the engine becomes the condition that the SDK maps to its own exception; nothing of a refused transfer is
-kept, a batch is sent whole or not at all.
+kept: a batch is sent whole or not at all (one whose messages become due at different times, due time by due time).
 """
 
 from __future__ import annotations
