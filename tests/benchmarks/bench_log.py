@@ -1,10 +1,12 @@
 """The log alone: how fast records go in under each sync policy, and how fast they come back.
 
-    python -m tests.benchmarks.bench_log [--repeats 5] [--records 200000]
+    python -m tests.benchmarks.bench_log [--repeats 5] [--records 200000] [--output FOLDER]
 
 Append: encode, buffer, one write(2) for each batch, then fdatasync or not.  "sync each" takes 1/40 of the records,
-because it measures the disk.  Replay: open a folder with that log, up to `Recovery`, the last segment written anew
-included.  Each figure is the median of interleaved repeats with its least and greatest.
+because it measures the disk, and 1/200 where a record is as large as the commit of a batch of 64 messages; "no room"
+is the same without the zeros that the log otherwise takes ahead of its records.  Replay: open a folder with that log,
+up to `Recovery`, the last segment written anew included.  Each figure is the median of interleaved repeats with its
+least and greatest.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outbox.engine.disk import FolderDisk
+from outbox.engine.segments import Limits
 from outbox.engine.wal import Log
+from tests.benchmarks import report
 from tests.benchmarks.measure import Stopwatch
-from tests.benchmarks.report import circumstances, spread
 
 RECORD_COUNT = 200_000
 SIZES_BYTES = (100, 1_000)
+BATCH_SIZE_BYTES = 18_000
 SYNC_EACH_DIVISOR = 40
+BATCH_DIVISOR = 200
 NEVER_BATCH = 64
 SCRATCH = Path(__file__).resolve().parents[2] / "build"
 
@@ -40,6 +45,11 @@ class Case:
     sync_every: int
     record_count: int
     replay: bool = False
+    room: bool = True
+
+    @property
+    def limits(self) -> Limits:
+        return Limits() if self.room else Limits(room_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +62,12 @@ class Figures:
 def cases(record_count: int) -> list[Case]:
     """Every row, in the order of the table."""
     found = []
+    divisors = {**dict.fromkeys(SIZES_BYTES, SYNC_EACH_DIVISOR), BATCH_SIZE_BYTES: BATCH_DIVISOR}
+    for size, divisor in divisors.items():
+        count = max(1, record_count // divisor)
+        found.append(Case("append, sync each", size, 1, count))
+        found.append(Case("append, sync each, no room", size, 1, count, room=False))
     for size in SIZES_BYTES:
-        found.append(Case("append, sync each", size, 1, max(1, record_count // SYNC_EACH_DIVISOR)))
         found.append(Case("append, sync every 64", size, 64, record_count))
         found.append(Case("append, sync never", size, 0, record_count))
         found.append(Case("replay", size, 0, record_count, replay=True))
@@ -63,7 +77,7 @@ def cases(record_count: int) -> list[Case]:
 def run(case: Case, folder: Path) -> Figures:
     """Measure one case in an empty folder."""
     payload = os.urandom(case.size_bytes)
-    log = _open(folder)
+    log = _open(folder, case.limits)
     append = Stopwatch()
     _append(log, payload, case)
     append.stop()
@@ -71,7 +85,7 @@ def run(case: Case, folder: Path) -> Figures:
     if not case.replay:
         return _figures(case, append)
     replay = Stopwatch()
-    log = _open(folder)
+    log = _open(folder, case.limits)
     replay.stop()
     found_count = len(log.recovered.records)
     log.close()
@@ -107,18 +121,36 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_log", description="Measure the log.")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--records", type=int, default=RECORD_COUNT)
+    parser.add_argument("--output", type=Path, default=None, help="publish log.json and log.txt into this folder")
     options = parser.parse_args(arguments)
-    SCRATCH.mkdir(exist_ok=True)
-    print("\n".join([*circumstances(SCRATCH), f"Median of {options.repeats} repeats [least..greatest].", ""]))
-    print(table(rows(options.repeats, options.records)))
+    if options.output is not None:
+        print(publish(options.repeats, options.records, options.output))
+    else:
+        print("\n".join([*_about(options.repeats), "", table(rows(options.repeats, options.records))]))
     return 0
+
+
+def publish(repeats: int, record_count: int, folder: Path) -> str:
+    """Measure, write log.json and log.txt into `folder` and give the text."""
+    about = _about(repeats)
+    found = rows(repeats, record_count)
+    return report.publish("log", found, about, folder, table(found))
+
+
+def _about(repeats: int) -> list[str]:
+    SCRATCH.mkdir(exist_ok=True)
+    return [
+        "The log alone: records encoded, written and synced, or read back.",
+        f"Median of {repeats} interleaved repeats [least..greatest].",
+        *report.circumstances(SCRATCH),
+    ]
 
 
 _FIGURES = ("records_per_s", "megabytes_per_s", "cpu_us")
 
 
-def _open(folder: Path) -> Log:
-    return Log.open(FolderDisk(folder), log_id=os.urandom(16), clock_ms=lambda: 0)
+def _open(folder: Path, limits: Limits) -> Log:
+    return Log.open(FolderDisk(folder), log_id=os.urandom(16), clock_ms=lambda: 0, limits=limits)
 
 
 def _append(log: Log, payload: bytes, case: Case) -> None:
@@ -141,7 +173,7 @@ def _figures(case: Case, watch: Stopwatch) -> Figures:
 
 
 def _row(case: Case, repeats: list[Figures]) -> Row:
-    figures = {name: spread([getattr(each, name) for each in repeats]) for name in _FIGURES}
+    figures = {name: report.spread([getattr(each, name) for each in repeats]) for name in _FIGURES}
     return {"case": case.name, "size_bytes": case.size_bytes, "record_count": case.record_count, **figures}
 
 

@@ -1,7 +1,8 @@
 """From repeated measurements to what is published: medians with their extremes, as a table and as JSON rows.
 
 A row is `{system, variant, in_flight, durable, messages_per_s, p50_ms, p99_ms, cpu_us, flushes_per_message}`, each
-figure `{median, min, max}` over the repeats.
+figure `{median, min, max}` over the repeats.  What a module calls its variants is its own; here they get the names they
+are published under, and (system, variant, in_flight, durable) tells rows apart.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ FIGURES = ("messages_per_s", "p50_ms", "p99_ms", "cpu_us", "flushes_per_message"
 TITLES = ("messages/s", "p50 ms", "p99 ms", "CPU µs", "flushes/message")
 DIGITS = (0, 3, 3, 1, 4)
 
+PUBLISHED_VARIANTS = {
+    "outbox": {"one": "default", "batch64": "default"},
+    "floor": {"flush1": "default", "flush64": "default"},
+    "sqlite": {f"{shape}-{sync}": shape for shape in ("one", "batch64", "batch100") for sync in ("full", "normal")},
+}
+
 Row = dict[str, Any]
 
 
@@ -38,7 +45,7 @@ def row(repeats: list[Measurement]) -> Row:
     figures = {name: spread([getattr(repeat, name) for repeat in repeats]) for name in FIGURES}
     return {
         "system": first.system,
-        "variant": first.variant,
+        "variant": PUBLISHED_VARIANTS.get(first.system, {}).get(first.variant, first.variant),
         "in_flight": first.in_flight,
         "durable": first.durable,
         **figures,
@@ -67,10 +74,10 @@ def cell(figure: dict[str, float], digits: int) -> str:
     return f"{figure['median']:,.{digits}f} [{low}..{high}]"
 
 
-def publish(name: str, found: list[Row], about: list[str], folder: Path) -> str:
-    """Write `name`.json and `name`.txt into `folder` and give the text."""
+def publish(name: str, found: list[Row], about: list[str], folder: Path, figures: str) -> str:
+    """Write `name`.json and, with the table `figures`, `name`.txt into `folder`; give the text."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = "\n".join([*about, "", table(found), ""])
+    text = "\n".join([*about, "", figures, ""])
     (folder / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
     (folder / f"{name}.txt").write_text(text)
     return text

@@ -1,8 +1,10 @@
-"""Run W1 on every system, repeats interleaved so that noise of the machine hits all alike, and publish the figures.
+"""Run W1 on every system and measure the log alone, repeats interleaved so that noise of the machine hits all alike.
 
-    python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--only SYSTEM[:VARIANT] ...] [--output FOLDER]
+    python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--records 200000] [--output FOLDER]
+                                   [--only log|SYSTEM[:VARIANT] ...]
 
-A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.
+A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.  `--only log` measures the log.
+Writes w1.json, w1.txt, log.json and log.txt, those of what was chosen, into the folder.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from tests.benchmarks import report
+from tests.benchmarks import bench_log, report
 from tests.benchmarks.measure import MESSAGE_COUNT, Benchmark, Measurement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,35 +29,45 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
+LOG = "log"
+
+Entrant = tuple[Benchmark, str]
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     SCRATCH.mkdir(exist_ok=True)
     chosen = [pair for pair in entrants() if wanted(pair, options.only)]
-    if not chosen:
-        print(f"no system matches {options.only}; there are {[name(pair) for pair in entrants()]}", file=sys.stderr)
+    with_log = not options.only or LOG in options.only
+    if not chosen and not with_log:
+        names = [*map(name, entrants()), LOG]
+        print(f"no system matches {options.only}; there are {names}", file=sys.stderr)
         return 2
+    if chosen:
+        publish_w1(chosen, options)
+    if with_log:
+        print(bench_log.publish(options.repeats, options.records, options.output))
+    return 0
+
+
+def publish_w1(chosen: list[Entrant], options: argparse.Namespace) -> None:
     about = [
         f"W1: {options.messages:,} messages over 1,000 keys; state, output and dedupe record commit atomically.",
         f"Median of {options.repeats} interleaved repeats [least..greatest].",
         *report.circumstances(SCRATCH),
     ]
-    found = measurements(chosen, options.repeats, options.messages)
-    print(report.publish("w1", report.rows(found), about, options.output))
-    return 0
+    found = report.rows(measurements(chosen, options.repeats, options.messages))
+    print(report.publish("w1", found, about, options.output, report.table(found)))
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.run", description="Run W1 and publish figures.")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--messages", type=int, default=MESSAGE_COUNT)
-    parser.add_argument("--only", nargs="*", default=[], metavar="SYSTEM[:VARIANT]")
+    parser.add_argument("--records", type=int, default=bench_log.RECORD_COUNT, help="of the log's measurement")
+    parser.add_argument("--only", nargs="*", default=[], metavar="log|SYSTEM[:VARIANT]")
     parser.add_argument("--output", type=Path, default=PUBLISHED)
     return parser.parse_args(arguments)
-
-
-Entrant = tuple[Benchmark, str]
 
 
 def entrants() -> list[Entrant]:

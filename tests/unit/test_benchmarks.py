@@ -79,8 +79,27 @@ def test_a_row_tells_the_median_and_both_extremes() -> None:
 def test_a_run_publishes_table_and_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run.main(["--repeats", "2", "--messages", "200", "--only", "floor", "--output", str(tmp_path)])
     rows = json.loads((tmp_path / "w1.json").read_text())
-    assert code == 0 and [row["variant"] for row in rows] == list(floor.VARIANTS)
+    assert code == 0 and [(row["variant"], row["in_flight"]) for row in rows] == [("default", 1), ("default", 64)]
     assert (tmp_path / "w1.txt").read_text() in capsys.readouterr().out
+    assert not (tmp_path / "log.json").exists()
+
+
+def test_a_run_publishes_the_log_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run.main(["--repeats", "1", "--records", "400", "--only", "log", "--output", str(tmp_path)])
+    rows = json.loads((tmp_path / "log.json").read_text())
+    assert code == 0 and len(rows) == len({(row["case"], row["size_bytes"]) for row in rows}) == 12
+    assert all(row["records_per_s"]["median"] > 0 for row in rows)
+    assert (tmp_path / "log.txt").read_text() in capsys.readouterr().out
+    assert not (tmp_path / "w1.json").exists()
+
+
+def test_variants_are_published_under_names_that_tell_rows_apart() -> None:
+    published = {
+        (system.SYSTEM, report.row([replace(ONE, system=system.SYSTEM, variant=variant)])["variant"])
+        for system, variant in run.entrants()
+    }
+    peers = {("sqlite", "one"), ("sqlite", "batch64"), ("sqlite", "batch100")}
+    assert published == {("floor", "default"), ("outbox", "default"), *peers}
 
 
 def test_an_unknown_system_is_refused_with_the_names_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
