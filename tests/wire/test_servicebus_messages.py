@@ -230,5 +230,5 @@ def test_a_message_of_the_sdk_reaches_the_runtime_with_its_identity(bus: Any, sd
         sender.send_messages(ServiceBusMessage("{}", message_id="m", session_id="s", application_properties=properties))
     [task] = bus.call(lambda engine: engine.peek(queue, 0, 10))
     message = task.message
-    assert (message.outbox_id, message.message_id, message.type) == ("o1", "m", "T")
+    assert (message.outbox_id, message.message_id, message.type) == ("o1", "m", "Transfer")
     assert (message.created_ms, message.session_id, message.properties) == (1_700_000_000_000, "s", {"tenant": "x"})
