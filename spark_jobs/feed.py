@@ -335,7 +335,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def command(arguments: argparse.Namespace) -> int:
     connection = connection_of(arguments, os.environ)
     source, ids = source_of(arguments), tuple(arguments.id or ["id"])
-    place = str(local_path(source.path)).rstrip("/")
+    beside = source.path.rstrip("/")
     job = Feed(
         Target(
             arguments.queue,
@@ -344,8 +344,8 @@ def command(arguments: argparse.Namespace) -> int:
             Shape(arguments.created, arguments.session, arguments.order, arguments.body_bytes_max),
         ),
         connection,
-        Folder(arguments.progress or f"{place}.feed/{arguments.queue}"),
-        Folder(arguments.quarantine or f"{place}.quarantine"),
+        Folder(arguments.progress or f"{beside}.feed/{arguments.queue}"),
+        Folder(arguments.quarantine or f"{beside}.quarantine"),
         Pace(
             tasks=arguments.tasks,
             chunks=arguments.chunks,

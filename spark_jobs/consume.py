@@ -1,0 +1,225 @@
+"""A queue into a Parquet ledger, each message once.
+
+    python -m spark_jobs.consume --queue ledger --output ledger/ --connection "$CONNECTION"
+
+Theory of operation.  Land, complete, then merge.  Receivers on the executors write what they receive into immutable
+files and complete it only then (`spark_jobs.landing`); the driver merges the files into the ledger by identity, data
+and progress in one conditional commit (`spark_jobs.ledger`).  A kill anywhere costs a redelivery or a second merge of
+the same files, never a row and never a second row.  It ends when the queue was idle or a count is reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+
+if not __package__:  # run by its path, as spark-submit does
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import msgspec
+from pyspark.sql import Row, SparkSession
+
+from outbox.errors import OutcomeUnknown, Refused
+from spark_jobs.arguments import Say, add_common, connection_of, ended, silent, start, to_stderr
+from spark_jobs.folder import Folder
+from spark_jobs.landing import RESULT, Receiving, land_partition
+from spark_jobs.ledger import Merged, merge, sweep
+from spark_jobs.manifest import LANDING, ManifestLog
+from spark_jobs.plan import CrashPoint, no_crash
+
+ROUND_COUNT_MAX = 100_000
+ROUND_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeReport:
+    """What this run received and what of it was new; `rows` is what the ledger holds now.
+
+    `duplicates` were in the ledger already, `conflicts` carry a known identity and another body, `lost_locks` were
+    landed but not completed, so they come again.
+    """
+
+    received: int
+    added: int
+    duplicates: int
+    conflicts: int
+    lost_locks: int
+    rows: int
+    version: int
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """A short table."""
+        lines = [
+            ("received", self.received, "messages landed"),
+            ("added", self.added, "rows"),
+            ("duplicates", self.duplicates, "in the ledger already"),
+            ("conflicts", self.conflicts, "known id, other body; see _conflicts"),
+            ("lost locks", self.lost_locks, "landed, come again, no second row"),
+            ("ledger", self.rows, f"rows at version {self.version}"),
+        ]
+        table = [f"{name:<12} {count:>12,}  {note}" for name, count, note in lines]
+        return "\n".join([*table, f"{'seconds':<12} {self.seconds:>12,.1f}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What to drain, where to and for how long."""
+
+    connection: str = field(repr=False)
+    queue: str
+    output: str
+    receivers: int = 2
+    count: int | None = None
+    idle_s: float = 5.0
+    timeout_s: float = 120.0
+    sessions: bool = False
+    say: Say = silent
+    crash_point: CrashPoint = no_crash
+
+
+def consume(
+    spark: SparkSession,
+    *,
+    queue: str,
+    output: str,
+    connection: str,
+    receivers: int = 2,
+    count: int | None = None,
+    idle_s: float = 5.0,
+    timeout_s: float = 120.0,
+    sessions: bool = False,
+    say: Say = silent,
+    crash_point: CrashPoint = no_crash,
+) -> ConsumeReport:
+    """Drain a queue into a ledger until it was idle for `idle_s`, or `count` messages were received.
+
+    Raises:
+        OutcomeUnknown: the queue cannot be reached; what was landed is in the ledger, run the same again.
+    """
+    if receivers < 1 or idle_s <= 0 or (count is not None and count < 1):
+        raise Refused("receivers and count are at least 1, idle_s is above 0")
+    started_s = time.monotonic()
+    job = Drain(connection, queue, output, receivers, count, idle_s, timeout_s, sessions, say, crash_point)
+    (Folder(output) / LANDING).path.mkdir(parents=True, exist_ok=True)
+    total = Totals()
+    total.add_merge(merge(spark, output, crash_point=crash_point))  # what an earlier run landed
+    while not total.failed and not total.idle and (count is None or total.received < count):
+        total.add_round(drain_round(spark, job, total.received))
+        total.add_merge(merge(spark, output, crash_point=crash_point))
+        say(f"consume: {total.received} received, {total.added} added, {time.monotonic() - started_s:.1f} s")
+    swept = sweep(output)
+    if swept:
+        say(f"consume: {swept} leftovers of earlier runs removed")
+    if total.failed:
+        raise OutcomeUnknown(
+            f"queue {queue}: {total.failed}; the {total.received} messages received are in {output}; when the queue "
+            "is back run the same command again"
+        )
+    return total.report(output, time.monotonic() - started_s)
+
+
+def drain_round(spark: SparkSession, job: Drain, received: int) -> list[Row]:
+    """One Spark job: every receiver lands what it gets."""
+    left = ROUND_COUNT_MAX if job.count is None else min(ROUND_COUNT_MAX, job.count - received)
+    settings = Receiving(
+        job.connection,
+        job.queue,
+        str((Folder(job.output) / LANDING).path),
+        tuple(left // job.receivers + (number < left % job.receivers) for number in range(job.receivers)),
+        job.idle_s,
+        ROUND_S,
+        job.timeout_s,
+        job.sessions,
+        job.crash_point,
+    )
+    numbers = spark.range(0, job.receivers, 1, job.receivers)
+    return numbers.mapInArrow(partial(land_partition, settings), RESULT).collect()
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the rounds."""
+
+    received: int = 0
+    added: int = 0
+    duplicates: int = 0
+    conflicts: int = 0
+    lost_locks: int = 0
+    idle: bool = False
+    failed: str = ""
+
+    def add_round(self, results: Sequence[Row]) -> None:
+        self.received += sum(row["landed"] for row in results)
+        self.lost_locks += sum(row["lost"] for row in results)
+        # A receiver that spent its budget may have left messages; one that met silence has seen the queue empty.
+        self.idle = all(row["idle"] for row in results) or not sum(row["landed"] for row in results)
+        self.failed = next((row["failed"] for row in results if row["failed"]), "")
+
+    def add_merge(self, merged: Merged) -> None:
+        self.added += merged.added
+        self.duplicates += merged.duplicates
+        self.conflicts += merged.conflicts
+
+    def report(self, output: str, seconds: float) -> ConsumeReport:
+        state = ManifestLog(output).read()
+        return ConsumeReport(
+            received=self.received,
+            added=self.added,
+            duplicates=self.duplicates,
+            conflicts=self.conflicts,
+            lost_locks=self.lost_locks,
+            rows=state.rows,
+            version=state.version,
+            seconds=seconds,
+        )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(prog="spark_jobs.consume", description="Drain a queue into a ledger, each once.")
+    found.add_argument("--queue", required=True, help="a queue, or topic/Subscriptions/name")
+    found.add_argument("--output", required=True, metavar="DIR", help="the ledger; a new one or one to add to")
+    found.add_argument("--connection", default="", help="default: the variable OUTBOX_SERVICEBUS")
+    found.add_argument("--receivers", type=int, default=2, help="at a time, one a task")
+    found.add_argument("--count", type=int, help="stop after so many messages")
+    found.add_argument("--idle-s", type=float, default=5.0, help="stop when nothing came for so long")
+    found.add_argument("--timeout-s", type=float, default=120.0, help="the longest outage to sit out")
+    found.add_argument("--sessions", action="store_true", help="the queue is ordered by session")
+    add_common(found)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job from a command line."""
+    arguments = parser().parse_args(argv)
+    return ended("consume", lambda: command(arguments))
+
+
+def command(arguments: argparse.Namespace) -> int:
+    connection = connection_of(arguments, os.environ)
+    done = consume(
+        start("consume", arguments, os.environ),
+        queue=arguments.queue,
+        output=arguments.output,
+        connection=connection,
+        receivers=arguments.receivers,
+        count=arguments.count,
+        idle_s=arguments.idle_s,
+        timeout_s=arguments.timeout_s,
+        sessions=arguments.sessions,
+        say=silent if arguments.quiet else to_stderr,
+    )
+    print(msgspec.json.encode(asdict(done)).decode() if arguments.json else done.text, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

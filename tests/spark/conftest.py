@@ -1,0 +1,119 @@
+"""One Spark session and one broker for all Spark tests; brokers that can be killed for those that need one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
+
+from spark_jobs import java
+from spark_jobs.session import session
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MASTER = "local[2,6]"  # two cores, and a failed task is tried again
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    java.prepare(os.environ)
+    running = session("tests", MASTER)
+    # A test's rows are few: compiling code for each query would take most of the time.
+    for name, value in {"wholeStage": "false", "factoryMode": "NO_CODEGEN"}.items():
+        running.conf.set(f"spark.sql.codegen.{name}", value)
+    running.conf.set("spark.sql.shuffle.partitions", "1")
+    running.conf.set("spark.sql.adaptive.enabled", "false")
+    yield running
+    running.stop()
+
+
+@dataclass
+class Broker:
+    """A Service Bus in its own process."""
+
+    queues: tuple[str, ...]
+    folder: str = "-"
+    port: int = 0
+    connection: str = field(default="", repr=False)
+    process: Any = None
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(ROOT / "tests/spark/broker.py"), self.folder, str(self.port), *self.queues],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.connection = self.process.stdout.readline().strip()
+        assert self.connection, "the broker did not start"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def take(self, queue: str, *, session_id: str | None = None) -> list[ServiceBusReceivedMessage]:
+        """Everything in a queue, completed."""
+        options: dict[str, Any] = {"session_id": session_id} if session_id else {"prefetch_count": 100, "keep_alive": 0}
+        found: list[ServiceBusReceivedMessage] = []
+        with (
+            ServiceBusClient.from_connection_string(self.connection, retry_total=0) as client,
+            client.get_queue_receiver(queue, **options) as receiver,
+        ):
+            while messages := receiver.receive_messages(200, max_wait_time=1):
+                for message in messages:
+                    receiver.complete_message(message)
+                found += messages
+        return found
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    queues = ("golden", "fed", "again", "resumed", "ordered:per_key", "landed:2", "raced", "poison", "dead:2", "gone:2")
+    running = Broker(queues)
+    running.start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def mortal_broker(disk_path: Path) -> Iterator[Broker]:
+    """A durable one on a port of its own: killed and started again, it is found at the same place."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = Broker(("transfers:3",), str(disk_path / "broker.data"), port)
+    running.start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def run_killed(tmp_path: Path) -> Callable[..., SimpleNamespace]:
+    """Run a job in another process that kills itself at the given call of a point."""
+
+    def run(job: str, point: str, call: int, options: str) -> SimpleNamespace:
+        markers = tmp_path / "markers"
+        markers.mkdir(exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "tests/spark/killed.py"), job, str(markers), point, str(call), options],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        fired = (markers / point).exists()
+        return SimpleNamespace(returncode=done.returncode, fired=fired, output=done.stdout + done.stderr)
+
+    return run

@@ -1,0 +1,70 @@
+"""The log of a ledger: one winner a version, nothing half written, nothing missing unnoticed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from outbox.errors import CorruptRecord, Refused
+from spark_jobs import manifest
+from spark_jobs.folder import Folder
+from spark_jobs.manifest import Commit, ManifestLog
+
+
+def commit(version: int, name: str = "x") -> Commit:
+    return Commit(version=version, add=[f"data/{name}"], conflicts=[], consumed=[f"{name}.parquet"], rows=1)
+
+
+def test_of_several_writers_of_a_version_one_wins(disk_path: Path) -> None:
+    def contend(writer: int) -> int:
+        log, won = ManifestLog(disk_path), 0
+        while (state := log.read()).version < 40:
+            won += log.append(state, commit(state.version + 1, f"{writer}-{state.version}"))
+        return won
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(contend, range(4))) == 40
+    assert len(set(ManifestLog(disk_path).read().files)) == 40
+
+
+def test_a_missing_version_is_noticed(disk_path: Path) -> None:
+    log = ManifestLog(disk_path)
+    for _ in range(3):
+        state = log.read()
+        log.append(state, commit(state.version + 1))
+    (log.folder.path / f"{2:020}.json").unlink()
+    with pytest.raises(CorruptRecord, match="no version 2 but 3"):
+        log.read()
+
+
+def test_reading_starts_at_the_last_stored_state(disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "STATE_EVERY", 4)
+    log = ManifestLog(disk_path)
+    for version in range(1, 7):
+        log.append(log.read(), commit(version, str(version)))
+    (log.folder.path / f"{1:020}.json").unlink()  # behind the state of version 4, so nobody needs it
+    assert log.read().files == [f"data/{version}" for version in range(1, 7)]
+    assert log.read().rows == 6
+
+
+def test_a_damaged_commit_is_named(disk_path: Path) -> None:
+    log = ManifestLog(disk_path)
+    log.append(log.read(), commit(1))
+    (log.folder.path / f"{1:020}.json").write_bytes(b'{"version": 1')
+    with pytest.raises(CorruptRecord, match=r"00001\.json cannot be read"):
+        log.read()
+
+
+def test_a_file_is_created_once_and_leaves_nothing_beside_it(disk_path: Path) -> None:
+    folder = Folder(disk_path / "deep" / "er")
+    assert folder.create("a.json", b"first")
+    assert not folder.create("a.json", b"second")
+    assert folder.read("a.json") == b"first"
+    assert [path.name for path in folder.path.iterdir()] == ["a.json"]
+
+
+def test_an_address_that_cannot_hold_a_commit_is_refused() -> None:
+    with pytest.raises(Refused, match="mount the container"):
+        Folder("abfss://ledger@account.dfs.core.windows.net/ledger")
