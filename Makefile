@@ -21,8 +21,7 @@ setup:
 	@$(BOOT) tools/setup.py
 
 demo: setup
-	@test -f tools/demo.py || { echo 'no tools/demo.py yet; there are: make test, make check, make bench' >&2; exit 2; }
-	@$(PY) tools/demo.py $(ARGS)
+	@$(PY) -m tools.demo $(ARGS)
 
 test:
 	@.ci/run $(ARGS)

@@ -1,0 +1,144 @@
+"""`make demo`: the whole system at work on this machine, killed again and again, and the verdict.
+
+    python -m tools.demo [--fresh] [--input transfers.csv] [--transfers 20000] [--folder demo.data]
+
+Run again it resumes: what was fed, handled or drained stays so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from outbox.ops.values import Status
+from tools.demo.data import read_facts, write_transfers
+from tools.demo.host import Host
+from tools.demo.phases import Demo, handled
+from tools.demo.report import Outcome, text_of
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(prog="make demo", description="Feed, handle, drain and reconcile under kill -9.")
+    found.add_argument("--folder", type=Path, default=ROOT / "demo.data", help="where state survives (demo.data)")
+    found.add_argument("--fresh", action="store_true", help="start clean: remove the folder first")
+    found.add_argument("--input", type=Path, help="your own CSV: id,source,target,amount")
+    found.add_argument("--transfers", type=int, default=20_000)
+    found.add_argument("--accounts", type=int, default=1_000)
+    found.add_argument("--seed", type=int, default=1)
+    found.add_argument("--kills", default="2,3", help="how often the host is killed while Spark feeds, and drains")
+    return found
+
+
+class Bars:
+    """Progress on a terminal, and now and then a line elsewhere."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description:<22}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._fed: TaskID = self.progress.add_task("transfers fed", total=total)
+        self._handled: TaskID = self.progress.add_task("messages handled", total=None)
+        self._ledger: TaskID = self.progress.add_task("ledger drained", total=None)
+
+    def look(self, status: Status) -> None:
+        """Show what a status says."""
+        ledger = status.queues["ledger"]
+        self.progress.update(self._fed, completed=status.queues["transfers"].received)
+        self.progress.update(self._handled, completed=handled(status))
+        self.progress.update(self._ledger, total=ledger.received or None, completed=ledger.received - ledger.active)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self.progress.console.print(text, highlight=False)
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
+    """The folder of this run and its file of transfers, made if it is not there."""
+    folder: Path = arguments.folder.resolve()
+    if arguments.fresh and folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    transfers = arguments.input.resolve() if arguments.input else folder / "transfers.csv"
+    if not transfers.exists():
+        write_transfers(
+            transfers, transfer_count=arguments.transfers, account_count=arguments.accounts, seed=arguments.seed
+        )
+    return folder, transfers
+
+
+async def run(arguments: argparse.Namespace, console: Console) -> int:
+    """Run the demo; 0 if every transfer took effect exactly once."""
+    folder, transfers = prepare(arguments)
+    facts = read_facts(transfers)
+    feeding, draining = (int(count) for count in arguments.kills.split(","))
+    console.print(f"state survives in {folder}; run again to resume, --fresh to start clean", highlight=False)
+    host = Host(folder / "host", 0, folder / "host.log")
+    bars = Bars(console, facts.id_count)
+    demo = Demo(folder, transfers, facts, host, random.Random(arguments.seed), bars.say)
+    started_s = time.monotonic()
+    await host.start()
+    try:
+        with bars.progress:
+            outcome = await steps(demo, bars, feeding, draining, started_s)
+    finally:
+        await host.stop()
+    console.print(text_of(outcome), highlight=False)
+    return 0 if outcome.ok else 1
+
+
+async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: float) -> Outcome:
+    """Everything in order."""
+    bars.say(f"{demo.facts.row_count:,} rows, {len(demo.facts.accounts):,} accounts: opening them")
+    await demo.open_accounts()
+    bars.say(f"feeding with Spark; the host will be killed {feeding} times meanwhile")
+    fed_from_s = time.monotonic()
+    fed = await demo.feed(feeding, bars.look)
+    status = await demo.finish(bars.look)
+    handled_s = time.monotonic() - fed_from_s
+    bars.say(f"draining the ledger with Spark; the host will be killed {draining} times meanwhile")
+    drained = await demo.drain(draining, bars.look)
+    bars.say("reconciling inputs, ledger and balances with Spark")
+    ok, verdict = await demo.reconcile()
+    return Outcome(
+        ok=ok,
+        facts=demo.facts,
+        fed=fed,
+        drained=drained,
+        verdict=verdict,
+        status=status,
+        kills=tuple(demo.kills),
+        recoveries_s=tuple(demo.host.recoveries_s),
+        handled_s=handled_s,
+        seconds=time.monotonic() - started_s,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from a command line."""
+    arguments = parser().parse_args(argv)
+    console = Console(soft_wrap=True)
+    try:
+        return asyncio.run(run(arguments, console))
+    except (RuntimeError, ValueError, OSError) as error:
+        console.print(f"demo: {error}", highlight=False)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

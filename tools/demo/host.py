@@ -1,0 +1,115 @@
+"""The host under the demo: started, watched, killed with SIGKILL at chosen moments, started again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outbox.errors import OutboxError
+from outbox.ops.reach import reach
+from outbox.ops.values import NewMessage, Status
+
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 60.0
+LOOK_EVERY_S = 0.1
+ASK_WITHIN_S = 20.0
+
+
+@dataclass(slots=True)
+class Host:
+    """One host process at a time on one folder."""
+
+    folder: Path
+    port: int
+    log_path: Path
+    connection: str = ""
+    recoveries_s: list[float] = field(default_factory=list)
+    _process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> float:
+        """Start the process and wait for its connection string; the seconds that took."""
+        started_s = time.monotonic()
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "outbox",
+                "run",
+                "function_app.bank:app",
+                *("--data", str(self.folder), "--amqp-port", str(self.port), "--workers", "2"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), START_WITHIN_S)
+        if not line.startswith(b"Endpoint="):
+            raise RuntimeError(f"the host did not start; see {self.log_path}")
+        self.connection = line.decode().strip()
+        self.port = int(self.connection.split(";")[0].rsplit(":", 1)[1])
+        return time.monotonic() - started_s
+
+    async def kill(self) -> None:
+        """Kill it without warning and start it again."""
+        assert self._process is not None
+        killed_s = time.monotonic()
+        self._process.send_signal(signal.SIGKILL)
+        await self._process.wait()
+        await self.start()
+        self.recoveries_s.append(time.monotonic() - killed_s)
+
+    async def stop(self) -> None:
+        """Let it drain and end."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(self._process.wait(), STOP_WITHIN_S)
+
+    # Asking it
+
+    async def status(self) -> Status | None:
+        """What its queues hold; None while it does not answer."""
+        try:
+            async with asyncio.timeout(ASK_WITHIN_S), reach(self.folder) as operator:
+                return await operator.status()
+        except (OutboxError, OSError, TimeoutError):
+            return None
+
+    async def send(self, queue: str, messages: list[NewMessage]) -> None:
+        """Send a batch from outside."""
+        async with reach(self.folder) as operator:
+            await operator.send(queue, messages)
+
+    async def export(self) -> bytes:
+        """All states as JSON lines."""
+        async with reach(self.folder) as operator:
+            return b"".join([page async for page in operator.export()])
+
+    async def dead_letter_ids(self, queue: str) -> list[tuple[str, str]]:
+        """Id and reason of every dead letter of a queue."""
+        found: list[tuple[str, str]] = []
+        after = 0
+        async with reach(self.folder) as operator:
+            while letters := await operator.dead_letters(queue, after=after):
+                found += [(letter.id, letter.reason) for letter in letters]
+                after = letters[-1].sequence
+        return found
+
+    async def wait(self, reached: Callable[[Status], bool], look: Callable[[Status], None], timeout_s: float) -> None:
+        """Look at its status until it is as wished.
+
+        Raises:
+            TimeoutError: it was not in time.
+        """
+        async with asyncio.timeout(timeout_s):
+            while True:
+                status = await self.status()
+                if status is not None:
+                    look(status)
+                    if reached(status):
+                        return
+                await asyncio.sleep(LOOK_EVERY_S)

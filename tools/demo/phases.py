@@ -1,0 +1,173 @@
+"""The steps of the demo, each of which can be repeated: what is done already has no further effect.
+
+open the accounts -> feed with Spark -> let the host finish -> drain the ledger with Spark -> reconcile.  While Spark
+feeds and while it drains, the host is killed when a drawn number of messages has gone through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from function_app.bank import CloseAccount, OpenAccount
+from outbox.ops.values import NewMessage, Status
+from tools.demo.data import OPENING_BALANCE, SCHEMA, Facts
+from tools.demo.host import Host
+
+BATCH_COUNT = 500
+JOB_WITHIN_S = 600.0
+HANDLE_WITHIN_S = 600.0
+SOURCES = ("accounts", "transfers", "deposits", "refunds")
+
+Look = Callable[[Status], None]
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run of the demo in one folder."""
+
+    folder: Path
+    transfers: Path
+    facts: Facts
+    host: Host
+    chance: random.Random
+    say: Callable[[str], None]
+    kills: list[str] = field(default_factory=list)
+
+    # Spark
+
+    async def _job(self, name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+        """Run a Spark job as a process of its own; its exit code and its report."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                f"spark_jobs.{name}",
+                *arguments,
+                *("--json", "--quiet", "--master", "local[2,4]"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+        try:
+            output, _ = await asyncio.wait_for(process.communicate(), JOB_WITHIN_S)
+        except BaseException:
+            process.kill()
+            await process.wait()
+            raise
+        lines = output.decode().strip().splitlines()
+        if process.returncode not in (0, 1) or not lines:
+            raise RuntimeError(f"spark_jobs.{name} failed with exit code {process.returncode}; see {log.name}")
+        return process.returncode, json.loads(lines[-1])
+
+    async def _with_kills(
+        self, name: str, job: Sequence[str], marks: Sequence[int], count: Callable[[Status], int], look: Look
+    ) -> dict[str, Any]:
+        """Run a job, and kill the host each time that `count` has passed the next mark."""
+        running = asyncio.create_task(self._job(name, *job))
+        left = list(marks)
+        try:
+            while not running.done():
+                status = await self.host.status()
+                if status is not None:
+                    look(status)
+                    if left and count(status) >= left[0]:
+                        self.kills.append(f"{name}: after {count(status):,} messages")
+                        left.pop(0)
+                        await self.host.kill()
+                await asyncio.wait([running], timeout=0.05)
+            code, report = await running
+        finally:
+            running.cancel()
+        if code:
+            raise RuntimeError(f"spark_jobs.{name} refused: {report}")
+        report["kills_missed"] = len(left)
+        return report
+
+    def draw_marks(self, kill_count: int, total: int) -> list[int]:
+        """Moments to kill at, in messages: one somewhere in each of equal parts of the first four fifths."""
+        part = total * 0.8 / max(1, kill_count)
+        return [round(part * n + part * self.chance.uniform(0.2, 1.0)) for n in range(kill_count)]
+
+    # The steps
+
+    async def open_accounts(self) -> None:
+        """Open every account with the same balance, and close some of them again."""
+        encode = msgspec.json.encode
+        opened = [
+            NewMessage(
+                body=msgspec.Raw(encode(OpenAccount(name, OPENING_BALANCE))), id=f"open-{name}", type="OpenAccount"
+            )
+            for name in self.facts.accounts
+        ]
+        closed = [
+            NewMessage(body=msgspec.Raw(encode(CloseAccount(name))), id=f"close-{name}", type="CloseAccount")
+            for name in self.facts.closed
+        ]
+        for messages in (opened, closed):
+            for start in range(0, len(messages), BATCH_COUNT):
+                await self.host.send("accounts", messages[start : start + BATCH_COUNT])
+            await self.host.wait(is_idle, lambda status: None, HANDLE_WITHIN_S)
+
+    async def feed(self, kill_count: int, look: Look) -> dict[str, Any]:
+        """Feed the transfers with Spark, under kills drawn in messages."""
+        job = (
+            *("--input", str(self.transfers), "--schema", SCHEMA, "--queue", "transfers", "--type", "Transfer"),
+            *("--id", "id", "--connection", self.host.connection),
+            *("--progress", str(self.folder / "feed.progress"), "--quarantine", str(self.folder / "feed.quarantine")),
+        )
+        marks = self.draw_marks(kill_count, self.facts.id_count)
+        return await self._with_kills("feed", job, marks, lambda s: s.queues["transfers"].received, look)
+
+    async def finish(self, look: Look) -> Status:
+        """Wait until the host has handled everything."""
+        await self.host.wait(is_idle, look, HANDLE_WITHIN_S)
+        status = await self.host.status()
+        assert status is not None
+        return status
+
+    async def drain(self, kill_count: int, look: Look) -> dict[str, Any]:
+        """Drain the ledger with Spark, under kills drawn in messages."""
+        status = await self.host.status()
+        assert status is not None
+        held = status.queues["ledger"].active
+        marks = self.draw_marks(kill_count if held else 0, held)
+        job = (
+            *("--queue", "ledger", "--output", str(self.folder / "ledger"), "--connection", self.host.connection),
+            *("--idle-s", "3"),
+        )
+        return await self._with_kills("consume", job, marks, lambda s: held - s.queues["ledger"].active, look)
+
+    async def reconcile(self) -> tuple[bool, dict[str, Any]]:
+        """Compare inputs, ledger and balances; whether each transfer took effect exactly once."""
+        export, letters = self.folder / "states.jsonl", self.folder / "dead-letters.jsonl"
+        states = await self.host.export()
+        refused = await self.host.dead_letter_ids("transfers")
+        letters.write_bytes(
+            b"".join(msgspec.json.encode({"id": id, "reason": reason}) + b"\n" for id, reason in refused)
+        )
+        code, report = await self._job(
+            "reconcile",
+            *("--input", str(self.transfers), "--schema", SCHEMA, "--ledger", str(self.folder / "ledger")),
+            *("--quarantine", str(self.folder / "feed.quarantine"), "--dead-letters", str(letters)),
+            *("--rule", "bank", "--state", str(export)),
+        )
+        return code == 0, report
+
+
+def is_idle(status: Status) -> bool:
+    """Whether nothing waits in a queue that the host handles."""
+    return not any(status.queues[name].active + status.queues[name].scheduled for name in SOURCES)
+
+
+def handled(status: Status) -> int:
+    """How many messages the host has handled for good."""
+    return sum(status.queues[name].received - status.queues[name].active for name in SOURCES)

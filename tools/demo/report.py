@@ -1,0 +1,61 @@
+"""What happened, as a table and a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outbox.ops.values import Status
+from tools.demo.data import Facts
+from tools.demo.phases import handled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run of the demo saw."""
+
+    ok: bool
+    facts: Facts
+    fed: dict[str, Any]
+    drained: dict[str, Any]
+    verdict: dict[str, Any]
+    status: Status
+    kills: tuple[str, ...]
+    recoveries_s: tuple[float, ...]
+    handled_s: float
+    seconds: float
+
+
+def text_of(outcome: Outcome) -> str:
+    """The report for a person."""
+    lines = [f"{name:<26}{value}" for name, value in rows(outcome)]
+    return "\n".join(["", *lines, "", verdict_of(outcome)])
+
+
+def rows(outcome: Outcome) -> list[tuple[str, str]]:
+    """The table's rows."""
+    queues, fed = outcome.status.queues, outcome.fed
+    transfers = queues["transfers"]
+    distinct = fed["messages"]
+    quarantined = ", ".join(f"{count:,} {reason}" for reason, count in fed["quarantined"].items()) or "none"
+    total = handled(outcome.status)
+    recoveries = sorted(outcome.recoveries_s)
+    return [
+        ("rows read", f"{outcome.facts.row_count:,}, {fed['duplicates']:,} of them repeated rows"),
+        ("quarantined by Spark", quarantined),
+        ("transfers fed", f"{distinct:,} distinct, {transfers.received:,} arrived"),
+        ("duplicates suppressed", f"{max(0, transfers.received - distinct):,} at the inbox"),
+        ("refused by a handler", f"{transfers.dead_letters:,}"),
+        ("messages handled", f"{total:,} in {outcome.handled_s:.1f} s, {total / outcome.handled_s:,.0f} a second"),
+        ("ledger", f"{queues['ledger'].received:,} postings"),
+        ("crashes survived", f"{len(outcome.kills)} x kill -9: {'; '.join(outcome.kills) or 'none'}"),
+        ("recovery", f"{', '.join(f'{s:.2f}' for s in recoveries)} s" if recoveries else "-"),
+        ("whole run", f"{outcome.seconds:.1f} s"),
+    ]
+
+
+def verdict_of(outcome: Outcome) -> str:
+    """One line that says whether the promise held."""
+    if outcome.ok:
+        return "VERDICT: money conserved, every transfer took effect exactly once"
+    return f"VERDICT: BROKEN: {outcome.verdict}"
