@@ -151,9 +151,9 @@ class Demo:
         export, letters = self.folder / "states.jsonl", self.folder / "dead-letters.jsonl"
         states = await self.host.export()
         refused = await self.host.dead_letter_ids("transfers")
-        letters.write_bytes(
-            b"".join(msgspec.json.encode({"id": id, "reason": reason}) + b"\n" for id, reason in refused)
-        )
+        lines = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused]
+        for path, data in ((export, states), (letters, b"\n".join(lines))):
+            await asyncio.to_thread(path.write_bytes, data)
         code, report = await self._job(
             "reconcile",
             *("--input", str(self.transfers), "--schema", SCHEMA, "--ledger", str(self.folder / "ledger")),
