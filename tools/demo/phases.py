@@ -25,6 +25,9 @@ from tools.demo.host import Host
 BATCH_COUNT = 500
 JOB_WITHIN_S = 600.0
 HANDLE_WITHIN_S = 600.0
+CHUNK_COUNT = 4
+FEED_FOR_S = 8.0
+"""How long feeding is to take, so that there is a while in which the host can be killed."""
 SOURCES = ("accounts", "transfers", "deposits", "refunds")
 
 Look = Callable[[Status], None]
@@ -72,8 +75,10 @@ class Demo:
         self, name: str, job: Sequence[str], marks: Sequence[int], count: Callable[[Status], int], look: Look
     ) -> dict[str, Any]:
         """Run a job, and kill the host each time that `count` has passed the next mark."""
+        before = await self.host.status()
+        done = 0 if before is None else count(before)
+        left = [mark for mark in marks if mark > done]
         running = asyncio.create_task(self._job(name, *job))
-        left = list(marks)
         try:
             while not running.done():
                 status = await self.host.status()
@@ -123,6 +128,7 @@ class Demo:
             *("--input", str(self.transfers), "--schema", SCHEMA, "--queue", "transfers", "--type", "Transfer"),
             *("--id", "id", "--connection", self.host.connection),
             *("--progress", str(self.folder / "feed.progress"), "--quarantine", str(self.folder / "feed.quarantine")),
+            *("--chunks", str(CHUNK_COUNT), "--rate", str(max(1.0, self.facts.id_count / FEED_FOR_S))),
         )
         marks = self.draw_marks(kill_count, self.facts.id_count)
         return await self._with_kills("feed", job, marks, lambda s: s.queues["transfers"].received, look)

@@ -39,12 +39,14 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
     distinct = fed["messages"]
     quarantined = ", ".join(f"{count:,} {reason}" for reason, count in fed["quarantined"].items()) or "none"
     total = handled(outcome.status)
+    once = distinct + len(outcome.facts.accounts) + len(outcome.facts.closed)
+    suppressed = max(0, transfers.received + queues["accounts"].received - once)
     recoveries = sorted(outcome.recoveries_s)
     return [
         ("rows read", f"{outcome.facts.row_count:,}, {fed['duplicates']:,} of them repeated rows"),
         ("quarantined by Spark", quarantined),
         ("transfers fed", f"{distinct:,} distinct, {transfers.received:,} arrived"),
-        ("duplicates suppressed", f"{max(0, transfers.received - distinct):,} at the inbox"),
+        ("duplicates suppressed", f"{suppressed:,} messages that had arrived before"),
         ("refused by a handler", f"{transfers.dead_letters:,}"),
         ("messages handled", f"{total:,} in {outcome.handled_s:.1f} s, {total / outcome.handled_s:,.0f} a second"),
         ("ledger", f"{queues['ledger'].received:,} postings"),
