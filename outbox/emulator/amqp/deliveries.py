@@ -76,7 +76,9 @@ def encode_peeked(task: Task) -> bytes:
     if task.due_ms and not any(types.decode(key)[0] == SCHEDULED_TIME for key in own[::2]):
         own = [*own, symbol(SCHEDULED_TIME), timestamp(task.due_ms)]
     state = _STATES[task.state]
-    broker = _header(message, task.delivery_count) + _annotations(own, task.enqueued_ms, task.sequence, state)
+    broker = _header(message, task.delivery_count + task.failures) + _annotations(
+        own, task.enqueued_ms, task.sequence, state
+    )
     return broker + wire + (message.wire_body or _data(message.body))
 
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from outbox.emulator.amqp import performatives, types
-from outbox.emulator.amqp.errors import SESSION_CANNOT_BE_LOCKED, TIMEOUT
+from outbox.emulator.amqp.errors import INVALID_FIELD, SESSION_CANNOT_BE_LOCKED, TIMEOUT, LinkFault
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.types import Described
 from outbox.emulator.bus.receivers import Receiver
@@ -36,14 +36,19 @@ class Wanted(NamedTuple):
 
 
 def wanted_session(source: list[object] | None) -> Wanted | None:
-    """The session filter of a source; None where there is none."""
+    """The session filter of a source; None where there is none.
+
+    Raises: LinkFault for a filter that is neither a session id nor null.
+    """
     filters = source[_FILTER_FIELD] if source else None
     if not isinstance(filters, dict) or SESSION_FILTER not in filters:
         return None
     value = filters[SESSION_FILTER]
     if isinstance(value, Described):
         value = value.value
-    return Wanted(value if isinstance(value, str) else None)
+    if value is not None and not isinstance(value, str):
+        raise LinkFault(INVALID_FIELD, "the session filter must be a session id, or null for the next session")
+    return Wanted(value)
 
 
 def accept_session(peer: Peer, link: Link, path: str, wanted: Wanted) -> None:

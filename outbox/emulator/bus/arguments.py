@@ -28,6 +28,13 @@ class Arguments:
             raise OperationFault(ARGUMENT_ERROR, f"{name} must be a number")
         return value
 
+    def count(self, name: str, default: int, highest: int) -> int:
+        """A number from 0 on; what is above `highest` is cut to it."""
+        value = self.integer(name, default)
+        if value < 0:
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must not be negative")
+        return min(value, highest)
+
     def binary(self, name: str) -> bytes:
         value = self._values.get(name)
         if not isinstance(value, bytes):

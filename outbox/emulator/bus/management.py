@@ -141,7 +141,7 @@ class Management:
         tasks = self._engine.peek(
             path,
             given.integer("from-sequence-number", 0),
-            min(given.integer("message-count", 1), ITEM_COUNT_MAX),
+            given.count("message-count", 1, ITEM_COUNT_MAX),
             session=given.text_or_none("session-id"),
         )
         encoded, size_bytes = [], 0
@@ -232,8 +232,8 @@ class Management:
     def _list_sessions(self, path: str, given: arguments.Arguments) -> Answer:
         if given.integer("last-updated-time", _ALL_SESSIONS_MS) < _ALL_SESSIONS_MS:
             raise OperationFault(NOT_IMPLEMENTED, "sessions cannot be listed by the time of their last update")
-        skip, top = max(given.integer("skip", 0), 0), min(given.integer("top", 100), ITEM_COUNT_MAX)
-        found = self._engine.sessions(path)[skip : skip + max(top, 0)]
+        skip, top = given.count("skip", 0, 1 << 31), given.count("top", 100, ITEM_COUNT_MAX)
+        found = self._engine.sessions(path)[skip : skip + top]
         if not found:
             raise OperationFault(SESSION_NOT_FOUND, f"{path} has no more sessions")
         items = types.list_([types.string(session_id) for session_id in found])

@@ -22,12 +22,15 @@ from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
 from outbox.engine.entities import SessionLock, Settlement
+from outbox.engine.items import Claim
 from outbox.errors import LockLost
 
 if TYPE_CHECKING:
     from outbox.emulator.bus.peer import Peer
 
 CLAIM_COUNT_MAX = 128
+CLAIM_SIZE_BYTES = 1 << 20
+SIZE_GUESS_BYTES = 32 * 1024
 WAIT_S = 60.0
 _LOST_RACE_S = 0.01
 
@@ -42,6 +45,8 @@ class Receiver:
         self._peer = peer
         self._engine = peer.engine
         self._session_id = lock.session_id if lock else None
+        self._size_bytes = SIZE_GUESS_BYTES
+        """The mean size of what was sent last: large messages are claimed by few at a time."""
         self._waiter: asyncio.Task[None] | None = None
 
     def pump(self) -> bool:
@@ -54,16 +59,24 @@ class Receiver:
                 return sent
             if not self.holds_session():
                 return sent
-            claims = self._engine.claim(self.path, min(link.credit, CLAIM_COUNT_MAX), session=self._session_id)
+            count_max = min(link.credit, CLAIM_COUNT_MAX, max(1, CLAIM_SIZE_BYTES // self._size_bytes))
+            claims = self._engine.claim(self.path, count_max, session=self._session_id)
             if not claims:
                 self._wait()
                 break
-            for claim in claims:
-                link.send(claim.token, encode_delivery(claim), settled=link.presettled)
-                if link.presettled:
-                    self._engine.settle(claim.token, Settlement.COMPLETE)
+            self._send(claims)
             sent = True
         return sent
+
+    def _send(self, claims: list[Claim]) -> None:
+        link, total_bytes = self.link, 0
+        for claim in claims:
+            payload = encode_delivery(claim)
+            total_bytes += len(payload)
+            link.send(claim.token, payload, settled=link.presettled)
+            if link.presettled:
+                self._engine.settle(claim.token, Settlement.COMPLETE)
+        self._size_bytes = total_bytes // len(claims) + 1
 
     def holds_session(self) -> bool:
         """Whether a session receiver still holds its lock; if not, the link is detached with the reason."""
