@@ -89,8 +89,8 @@ def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = _add(commands, "run", "Run an application: durable engine, workers, Service Bus endpoint on loopback.")
     parser.add_argument("app", metavar="APP", help=_APP_HELP)
     parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="the engine's folder")
-    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="workers in this process (1)")
-    parser.add_argument("--concurrency", type=_count, default=64, metavar="N", help="messages in hand a worker (64)")
+    parser.add_argument("--workers", type=count, default=1, metavar="N", help="workers in this process (1)")
+    parser.add_argument("--concurrency", type=count, default=64, metavar="N", help="messages in hand a worker (64)")
     _add_host(parser)
 
 
@@ -101,7 +101,7 @@ def _add_emulator(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--amqp-port", type=_port, metavar="PORT", help="port of the endpoint (5672; 0: any free one)")
+    parser.add_argument("--amqp-port", type=port, metavar="PORT", help="port of the endpoint (5672; 0: any free one)")
     parser.add_argument(
         "--entities", type=Path, metavar="FILE", help="queues and topics in the official emulator's JSON"
     )
@@ -117,7 +117,7 @@ def _add_send(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin')
     parser.add_argument("--type", default="", help="the wire type; a queue with one type needs none")
     parser.add_argument("--id", help="the message's identity (default: a fresh one); the same again has no effect")
-    parser.add_argument("--created", type=_seconds, metavar="SECONDS", help="its time, since 1970 (default: now)")
+    parser.add_argument("--created", type=seconds, metavar="SECONDS", help="its time, since 1970 (default: now)")
     parser.add_argument("--key", "--session", dest="key", default="", help="its key, where the queue is ordered by key")
     parser.add_argument("--correlation-id", default="", metavar="ID")
     parser.add_argument("--id-field", metavar="NAME", help="with -: lines are bodies, and this field is the identity")
@@ -183,26 +183,29 @@ def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add_bench(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(commands, "bench", "Measure this machine: 20,000 messages, here and in hand-written SQLite.")
-    parser.add_argument("--messages", type=_count, default=20_000, metavar="N")
-    parser.add_argument("--repeats", type=_count, default=1, metavar="N")
+    parser = _add(commands, "bench", "Measure this machine: the same work here and in hand-written SQLite.")
+    parser.add_argument("--messages", type=count, default=5_000, metavar="N")
+    parser.add_argument("--repeats", type=count, default=1, metavar="N")
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """A number of at least one; argparse names these functions where a value does not fit."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
     return value
 
 
-def _port(text: str) -> int:
+def port(text: str) -> int:
+    """A port, or 0 for any free one."""
     value = int(text)
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 to 65535")
     return value
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """A time in seconds since 1970."""
     value = float(text)
     if not 0 <= value <= 1e11:
         raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")

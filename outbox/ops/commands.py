@@ -45,6 +45,7 @@ def run_app(options: Options) -> None:
     out = sys.stdout
     with redirect_stdout(sys.stderr):
         _log_to_stderr()
+        _check_sync(options.sync)
         from outbox.ops.loading import load_app
 
         _serve(options, out, app=load_app(options.app), worker_count=options.workers, concurrency=options.concurrency)
@@ -53,17 +54,13 @@ def run_app(options: Options) -> None:
 def emulate(options: Options) -> None:
     """Serve the Service Bus endpoint alone."""
     _log_to_stderr()
+    _check_sync(options.sync)
     _serve(options, sys.stdout)
 
 
 def _serve(options: Options, out: Any, **more: Any) -> None:
-    from outbox.engine.core import SyncPolicy
     from outbox.ops.host import HostSettings, serve
 
-    try:
-        SyncPolicy.parse(options.sync)
-    except ValueError as error:
-        raise Usage(str(error)) from error
     settings = HostSettings(
         folder=options.data,
         amqp_port=options.amqp_port,
@@ -75,13 +72,21 @@ def _serve(options: Options, out: Any, **more: Any) -> None:
     asyncio.run(serve(settings, lambda line: print(line, file=out, flush=True)))
 
 
+def _check_sync(policy: str) -> None:
+    from outbox.engine.core import SyncPolicy
+
+    try:
+        SyncPolicy.parse(policy)
+    except ValueError as error:
+        raise Usage(str(error)) from error
+
+
 def _log_to_stderr() -> None:
     import logging
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(text.LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("aiohttp").setLevel(logging.ERROR)
 
 
 # Messages

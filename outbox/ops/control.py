@@ -36,6 +36,8 @@ from outbox.ops.values import BATCH_COUNT_MAX, Operates
 from outbox.ops.wire import MoveRequest, PageQuery, SendRequest, StateQuery
 
 log = logging.getLogger("outbox.control")
+_quiet = logging.getLogger("outbox.control.http")
+_quiet.setLevel(logging.CRITICAL)  # anybody on this machine can send nonsense; it is answered and not worth a traceback
 
 BODY_MAX_BYTES = 32 << 20
 BODY_WITHIN_S = 30.0
@@ -104,6 +106,9 @@ class Control:
             status = next(status for kind, status in _STATUS if isinstance(error, kind))
             text = str(error.args[0]) if isinstance(error, LookupError) and error.args else str(error)
             return _error(status, type(error).__name__, text)
+        except Exception:
+            log.exception("a request failed; this is a bug, please report it")
+            return _error(500, "OutboxError", "the host failed on this request and logged why")
         finally:
             self._free += 1
 
@@ -139,8 +144,10 @@ class Control:
 
     async def _export(self, request: web.Request) -> web.StreamResponse:
         pages = self._operator.export(request.query.get("type", ""))
+        first = await anext(pages, b"")  # a refusal must come before the answer's first byte
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
+        await response.write(first)
         async for page in pages:
             await response.write(page)
             await asyncio.sleep(0)  # a write that does not have to wait would let nobody else run
@@ -175,6 +182,7 @@ async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
     runner = web.AppRunner(
         Control(operator, token).application(),
         access_log=None,
+        logger=_quiet,
         handler_cancellation=True,
         max_line_size=LINE_MAX_BYTES,
         max_field_size=LINE_MAX_BYTES,

@@ -70,6 +70,8 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
                 worker = Worker(settings.app, engine, concurrency=settings.concurrency)
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
+        for part in watched:
+            part.add_done_callback(_seen)
         server = await _listen(stack, engine, settings.amqp_port)
         announce(server.connection_string)
         await _first_of(stopping, watched)
@@ -84,6 +86,12 @@ async def _first_of(stopping: asyncio.Event, watched: list[asyncio.Future[Any]])
         if part in done:
             part.result()
             raise EngineStopped("a part of the host ended by itself; this is a bug, please report it")
+
+
+def _seen(part: asyncio.Future[Any]) -> None:
+    """Look at how a part ended, so that asyncio does not complain about what is known or of no interest any more."""
+    if not part.cancelled():
+        part.exception()
 
 
 async def _open(settings: HostSettings) -> Engine:

@@ -7,6 +7,7 @@ it is free the log is opened here, and a control file that a killed host left is
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 5.0
 LOOK_EVERY_S = 0.05
+_OWN_FILE = re.compile(r"[0-9a-f]{16}\.(log|snapshot)|lock").fullmatch
 
 
 @asynccontextmanager
@@ -84,5 +86,5 @@ def check_folder(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise Refused(f"{folder}: there is no such folder; `outbox run APP --data {folder}` makes it")
-    if not any(file.suffix in (".log", ".snapshot") or file.name == "lock" for file in folder.iterdir()):
+    if not any(_OWN_FILE(file.name) for file in folder.iterdir()):
         raise Refused(f"{folder}: holds no log; check --data, or start `outbox run APP --data {folder}` on it")

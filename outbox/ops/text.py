@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from outbox.errors import OutboxError
 from outbox.ops.values import Letter, Status
 
 REASON_LENGTH_MAX = 60
@@ -13,7 +14,13 @@ _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 class LogFormatter(logging.Formatter):
-    """A line with its fields behind it: `claim failed error=...`."""
+    """A line with its fields behind it: `claim failed error=...`; our own errors say what to do without a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OutboxError):
+            record = logging.makeLogRecord({**record.__dict__, "exc_info": None, "exc_text": None, "error": error})
+        return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
         fields = [f"{name}={value}" for name, value in record.__dict__.items() if name not in _ORDINARY]

@@ -1,0 +1,254 @@
+"""The command line on a folder that no host holds: answers, exit codes, and one clear line where it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, Settlement
+from outbox.message import Message
+from outbox.ops.cli import main
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(disk_path: Path) -> Path:
+    """A folder with two queues, one message and one dead letter."""
+    engine = Engine.open(disk_path)
+    engine.declare(QueueSettings("transfers"), QueueSettings("ledger", ordering="per_key"))
+    engine.send("transfers", [Message(body=b"{}", outbox_id="bad", type="T"), Message(body=b"[1]", outbox_id="m1")])
+    engine.settle(engine.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="no\x1b[31m", description="d")
+    engine.close()
+    return disk_path
+
+
+@pytest.fixture
+def cli(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command on the folder: exit code, stdout, stderr."""
+
+    def run(*arguments: str, data: bool = True) -> tuple[int, str, str]:
+        try:
+            code = main([*arguments, *(["--data", str(folder)] if data else [])])
+        except SystemExit as left:
+            code = int(left.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], None]:
+    """Put bytes on stdin."""
+
+    def put(data: bytes) -> None:
+        file = tmp_path / "stdin"
+        file.write_bytes(data)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file.open("rb")))
+
+    return put
+
+
+def test_send_tells_the_id_and_the_message_is_there_at_the_next_command(cli: Cli) -> None:
+    assert cli("send", "transfers", '{"a": 1}', "--id", "t1") == (0, "sent t1 to transfers\n", "")
+    assert json.loads(cli("status", "--json")[1])["queues"]["transfers"]["active"] == 2
+
+
+def test_a_message_without_id_gets_a_fresh_one_each_time(cli: Cli) -> None:
+    found = [json.loads(cli("send", "transfers", "1", "--json")[1])["ids"][0] for _ in range(2)]
+    assert found[0] != found[1]
+
+
+def test_status_has_the_shape_that_scripts_rely_on(cli: Cli) -> None:
+    found = json.loads(cli("status", "--json")[1])
+    oldest_s = found["queues"]["transfers"].pop("oldest_s")
+    empty = {"active": 0, "scheduled": 0, "deferred": 0, "dead_letters": 0, "oldest_s": None, "received": 0}
+    transfers = {"active": 1, "scheduled": 0, "deferred": 0, "dead_letters": 1, "received": 2}
+    assert found == {"queues": {"ledger": empty, "transfers": transfers}, "pending": 0} and 0 <= oldest_s < 60
+
+
+def test_status_as_text_has_a_line_for_each_queue(cli: Cli) -> None:
+    lines = cli("status")[1].splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [["queue", "active"], ["ledger", "0"], ["transfers", "1"]]
+    assert lines[3] == "pending transactions: 0"
+
+
+def test_a_state_that_is_not_there_is_null(cli: Cli) -> None:
+    assert cli("state", "Account", "alice", "--json") == (0, "null\n", "")
+    assert cli("state", "Account", "-5", "--int") == (0, "Account -5: none\n", "")
+    assert cli("state", "Account", "x", "--uuid")[0] == 1
+
+
+def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> None:
+    assert [letter["id"] for letter in json.loads(cli("dead-letters", "list", "transfers", "--json")[1])] == ["bad"]
+    shown = json.loads(cli("dead-letters", "show", "transfers", "bad", "--json")[1])
+    assert (shown["body"], shown["type"], shown["description"]) == ({}, "T", "d")
+    assert cli("dead-letters", "resubmit", "transfers", "bad")[:2] == (0, "resubmitted 1 of transfers\n")
+    assert cli("dead-letters", "list", "transfers")[1] == "transfers has no dead letters\n"
+    assert json.loads(cli("dead-letters", "discard", "transfers", "--all", "--json")[1]) == {"count": 0, "in_hand": 0}
+
+
+def test_what_a_sender_wrote_cannot_steer_the_terminal(cli: Cli) -> None:
+    code, out, _ = cli("dead-letters", "list", "transfers")
+    assert code == 0 and "\x1b" not in out and "no\N{REPLACEMENT CHARACTER}[31m" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cure"),
+    [
+        (["send", "nope", "{}"], "there are: ledger, transfers"),
+        (["send", "transfers", "{a}"], "is not JSON"),
+        (["send", "transfers", "\udcff"], "is not UTF-8"),
+        (["send", "ledger", "{}"], "give --key"),
+        (["dead-letters", "show", "transfers", "x"], "list them to see what is there"),
+        (["dead-letters", "list", "x"], "Check the spelling"),
+        (["log", "salvage", "--into", "."], "salvage into an empty or new folder"),
+    ],
+)
+def test_a_refusal_is_one_line_with_the_cure_and_exit_code_1(cli: Cli, arguments: list[str], cure: str) -> None:
+    code, out, err = cli(*arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("outbox: ") and cure in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nonsense"],
+        ["send", "q"],
+        ["send", "q", "{}", "--created", "-1"],
+        ["send", "q", "{}", "--created", "nan"],
+        ["send", "q", "{}", "--id", ""],
+        ["send", "q", "{}", "--id-field", "x"],
+        ["send", "q", "-", "--id", "x"],
+        ["state", "T", "k", "--int", "--uuid"],
+        ["dead-letters"],
+        ["dead-letters", "discard", "q"],
+        ["dead-letters", "discard", "q", "x", "--all"],
+        ["dead-letters", "show", "q"],
+        ["run", "bank"],
+        ["run", ":app"],
+        ["run", "bank:app", "--amqp-port", "70000"],
+        ["run", "bank:app", "--workers", "0"],
+        ["run", "bank:app", "--sync", "sometimes"],
+        ["run", "bank:app", "--http", "8080"],
+        ["log", "salvage"],
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -> None:
+    code, out, err = cli(*arguments)
+    assert (code, out) == (2, "") and "usage: outbox" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("app", ["nowhere:app", "json:dumps", "json:missing"])
+def test_an_application_that_is_none_is_refused(cli: Cli, app: str) -> None:
+    code, out, err = cli("run", app)
+    assert (code, out) == (1, "") and err.startswith("outbox: ") and "Traceback" not in err
+
+
+def test_a_folder_without_a_log_is_refused_and_not_made_one(cli: Cli, tmp_path: Path) -> None:
+    code, _, err = cli("status", "--data", str(tmp_path), data=False)
+    assert code == 1 and "outbox run APP --data" in err and list(tmp_path.iterdir()) == []
+
+
+def test_lines_of_stdin_are_messages(cli: Cli, stdin: Any, folder: Path) -> None:
+    stdin(
+        b'{"id": "a", "body": {"x": 1}, "key": "k", "created": 3}\n\n{"id": 5, "body": [2], "type": "Other", "key": 7}'
+    )
+    code, out, _ = cli("send", "ledger", "-", "--type", "T", "--json")
+    assert (code, json.loads(out)) == (0, {"queue": "ledger", "count": 2, "ids": ["a", "5"]})
+    found = [(m.identity, m.type, m.session_id, m.body) for m in messages(folder, "ledger")]
+    assert found == [("a", "T", "k", b'{"x":1}'), ("5", "Other", "7", b"[2]")]
+
+
+def test_plain_bodies_carry_their_id_and_key_in_fields(cli: Cli, stdin: Any, folder: Path) -> None:
+    stdin(b"".join(b'{"id": %d, "who": "w%d"}\n' % (n, n % 3) for n in range(1_234)))
+    assert cli("send", "ledger", "-", "--id-field", "id", "--key-field", "who")[:2] == (
+        0,
+        "sent 1234 messages to ledger\n",
+    )
+    found = messages(folder, "ledger")
+    assert [m.identity for m in found] == [str(n) for n in range(1_234)]
+    assert found[4].session_id == "w1" and found[4].body == b'{"id":4,"who":"w1"}'
+
+
+@pytest.mark.parametrize(
+    "bad", [b"{", b'{"id": "x"}', b'{"id": true, "body": 1}', b'{"body": 1}', b'{"id":"\xff","body":1}']
+)
+def test_a_bad_line_is_named_and_what_stands_before_it_is_sent(cli: Cli, stdin: Any, folder: Path, bad: bytes) -> None:
+    stdin(b'{"id": "a", "body": 1}\n' + bad + b'\n{"id": "b", "body": 1}\n')
+    code, _, err = cli("send", "transfers", "-")
+    assert code == 1 and "line 2: " in err and "1 messages were sent before" in err and err.count("\n") == 1
+    assert [m.identity for m in messages(folder, "transfers")][-1] == "a"
+
+
+def test_a_field_that_is_no_id_is_refused(cli: Cli, stdin: Any) -> None:
+    for line in (b"[1]", b'{"id": 1.5}', b'{"id": null}', b'{"id": ""}', b'{"no": 1}'):
+        stdin(line)
+        assert cli("send", "transfers", "-", "--id-field", "id")[0] == 1
+
+
+def test_the_log_is_inspected_compacted_and_salvaged(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    (folder / "blobs").mkdir(exist_ok=True)
+    (folder / "blobs" / "x.blob").write_bytes(b"blob")
+    assert len(json.loads(cli("log", "inspect", "--json")[1])["segments"]) == 1
+    assert json.loads(cli("log", "compact", "--json")[1])["ordinal"] > 0
+    code, out, _ = cli("log", "salvage", "--into", str(tmp_path / "saved"))
+    assert code == 0 and "copied" in out
+    assert [m.identity for m in messages(tmp_path / "saved", "transfers")] == ["m1"]
+    assert (tmp_path / "saved" / "blobs" / "x.blob").read_bytes() == b"blob"
+
+
+def test_damage_is_refused_with_the_way_out_and_salvage_goes_it(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    engine = Engine.open(folder, compact=False)
+    engine.send("transfers", [Message(body=b"1", outbox_id="m2")])
+    engine.close()
+    first = min(folder.glob("*.log"))
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    first.write_bytes(data)
+    code, _, err = cli("status")
+    assert code == 1 and "outbox log salvage" in err
+    code, out, _ = cli("log", "salvage", "--into", str(tmp_path / "saved"))
+    assert code == 0 and "lost: ordinals" in out
+
+
+def test_export_writes_a_file_only_when_it_is_whole(cli: Cli, tmp_path: Path) -> None:
+    assert cli("export", "--output", str(tmp_path / "e"), "--json")[0] == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["e"]
+    assert cli("export") == (0, "", "")
+
+
+def test_bench_says_where_it_is_to_be_run(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()  # somebody's own project
+    command = [sys.executable, "-P", "-m", "outbox", "bench"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1 and "make bench" in done.stderr
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom outbox.ops.cli import make_parser\nmake_parser().format_help()\n"
+        "print([m for m in ('asyncio', 'aiohttp', 'outbox.engine.engine', 'outbox.worker') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "[]\n"
+
+
+def messages(folder: Path, queue: str) -> list[Message]:
+    engine = Engine.open(folder, compact=False)
+    try:
+        return [task.message for task in engine.peek(queue, 0, 10_000)]
+    finally:
+        engine.close()

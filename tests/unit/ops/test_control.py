@@ -1,0 +1,242 @@
+"""Who may use the control endpoint, and what it makes of everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from outbox.ops import control
+from outbox.ops.control import serve_control
+from outbox.ops.control_file import ControlFile, is_held, read_control_file
+from outbox.ops.operator import Operator
+from outbox.ops.remote import RemoteOperator
+
+ROUTES = [
+    ("GET", "/health"),
+    ("POST", "/send"),
+    ("GET", "/status"),
+    ("GET", "/state?type=A&key=b"),
+    ("GET", "/export"),
+    ("GET", "/dead-letters?queue=deposits"),
+    ("GET", "/dead-letter?queue=deposits&id=x"),
+    ("POST", "/dead-letters/resubmit"),
+    ("POST", "/dead-letters/discard"),
+    ("POST", "/compact"),
+    ("GET", "/nowhere"),
+]
+
+
+@dataclass
+class Wire:
+    """Raw bytes to the endpoint and back."""
+
+    file: ControlFile
+
+    async def exchange(self, data: bytes, *, within_s: float = 5.0) -> bytes:
+        """What comes back until the endpoint closes or the time is over."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.file.port)
+        answer = b""
+        try:
+            async with asyncio.timeout(within_s):
+                writer.write(data)
+                while piece := await reader.read(1 << 16):
+                    answer += piece
+        except (ConnectionError, TimeoutError):
+            pass
+        finally:
+            writer.close()
+        return answer
+
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", *, host: str | None = "127.0.0.1", token: str | None = None
+    ) -> tuple[int, Any]:
+        token = self.file.token if token is None else token
+        lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {len(body)}", "Connection: close"]
+        lines += [f"Host: {host}"] if host is not None else []
+        lines += [f"Authorization: Bearer {token}"] if token else []
+        answer = await self.exchange("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        status = int(head.split()[1])
+        return status, json.loads(rest) if b"application/json" in head else rest
+
+
+@pytest.fixture
+async def wire(bank: Any) -> AsyncIterator[Wire]:
+    async with serve_control(Operator(bank.engine), bank.folder):
+        file = read_control_file(bank.folder)
+        assert file is not None
+        yield Wire(file)
+
+
+async def test_the_control_file_is_its_owners_alone_and_goes_with_the_host(bank: Any) -> None:
+    async with serve_control(Operator(bank.engine), bank.folder):
+        assert (bank.folder / "control.json").stat().st_mode & 0o777 == 0o600
+        first = read_control_file(bank.folder)
+    assert read_control_file(bank.folder) is None
+    async with serve_control(Operator(bank.engine), bank.folder):
+        second = read_control_file(bank.folder)
+    assert first and second and first.token != second.token and len(first.token) >= 40
+    assert first.token not in repr(first)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_no_route_answers_without_the_token(wire: Wire, method: str, path: str) -> None:
+    for token in ("", "wrong", wire.file.token[:-1], wire.file.token + "x", "\u00e9"):
+        status, answer = await wire.ask(method, path, token=token)
+        if not token:
+            lines = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+            assert (await wire.exchange(lines)).startswith(b"HTTP/1.1 401")
+        assert status == 401 and "token" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "127.0.0.1:x", "127.0.0.2", "", "[::1].x", None],
+)
+async def test_a_foreign_host_header_is_refused_even_with_the_token(wire: Wire, host: str | None) -> None:
+    status, _ = await wire.ask("GET", "/status", host=host)
+    assert status in (400, 403)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:5", "localhost", "LOCALHOST:99", "[::1]", "[::1]:8"])
+async def test_a_loopback_host_header_is_accepted(wire: Wire, host: str) -> None:
+    assert (await wire.ask("GET", "/health", host=host))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"queue":"deposits"}',
+        b'{"queue":"deposits","messages":[{"body":1}]}',
+        b'{"queue":"deposits","messages":[{"id":"","body":1}]}',
+        b'{"queue":"deposits","messages":[{"id":"a","body":1,"more":2}]}',
+        b'{"queue":"deposits","messages":[{"id":"a","body":1,"created":-1}]}',
+        b'{"queue":"deposits","messages":[{"id":"a","body":1,"created":1e300}]}',
+        b'{"queue":"deposits","messages":[{"id":"\xff","body":1}]}',
+        b'{"queue":"deposits","messages":[{"id":"a","body":' + b"[" * 5_000,
+        b"[" * 100_000,
+    ],
+)
+async def test_a_malformed_send_is_a_bad_request_and_sends_nothing(bank: Any, wire: Wire, body: bytes) -> None:
+    status, answer = await wire.ask("POST", "/send", body)
+    assert status == 400 and answer["error"]
+    assert bank.engine.peek("deposits", 0, 9) == []
+
+
+async def test_a_body_over_the_limit_is_refused_unread(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
+    monkeypatch.setattr(control, "BODY_MAX_BYTES", 10_000)
+    async with serve_control(Operator(bank.engine), bank.folder):
+        file = read_control_file(bank.folder)
+        assert file is not None
+        assert (await Wire(file).ask("POST", "/send", b" " * 20_000))[0] == 413
+
+
+async def test_only_so_many_requests_are_under_way(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
+    monkeypatch.setattr(control, "REQUEST_COUNT_MAX", 1)
+    async with serve_control(Operator(bank.engine), bank.folder):
+        file = read_control_file(bank.folder)
+        assert file is not None
+        _, writer = await asyncio.open_connection("127.0.0.1", file.port)
+        head = (
+            f"POST /send HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {file.token}\r\nContent-Length: 9\r\n\r\n"
+        )
+        writer.write(head.encode())
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        status, answer = await Wire(file).ask("GET", "/status")
+        assert (status, answer["error"]) == (503, "1 requests are under way; try again")
+        writer.close()
+        await asyncio.sleep(0.05)
+        assert (await Wire(file).ask("GET", "/status"))[0] == 200
+
+
+LENGTHS = [
+    "Content-Length: {}",
+    "Content-Length: {}",
+    "Content-Length: -5",
+    "Content-Length: 99999999999",
+    "Content-Length: 1\r\nContent-Length: 2",
+    "Content-Length: {}\r\nContent-Encoding: gzip",
+    "Transfer-Encoding: chunked",
+]
+QUERIES = ["", "?queue=", "?type=%ff%00&key=%", "?after=-1&queue=deposits", "?count=x&queue=deposits", "/../x", "\x01"]
+
+
+def malformed(random_: random.Random, token: str) -> bytes:
+    """A request with something wrong with it; some know the token."""
+    method = random_.choice(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "G\x00T", "", "A" * 9_000])
+    path = random_.choice([path for _, path in ROUTES]) + random_.choice([*QUERIES, "?" + "a=b&" * 3_000])
+    body = random_.choice([random_.randbytes(150), b'{"queue": 5}', b'{"queue":"deposits","id":7}', b""])
+    headers = [
+        random_.choice(["Host: 127.0.0.1", "Host: evil", "Host: 127.0.0.1\r\nHost: evil", "Host", ""]),
+        random_.choice(
+            [f"Authorization: Bearer {token}", "Authorization: Bearer", f"Authorization: {token}", "X: \xff"]
+        ),
+        random_.choice(LENGTHS).format(len(body)),
+        random_.choice(["", "X" * 20_000 + ": y", "Connection: close", "Expect: 100-continue", "Upgrade: websocket"]),
+    ]
+    text = f"{method} {path} {random_.choice(['HTTP/1.1', 'HTTP/1.0', 'HTTP/9.9', 'SPDY', ''])}\r\n"
+    data = (text + "\r\n".join(filter(None, headers)) + "\r\n\r\n").encode("latin-1") + body
+    if random_.random() < 0.3:
+        cut = random_.randrange(len(data))
+        data = data[:cut] + random_.randbytes(random_.randrange(20)) + data[cut + random_.randrange(20) :]
+    return data
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_malformed_requests_change_nothing_and_stop_nothing(
+    bank: Any, wire: Wire, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank.engine.send("deposits", [])
+    random_ = random.Random(seed)
+    before = bank.engine.log.appended
+    answers = []
+    for _ in range(100):
+        data = malformed(random_, wire.file.token)
+        if b"compact" not in data:
+            answers.append(await wire.exchange(data, within_s=0.02))
+            assert not answers[-1].startswith(b"HTTP/1.1 5"), (data, answers[-1])
+    assert {b" 400 ", b" 401 ", b" 403 "} <= {answer[8:13] for answer in answers}  # all the guards were reached
+    assert bank.engine.log.appended - before <= 2  # what the idle engine itself writes
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+    assert (await wire.ask("GET", "/health"))[0] == 200
+
+
+async def test_an_export_that_breaks_off_is_not_taken_for_whole(bank: Any) -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(cut, "127.0.0.1", 0)
+    remote = RemoteOperator(ControlFile(server.sockets[0].getsockname()[1], 1, "t"), bank.folder)
+    with pytest.raises(Exception, match="broke off the export"):
+        [piece async for piece in remote.export()]
+    server.close()
+
+
+async def test_a_lost_answer_to_a_send_is_an_unknown_outcome(bank: Any) -> None:
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    remote = RemoteOperator(ControlFile(server.sockets[0].getsockname()[1], 1, "t"), bank.folder)
+    with pytest.raises(Exception, match="may have been done") as caught:
+        await remote.resubmit("deposits", None)
+    assert type(caught.value).__name__ == "OutcomeUnknown"
+    server.close()
+
+
+async def test_a_folder_is_held_as_long_as_its_engine_is_open(bank: Any) -> None:
+    assert is_held(bank.folder)
+    bank.engine.close()
+    assert not is_held(bank.folder)

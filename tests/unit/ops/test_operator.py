@@ -1,0 +1,196 @@
+"""What an operator promises, directly on an engine and through the control endpoint alike."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
+from outbox.ops.values import BATCH_COUNT_MAX, NewMessage, Operates
+from outbox.ports import StateDocument
+
+EMPTY = StateDocument(b"", 1)
+
+
+def message(id: str = "m1", body: str = '{"account": "alice", "amount": 5}', **more: Any) -> NewMessage:
+    return NewMessage(id=id, body=msgspec.Raw(body.encode()), **more)
+
+
+async def exported(operator: Operates, type: str = "") -> list[dict[str, Any]]:
+    data = b"".join([piece async for piece in operator.export(type)])
+    return [json.loads(line) for line in data.splitlines()]
+
+
+async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message(type="Deposit", created=12.5, key="k", correlation_id="c")])
+    (task,) = bank.engine.peek("deposits", 0, 10)
+    found = task.message
+    assert (found.identity, found.type, found.created_ms, found.session_id) == ("m1", "Deposit", 12_500, "k")
+    assert (found.correlation_id, found.body) == ("c", b'{"account":"alice","amount":5}')
+
+
+async def test_what_is_sent_is_durable_when_send_returns(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message(f"m{n}") for n in range(5)])
+    assert bank.engine.log.synced == bank.engine.log.appended
+
+
+async def test_a_topic_feeds_its_subscriptions(bank: Any, operator: Operates) -> None:
+    await operator.send("news", [message()])
+    assert (await operator.status()).queues["news/Subscriptions/audit"].active == 1
+
+
+async def test_white_space_does_not_make_another_message(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message("a", '{ "account" : "x",\n "amount": 1.50 }'), message("b", '"é"')])
+    assert [task.message.body for task in bank.engine.peek("deposits", 0, 9)] == [
+        b'{"account":"x","amount":1.50}',
+        '"é"'.encode(),
+    ]
+
+
+async def test_a_large_body_travels_as_a_claim_check(bank: Any, operator: Operates) -> None:
+    body = json.dumps("x" * 300_000)
+    await operator.send("deposits", [message(body=body)])
+    (task,) = bank.engine.peek("deposits", 0, 9)
+    assert task.message.claim and not task.message.body
+    bank.bury("deposits", "too much")
+    assert bytes((await operator.dead_letter("deposits", "m1")).body) == body.encode()
+
+
+async def test_an_unknown_queue_is_refused_with_those_there_are(operator: Operates) -> None:
+    with pytest.raises(UnknownDestination, match="'nope' does not exist; there are: deposits, ledger"):
+        await operator.send("nope", [message()])
+    with pytest.raises(UnknownDestination, match="'nope'"):
+        await operator.dead_letters("nope")
+
+
+@pytest.mark.parametrize("body", ['{"a": }', "", "[" * 5_000, '{"a": 1} x', "nan"])
+async def test_a_body_that_is_not_json_is_refused_and_sends_none_of_the_batch(
+    bank: Any, operator: Operates, body: str
+) -> None:
+    try:
+        bad = [message("good"), message("bad", body)]
+        with pytest.raises(Refused):
+            await operator.send("deposits", bad)
+    finally:
+        assert bank.engine.peek("deposits", 0, 9) == []
+
+
+async def test_an_ordered_queue_asks_for_a_key(bank: Any, operator: Operates) -> None:
+    with pytest.raises(Refused, match="m1 has none; give --key"):
+        await operator.send("ledger", [message()])
+    await operator.send("ledger", [message(key="alice")])
+    assert bank.engine.sessions("ledger") == ["alice"]
+
+
+async def test_status_counts_what_is_there(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message(f"m{n}") for n in range(3)])
+    bank.engine.send("deposits", [bank.engine.peek("deposits", 0, 1)[0].message], due_ms=bank.engine.now_ms() + 60_000)
+    bank.engine.claim("deposits", 1)
+    found = await operator.status()
+    queue = found.queues["deposits"]
+    assert (queue.active, queue.scheduled, queue.deferred, queue.dead_letters, found.pending) == (3, 1, 0, 0, 1)
+    assert queue.oldest_s is not None and 0 <= queue.oldest_s < 60
+    assert found.queues["ledger"].oldest_s is None
+
+
+async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, operator: Operates) -> None:
+    await bank.pay("alice", 7)
+    await bank.pay(5, 9)
+    assert await operator.state("Account", "alice") == b'{"balance":7}'
+    assert await operator.state("Account", "5", "int") == b'{"balance":9}'
+    assert await operator.state("Account", "5") is None
+    with pytest.raises(Refused, match="'x' is not int"):
+        await operator.state("Account", "x", "int")
+
+
+async def test_an_export_holds_every_state_with_its_key(bank: Any, operator: Operates) -> None:
+    for account in ("alice", "b/ob~", 5, "l" * 300):
+        await bank.pay(account, 1)
+    lines = await exported(operator)
+    assert [line["key"] for line in lines] == ["alice", "b/ob~", 5, None]
+    assert {line["state"] for line in lines} == {"Account"} and all(line["value"] == {"balance": 1} for line in lines)
+    assert lines[3]["id"].startswith("Account:h.")
+    assert await exported(operator, "Acc") == []
+
+
+async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> None:
+    for number in range(1_200):
+        bank.engine.state.documents["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
+    pieces = operator.export()
+    first = await anext(pieces)
+    for id in bank.engine.state.documents["state"]:
+        bank.engine.state.documents["state"][id] = msgspec.structs.replace(EMPTY, value=b'{"n":1}')
+    rest = b"".join([piece async for piece in pieces])
+    found = [json.loads(line)["value"]["n"] for line in (first + rest).splitlines()]
+    assert found == [0] * 1_200
+
+
+async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message(f"m{n}", type="Deposit") for n in range(5)])
+    bank.bury("deposits", "no such account")
+    first = await operator.dead_letters("deposits", count_max=3)
+    rest = await operator.dead_letters("deposits", after=first[-1].sequence)
+    assert [letter.id for letter in [*first, *rest]] == ["m0", "m1", "m2", "m3", "m4"]
+    letter = await operator.dead_letter("deposits", "m1")
+    assert (letter.reason, letter.description, letter.type) == ("no such account", "by the test", "Deposit")
+    assert bytes(letter.body) == b'{"account":"alice","amount":5}'
+
+
+async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message("text"), message("bytes")])
+    for task, body in zip(bank.engine.peek("deposits", 0, 9), (b"hello {", b"\xff\xfe"), strict=True):
+        task.message = msgspec.structs.replace(task.message, body=body)
+    bank.bury("deposits", "undecodable")
+    assert (await operator.dead_letter("deposits", "text")).body_text == "hello {"
+    assert (await operator.dead_letter("deposits", "bytes")).body_base64 == "//4="
+
+
+async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message("m1"), message("m2")])
+    bank.bury("deposits", "later")
+    assert (await operator.resubmit("deposits", "m1")).count == 1
+    (task,) = bank.engine.peek("deposits", 0, 9)
+    assert (task.message.identity, task.message.attempt) == ("m1", 1)
+    assert [letter.id for letter in await operator.dead_letters("deposits")] == ["m2"]
+
+
+async def test_all_means_all_that_nobody_receives(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message(f"m{n}") for n in range(4)])
+    bank.bury("deposits", "later")
+    bank.engine.claim("deposits/$DeadLetterQueue", 1)
+    moved = await operator.discard("deposits", None)
+    assert (moved.count, moved.in_hand) == (3, 1)
+    with pytest.raises(LookupError, match="being received"):
+        await operator.discard("deposits", "m0")
+
+
+async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(operator: Operates) -> None:
+    for ask in (operator.dead_letter, operator.resubmit, operator.discard):
+        with pytest.raises(LookupError, match="deposits has no dead letter 'm9'; list them"):
+            await ask("deposits", "m9")
+
+
+async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, operator: Operates) -> None:
+    for _ in range(10):
+        await bank.pay("alice", 1)
+    done = await operator.compact()
+    assert 0 < done.after_bytes < done.before_bytes and done.ordinal
+    assert await operator.state("Account", "alice") == b'{"balance":10}'
+
+
+async def test_a_batch_has_a_limit(bank: Any, operator: Operates) -> None:
+    with pytest.raises((TooLarge, Refused)):
+        await operator.send("deposits", [message(f"m{n}") for n in range(BATCH_COUNT_MAX + 1)])
+    assert bank.engine.peek("deposits", 0, 9) == []
+
+
+async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator: Operates) -> None:
+    bank.engine.close()
+    for ask in (operator.status(), operator.state("Account", "a"), operator.send("deposits", [message()])):
+        with pytest.raises(EngineStopped, match="open it again"):
+            await ask
+    with pytest.raises(EngineStopped):
+        await exported(operator)
