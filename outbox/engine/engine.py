@@ -205,7 +205,7 @@ class Engine(Sessions):
             for name in item.subscriptions:
                 _check_name(name)
                 path = subscription_path(item.name, name)
-                if path not in self.state.paths:
+                if path not in self.state.paths and all(queue.name != path for queue in queues):
                     queues.append(QueueSettings(path))
             topics.append(item)
 

@@ -23,6 +23,10 @@ RUN_COUNT_MAX = 16
 """How many messages of one session are handed out at a time."""
 
 
+LOOK_AGAIN_MS = 1_000
+"""When a message that expired in somebody's hands is looked at again."""
+
+
 class Queue:
     """One queue: its tasks and the order in which they are handed out."""
 
@@ -134,18 +138,17 @@ class Queue:
 
     def expired(self, now_ms: int) -> list[int]:
         """The sequences of waiting messages whose time to live is over."""
-        over: list[int] = []
+        over: dict[int, None] = {}
         while self._expiring and self._expiring[0][0] <= now_ms:
-            expires_ms, sequence = heappop(self._expiring)
+            _, sequence = heappop(self._expiring)
             task = self.tasks.get(sequence)
-            if task is None or task.expires_ms != expires_ms:
+            if task is None or not 0 < task.expires_ms <= now_ms:
                 continue
             if task.status == LOCKED:
-                heappush(self._expiring, (now_ms + 1_000, sequence))
-                task.expires_ms = now_ms + 1_000
+                heappush(self._expiring, (now_ms + LOOK_AGAIN_MS, sequence))
                 break
-            over.append(sequence)
-        return over
+            over[sequence] = None
+        return list(over)
 
     def next_due_ms(self) -> int | None:
         """When `promote` or `expired` will next have something to do."""
