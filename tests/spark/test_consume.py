@@ -1,0 +1,115 @@
+"""A queue's messages are in the ledger once, whoever is killed between receiving and settling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage
+
+from outbox.errors import Refused
+from spark_jobs.consume import consume, main
+from spark_jobs.ledger import merge, read_ledger
+
+pytestmark = pytest.mark.spark
+
+
+def send(broker: Any, queue: str, *messages: ServiceBusMessage) -> None:
+    with (
+        ServiceBusClient.from_connection_string(broker.connection) as client,
+        client.get_queue_sender(queue, keep_alive=0) as sender,
+    ):
+        sender.send_messages(list(messages))
+
+
+def numbered(count: int) -> list[ServiceBusMessage]:
+    return [ServiceBusMessage(b"{}", message_id=f"m{number}") for number in range(count)]
+
+
+def ids(spark: Any, output: Path) -> list[str]:
+    return sorted(row["message_id"] for row in read_ledger(spark, output).collect())
+
+
+def test_a_message_keeps_what_it_carries(spark: Any, broker: Any, tmp_path: Path) -> None:
+    known = {
+        "outbox-id": "p1",
+        "outbox-type": "Posting",
+        "outbox-created": 5,
+        "correlation-id": "t1",
+        "causation-id": "c1",
+        "traceparent": "00-aa-bb-01",
+        "tenant": "north",
+    }
+    send(
+        broker,
+        "poison",
+        ServiceBusMessage(b'{"amount": 5}', message_id="broker-1", application_properties=known),
+        ServiceBusMessage(b"\xff\xfe", message_id="poison"),
+    )
+    report = consume(spark, queue="poison", output=str(tmp_path), connection=broker.connection, idle_s=1)
+    assert (report.received, report.added, report.rows) == (2, 2, 2)
+    first, second = sorted(read_ledger(spark, tmp_path).collect(), key=lambda row: row["message_id"])
+    assert (first["message_id"], first["type"], first["correlation_id"], first["causation_id"]) == (
+        "p1", "Posting", "t1", "c1",
+    )  # fmt: skip
+    assert (first["created_ms"], first["traceparent"], first["body"]) == (5, "00-aa-bb-01", '{"amount": 5}')
+    assert json.loads(first["properties"]) == {"tenant": "north"}
+    assert first["enqueued_ms"] > 1_700_000_000_000 and first["sequence_number"] > 0
+    assert (second["message_id"], second["correlation_id"], second["body"]) == ("poison", "poison", None)
+    assert bytes(second["raw"]) == b"\xff\xfe"
+
+
+def test_copies_of_an_identity_are_one_row(spark: Any, broker: Any, tmp_path: Path) -> None:
+    send(broker, "landed", *numbered(30), *numbered(20))
+    report = consume(spark, queue="landed", output=str(tmp_path), connection=broker.connection, idle_s=1)
+    assert (report.received, report.added, report.duplicates) == (50, 30, 20)
+    assert len(ids(spark, tmp_path)) == 30
+
+
+def test_a_count_is_not_exceeded_and_the_rest_stays_in_the_queue(spark: Any, broker: Any, tmp_path: Path) -> None:
+    send(broker, "raced", *numbered(25))
+    report = consume(spark, queue="raced", output=str(tmp_path), connection=broker.connection, idle_s=1, count=11)
+    assert report.received == 11
+    assert len(broker.take("raced")) == 14
+
+
+@pytest.mark.parametrize("point", ["prepared", "committed"])
+def test_a_driver_killed_around_the_commit_adds_each_row_once(
+    spark: Any, broker: Any, tmp_path: Path, run_killed: Callable[..., SimpleNamespace], point: str
+) -> None:
+    send(broker, "dead", *numbered(40))
+    output = tmp_path / "ledger"
+    options = {"queue": "dead", "output": str(output), "connection": broker.connection, "idle_s": 1}
+    killed = run_killed("consume", point, 1, json.dumps(options))
+    assert killed.fired and killed.returncode == -9, killed.output
+    assert len(ids(spark, output)) == (0 if point == "prepared" else 40)
+    report = consume(spark, **options)
+    assert report.added == (40 if point == "prepared" else 0)
+    assert ids(spark, output) == sorted(f"m{number}" for number in range(40))
+
+
+def test_an_older_run_that_landed_and_died_is_merged_first(spark: Any, broker: Any, tmp_path: Path) -> None:
+    send(broker, "gone", *numbered(3))
+
+    class Died(BaseException):
+        pass
+
+    def crash(point: str) -> None:
+        if point == "prepared":
+            raise Died
+
+    options = {"queue": "gone", "output": str(tmp_path), "connection": broker.connection, "idle_s": 1}
+    with pytest.raises(Died):
+        consume(spark, **options, crash_point=crash)
+    assert merge(spark, tmp_path).added == 3
+
+
+def test_senseless_limits_are_refused(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Refused, match="receivers and count are at least 1"):
+        consume(spark, queue="q", output=str(tmp_path), connection="Endpoint=sb://x", count=0)
+    assert main(["--queue", "q", "--output", str(tmp_path)]) == 1
+    assert "set OUTBOX_SERVICEBUS" in capsys.readouterr().err
