@@ -184,6 +184,7 @@ async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
         access_log=None,
         logger=_quiet,
         handler_cancellation=True,
+        auto_decompress=False,
         max_line_size=LINE_MAX_BYTES,
         max_field_size=LINE_MAX_BYTES,
         shutdown_timeout=STOP_WITHIN_S,
@@ -207,7 +208,7 @@ async def _body(request: web.Request, kind: type[T]) -> T:
         return msgspec.json.decode(data, type=kind)
     except TimeoutError:
         raise web.HTTPRequestTimeout(reason=f"the body did not arrive within {BODY_WITHIN_S:.0f} s") from None
-    except DECODE_ERRORS as error:
+    except (*DECODE_ERRORS, web.RequestPayloadError) as error:
         raise _bad(error) from error
 
 
