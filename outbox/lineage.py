@@ -21,6 +21,23 @@ Key = str | int | UUID
 _TAGS: dict[type, bytes] = {str: b"s", int: b"i", UUID: b"u"}
 
 
+def as_key(value: object) -> Key:
+    """A value as a key: a `str`, an `int` or a `UUID`, of an enumeration its value.
+
+    Raises:
+        ValueError: it is missing (None or empty) or of another type.
+    """
+    if isinstance(value, str) and value:
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, UUID):
+        return UUID(int=value.int)
+    if value is None or value == "":
+        raise ValueError("the message has no key; give it one, or handle it without key=")
+    raise ValueError(f"a {type(value).__name__} cannot be a key; use a str, int or UUID")
+
+
 def field(value: Key | None) -> bytes:
     """Encode one field as tag, length and text; `None` has a tag of its own."""
     if value is None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from outbox.errors import OutboxError
 
+DELAY_S_MAX = 10 * 366 * 86_400.0
+"""The longest delay, ten years: what is later is not a delay."""
+
 
 class Reject(OutboxError):  # it is raised as an answer, not as an error
     """Refuse the message for good: it is dead-lettered with this reason and nothing else happens."""
@@ -16,8 +19,8 @@ class Retry(OutboxError):  # it is raised as an answer, not as an error
 
     def __init__(self, reason: str = "", *, after_s: float = 1.0) -> None:
         super().__init__(reason)
-        if after_s < 0:
-            raise ValueError(f"after_s={after_s} lies in the past; give seconds from now")
+        if not 0 <= after_s <= DELAY_S_MAX:
+            raise ValueError(f"after_s={after_s}: give seconds from now, 0 to {DELAY_S_MAX:.0f}")
         self.after_s = after_s
 
 
@@ -31,8 +34,8 @@ class Retries:
     def __post_init__(self) -> None:
         if self.limit < 1:
             raise ValueError(f"limit={self.limit}: a message must be tried at least once")
-        if any(delay_s < 0 for delay_s in self.delays_s):
-            raise ValueError(f"delays_s={self.delays_s}: a delay cannot be negative")
+        if not all(0 <= delay_s <= DELAY_S_MAX for delay_s in self.delays_s):
+            raise ValueError(f"delays_s={self.delays_s}: give seconds, each 0 to {DELAY_S_MAX:.0f}")
 
     def delay_s(self, failures: int) -> float:
         """The delay after the n-th failure, n counting from 1."""

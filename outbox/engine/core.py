@@ -88,7 +88,7 @@ class Core:
 
     def now_ms(self) -> int:
         """Engine time, milliseconds since 1970: never behind the log, never running backwards."""
-        return self._time_base_ms + int((self._clock.monotonic_s() - self._monotonic_base_s) * 1_000)
+        return self._time_base_ms + round((self._clock.monotonic_s() - self._monotonic_base_s) * 1_000)
 
     @property
     def epoch(self) -> int:

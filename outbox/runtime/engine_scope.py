@@ -23,14 +23,15 @@ from typing import Any
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
+from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
+from outbox.message import Message
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.backoff import Again, RetryError, attempts
 from outbox.runtime.claims import redeem
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Suspended, resume, run, start
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work, admit
+from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, admit, unhandled
 
 NOT_DONE = (OutcomeUnknown, Refused)
 """What a port raises when nothing was written, or when nobody can tell."""
@@ -75,11 +76,25 @@ class EngineScope:
         )
 
     async def _redeemed(self, delivery: Delivery, now_ms: int) -> Work:
+        """A message whose body lies in the blob store; one whose body cannot be had now rests for a while."""
+        plan, refusal = self._plan, Later(GIVE_BACK_DELAY_S, delivery.failures)
         try:
-            message = await redeem(delivery.message, self._blobs)
+            async for attempt in attempts(self._sleep):
+                with attempt:
+                    return admit(plan, msgspec.structs.replace(delivery, message=await self._redeem(delivery)), now_ms)
         except PoisonMessage as poison:
-            return Work(delivery, refusal=poison)
-        return admit(self._plan, msgspec.structs.replace(delivery, message=message), now_ms)
+            return unhandled(plan, delivery, poison)
+        except RetryError:
+            pass
+        return unhandled(plan, delivery, refusal)
+
+    async def _redeem(self, delivery: Delivery) -> Message:
+        try:
+            return await redeem(delivery.message, self._blobs)
+        except TooLarge as error:
+            raise PoisonMessage("oversize", str(error)) from error
+        except NOT_DONE as error:
+            raise Again from error
 
     # Several messages, one commit
 
@@ -237,6 +252,10 @@ class EngineScope:
                 outcome = await resume(self._plan, group, suspended, self._now_ms)
             group.settle(work, outcome)
             conflict = await self._commit(group)
+        except TooLarge as error:  # no other attempt will be smaller
+            for part in (work, *work.others):
+                part.refusal = part.refusal or PoisonMessage("oversize", str(error))
+            raise Again from error
         except NOT_DONE as error:
             raise Again from error
         if conflict is None:

@@ -7,6 +7,7 @@ there, `run` does both.  None of them awaits a port; a handler awaits what it li
 from __future__ import annotations
 
 import types
+from asyncio import CancelledError, current_task
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from functools import partial
@@ -34,14 +35,14 @@ class Suspended:
 def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
     """Handle a message as far as it goes without waiting; one handler's part of it."""
     found = group.follow(work)
-    if found is not False or work.handler is None:
+    if found is not False or work.handler is None or work.refusal is not None:
         return _recorded(group, work, found)
     try:
         binding = work.handler.binding
         state = group.state(work)
         context = Context(plan.app, work, work.delivery.message, group.now_ms) if binding.wants_context else None
         result = binding.call(work.value, state, context)
-        if binding.is_async:
+        if binding.is_async or type(result) is types.CoroutineType:  # a plain function may wrap an async one
             try:
                 waits_for = result.send(None)
             except StopIteration:
@@ -49,7 +50,7 @@ def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
             else:
                 return Suspended(group.sibling(), work, state, context, result, waits_for)
         group.apply(work, state, context)
-    except Exception as error:
+    except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
         return _failed(plan, group, work, error)
     return None
 
@@ -63,6 +64,11 @@ async def resume(plan: Plan, group: Group, suspended: Suspended, now_ms: Callabl
         if taken_ms > plan.attempt_ms_max:  # the records that it checked may be gone: write nothing
             raise TimeoutError(f"the handler took {taken_ms} ms, over {plan.attempt_ms_max}; raise App(margin=)")
         group.apply(work, suspended.state, suspended.context)
+    except CancelledError as error:
+        task = current_task()
+        if task is None or task.cancelling():
+            raise  # the worker stops
+        return _failed(plan, group, work, error)  # the handler waited for something that was cancelled
     except Exception as error:
         return _failed(plan, group, work, error)
     return None
@@ -87,12 +93,14 @@ def _recorded(group: Group, work: Work, found: PoisonMessage | bool) -> Outcome:
         return None
     poison = found if isinstance(found, PoisonMessage) else work.refusal
     assert poison is not None, "a work without a handler has a refusal"
+    if isinstance(poison, Later):
+        return poison
     if work.inbox and not group.has_refused(work) and poison.reason != "payload-differs":
         group.refuse(work, poison)
     return poison
 
 
-def _failed(plan: Plan, group: Group, work: Work, error: Exception) -> Outcome:
+def _failed(plan: Plan, group: Group, work: Work, error: BaseException) -> Outcome:
     outcome = judge(error, work.delivery, plan.retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)

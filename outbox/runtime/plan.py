@@ -73,9 +73,13 @@ def compile_plan(app: App) -> Plan:
 
 def _source(app: App, path: str) -> Source:
     by_type: dict[str, Route] = {}
+    spec = app.queues.get(path)
+    ordered = spec is not None and spec.ordering == "per_key"
     for handler in app.handlers:
         if handler.source != path:
             continue
+        if handler.on_dead_letter == "stop_key" and not ordered:
+            raise NotRegistrable(f'{handler.name}: stop_key needs an order; declare app.queue({path!r}, "per_key")')
         for kind in handler.binding.messages:
             codec = app.codec(kind)
             known = by_type.get(codec.name)
@@ -83,12 +87,11 @@ def _source(app: App, path: str) -> Source:
                 raise NotRegistrable(f"two types on {path!r} are called {codec.name!r}; name one with @app.message")
             handlers = (*(known.handlers if known else ()), handler)
             by_type[codec.name] = Route(codec.name, codec.name.encode(), codec.decode, handlers)
-    spec = app.queues.get(path)
     only = next(iter(by_type.values())) if len(by_type) == 1 else None
     return Source(
         path,
         by_type,
         only,
-        ordered=spec is not None and spec.ordering == "per_key",
+        ordered=ordered,
         takes_sequence_number=spec is not None and spec.identity == "sequence-number",
     )

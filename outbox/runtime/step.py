@@ -6,18 +6,17 @@ that holds the reason why nobody can handle it.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
 from outbox.app import Handler
-from outbox.codec import DECODE_ERRORS
 from outbox.errors import FormatTooNew, PoisonMessage
-from outbox.lineage import Key, fingerprint, inbox_key, state_id
+from outbox.lineage import Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Delivery
 from outbox.retries import Reject, Retries, Retry
@@ -25,6 +24,14 @@ from outbox.runtime.plan import REASON_LENGTH_MAX, Plan, Route, Source
 
 GIVE_BACK_DELAY_S = 5.0
 """How long a message rests that this code cannot handle yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A delivery that is given back: for how long, and how many failures it has had."""
+
+    delay_s: float
+    failures: int
 
 
 class Work(msgspec.Struct, gc=False):
@@ -49,7 +56,8 @@ class Work(msgspec.Struct, gc=False):
     """The digest of what was sent under that identity."""
     in_order: bool = False
     stops_key: bool = False
-    refusal: PoisonMessage | None = None
+    refusal: PoisonMessage | Later | None = None
+    """Why nobody can handle it, for good or for now."""
     others: tuple[Work, ...] = ()
 
     @property
@@ -72,23 +80,29 @@ def _part(source: Source, route: Route, handler: Handler, delivery: Delivery, id
     """One handler's part in a message: its value decoded, its key taken, its identity computed."""
     message = delivery.message
     key: Key | None = None
-    refusal: PoisonMessage | None = None
+    id: str | None = None
     value: Any = None
+    refusal: PoisonMessage | None = None
     try:
         value = route.decode(message.body)
-        if handler.key is not None:
+    except Exception as error:  # a validator may raise anything
+        refusal = PoisonMessage("undecodable", told(f"not a {route.wire_type}: {error}"))
+    if handler.key is not None and refusal is None:
+        try:
             key = handler.key(value)
             if type(key) is not str or not key:
                 key = _checked_key(handler, key)
-    except DECODE_ERRORS as error:
-        refusal = PoisonMessage("undecodable", f"not a {route.wire_type}: {error}"[:REASON_LENGTH_MAX])
-    except PoisonMessage as poison:
-        key, refusal = None, poison
-    except Exception as error:
-        refusal = PoisonMessage("missing-key", f"the key function of {handler.name} raised {error!r}")
-    id = None if handler.state is None or key is None else state_id(handler.state.name, key)
+            if handler.state is not None:
+                id = state_id(handler.state.name, key)
+            inbox = inbox_key(handler.prefix, key, identity)
+        except PoisonMessage as poison:
+            key, refusal = None, poison
+        except Exception as error:  # the key function's own, or a key that cannot be written down
+            text = f"the key for {handler.name} cannot be taken: {error!r}"
+            key, id, refusal = None, None, PoisonMessage("missing-key", told(text))
+    if key is None:
+        inbox = inbox_key(handler.prefix, None, identity)
     remembered = shared or delivery.from_outside or message.attempt > 0 or refusal is not None
-    inbox = inbox_key(handler.prefix, key, identity)
     digest = fingerprint(message.body, route.type_bytes) if remembered else b""
     work = Work(delivery, handler, value, key, id, id, remembered, inbox, digest)
     if refusal is not None:
@@ -104,7 +118,7 @@ def _session_lane(source: Source, message: Message) -> str:
 
 
 def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
-    """Admit a message that is not of the plain kind: without an identity, ahead of time, unknown, or read by several."""
+    """Admit a message not of the plain kind: without an identity, ahead of time, unknown, or read by several."""
     try:
         if not delivery.message.identity:
             delivery = _identified(source, delivery)
@@ -115,8 +129,7 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
             known = ", ".join(sorted(source.routes))
             raise PoisonMessage("unknown-type", f"{message.type!r} has no handler on {source.path}; known are {known}")
     except PoisonMessage as poison:
-        lane = _session_lane(source, delivery.message) if source.ordered else None
-        return Work(delivery, lane=lane, in_order=source.ordered, refusal=poison)
+        return unhandled(plan, delivery, poison)
     shared = len(route.handlers) > 1
     first, *others = [_part(source, route, h, delivery, message.identity, shared=shared) for h in route.handlers]
     first.others = tuple(others)
@@ -126,17 +139,19 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
     return first
 
 
+def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
+    """A message that goes to no handler, for good or for now; in an ordered queue it keeps its place."""
+    source = plan.sources[delivery.queue]
+    lane = _session_lane(source, delivery.message) if source.ordered else None
+    return Work(delivery, lane=lane, in_order=source.ordered, refusal=refusal)
+
+
 def _checked_key(handler: Handler, key: Any) -> Key:
     """A key that is not plainly a text: an int, a UUID, an empty one."""
-    if isinstance(key, str) and key:
-        return str(key)
-    if isinstance(key, int) and not isinstance(key, bool):
-        return int(key)
-    if isinstance(key, UUID):
-        return UUID(int=key.int)
-    if key is None or key == "":
-        raise PoisonMessage("missing-key", f"the message has no key for {handler.name}")
-    raise PoisonMessage("missing-key", f"the key for {handler.name} is a {type(key).__name__}; use a str, int or UUID")
+    try:
+        return as_key(key)
+    except ValueError as error:
+        raise PoisonMessage("missing-key", f"handler {handler.name}: {error}") from error
 
 
 def _identified(source: Source, delivery: Delivery) -> Delivery:
@@ -157,27 +172,28 @@ def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
         raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")
 
 
+_SECRET = re.compile(
+    r"""(?ix) \b (shared_?access_?(?:key|signature) | account_?key | api[-_]?key | password | pwd | sig)
+    (\s*[=:]\s*) [^\s;&,'"]+ | \b (bearer) (\s+) [\w.~+/=-]{8,}"""
+)
+
+
+def told(text: str) -> str:
+    """A text as a dead letter may tell it: cut, without what looks like a secret, in characters that can be stored."""
+    shown = _SECRET.sub(lambda m: f"{m[1] or m[3]}{m[2] or m[4]}***", text[: 4 * REASON_LENGTH_MAX])
+    return shown[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
+
+
 def failure_text(error: BaseException) -> str:
-    """The last line of a traceback and where it was raised, cut to a bounded length."""
-    last = traceback.format_exception_only(error)[-1].strip()
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].name}, line {frames[-1].lineno})" if frames else ""
-    return (last + where)[:REASON_LENGTH_MAX]
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """A delivery that is given back: for how long, and how many failures it has had."""
-
-    delay_s: float
-    failures: int
+    """The last line of a traceback."""
+    return told(traceback.format_exception_only(error)[-1].strip())
 
 
 Outcome = PoisonMessage | Later | None
 """What became of one handling: refused, to be tried again, or (None) applied."""
 
 
-def judge(error: Exception, delivery: Delivery, retries: Retries) -> PoisonMessage | Later:
+def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonMessage | Later:
     """What an error that a handling raised means: a refusal, another try, or the last failure."""
     match error:
         case FormatTooNew():
@@ -185,7 +201,7 @@ def judge(error: Exception, delivery: Delivery, retries: Retries) -> PoisonMessa
         case Retry():
             return Later(error.after_s, delivery.failures)
         case Reject():
-            return PoisonMessage((str(error) or "rejected")[:REASON_LENGTH_MAX], "rejected by the handler")
+            return PoisonMessage(told(str(error)) or "rejected", "rejected by the handler")
         case PoisonMessage():
             return error
     failures = delivery.failures + 1
