@@ -21,6 +21,7 @@ from outbox.errors import EngineStopped, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.plan import compile_plan
+from outbox.runtime.stepping import go_on
 
 log = logging.getLogger("outbox.worker")
 
@@ -52,7 +53,9 @@ class Worker(Client):
         self._draining = asyncio.Event()
         self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loops: list[asyncio.Task[None]] = []
+        self._claiming: asyncio.Task[None] | None = None
+        """The task that claims; it handles what it has claimed, and another takes its place when that has to wait."""
+        self._renewing: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
         self.handled_count = 0
         """Deliveries that ended here: committed, given back or lost."""
@@ -70,7 +73,8 @@ class Worker(Client):
         await self.declare()
         self._failed = asyncio.get_running_loop().create_future()
         if self._plan.paths:
-            self._loops = [self._start(self._claim_loop(), "claims"), self._start(self._renew_loop(), "renewals")]
+            self._claiming = self._start(self._claim_loop(), "claims")
+            self._renewing = self._start(self._renew_loop(), "renewals")
         return self
 
     async def __aexit__(
@@ -85,9 +89,10 @@ class Worker(Client):
     async def drain(self) -> None:
         """Stop: claim nothing more, let what is in flight end, give back what does not."""
         self._draining.set()
-        for loop in self._loops:
+        loops = [loop for loop in (self._claiming, self._renewing) if loop is not None]
+        for loop in loops:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await asyncio.gather(*loops, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._drain_s)
         for task in list(self._tasks):
@@ -123,6 +128,7 @@ class Worker(Client):
     # Claiming
 
     async def _claim_loop(self) -> None:
+        """Claim and handle one batch after the other, up to one that has to wait: another loop goes on after that."""
         journal, paths = self._ports.journal, self._plan.paths
         while not self._draining.is_set():
             room = self._concurrency - len(self._in_flight)
@@ -136,19 +142,26 @@ class Worker(Client):
                 log.warning("claim failed", extra={"error": str(error)})
                 await asyncio.sleep(PORT_ERROR_PAUSE_S)
                 continue
-            if deliveries:
-                await self._take_on(deliveries)
+            if deliveries and not await self._take_on(deliveries):
+                return
 
-    async def _take_on(self, deliveries: Sequence[Delivery]) -> None:
-        """Handle a batch in a task of its own, and wait while its part that does not suspend is under way."""
-        self._in_flight.update((delivery.sequence, delivery) for delivery in deliveries)
-        self._room.clear()
-        task = self._spawn(self._scope.attempt(deliveries))
-        while not task.done() and len(self._in_flight) >= self._concurrency:
-            self._room.clear()
-            await self._room.wait()
-        if not task.done():
-            await asyncio.sleep(0)
+    async def _take_on(self, deliveries: Sequence[Delivery]) -> bool:
+        """Handle a batch in this very task; whether the task is free to claim again.
+
+        A task of its own for each batch would cost a small one more than its handling.  At the first wait, be it a
+        handler's or a port's, this task stays with the batch (a handler must end in the task that it began in) and a
+        fresh one claims.
+        """
+        self._in_flight.update({delivery.sequence: delivery for delivery in deliveries})
+        attempt = self._scope.attempt(deliveries)
+        try:
+            waits_for = attempt.send(None)
+        except StopIteration:
+            await asyncio.sleep(0)  # whoever else runs on this loop has a turn between two batches
+            return True
+        self._claiming = self._start(self._claim_loop(), "claims")
+        await go_on(attempt, waits_for)
+        return False
 
     def _settled(self, deliveries: Sequence[Delivery]) -> None:
         in_flight = self._in_flight

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import types
 from asyncio import CancelledError, current_task
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from outbox.context import Context
@@ -18,6 +17,7 @@ from outbox.errors import PoisonMessage
 from outbox.runtime.group import Group
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
+from outbox.runtime.stepping import go_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ async def resume(plan: Plan, group: Group, suspended: Suspended, now_ms: Callabl
     """Take a suspended handling to its end."""
     work = suspended.work
     try:
-        await _go_on(suspended.coroutine, suspended.waits_for)
+        await go_on(suspended.coroutine, suspended.waits_for)
         taken_ms = now_ms() - group.now_ms
         if taken_ms > plan.attempt_ms_max:  # the records that it checked may be gone: write nothing
             raise TimeoutError(f"the handler took {taken_ms} ms, over {plan.attempt_ms_max}; raise App(margin=)")
@@ -105,19 +105,3 @@ def _failed(plan: Plan, group: Group, work: Work, error: BaseException) -> Outco
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)
     return outcome
-
-
-@types.coroutine
-def _go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that has been started: first wait for what it waits for."""
-    while True:
-        try:
-            sent = yield waits_for
-        except BaseException as error:
-            go_on = partial(coroutine.throw, error)
-        else:
-            go_on = partial(coroutine.send, sent)
-        try:
-            waits_for = go_on()
-        except StopIteration as stop:
-            return stop.value

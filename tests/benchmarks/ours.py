@@ -20,6 +20,7 @@ from tests.benchmarks.measure import Add, Added, Counter, Measurement, Stopwatch
 SYSTEM = "outbox"
 VARIANTS = ("one", "batch64")
 IN_FLIGHT = {"one": 1, "batch64": 64}
+RUN_S_MAX = 600.0
 
 app = App("w1")
 app.queue("added")
@@ -33,17 +34,20 @@ async def add(message: Add, counter: Counter, ctx: Context) -> None:
 
 
 class TimedJournal:
-    """The journal with a clock on it: one reading at a claim, one at its commit."""
+    """The journal with a clock on it: one reading at a claim, one at its commit; `done` when the last is committed."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, message_count: int) -> None:
         self._journal = journal
-        self._claimed: dict[int, float] = {}
+        self._message_count = message_count
+        self._claimed_s: dict[int, float] = {}
+        """When each lock was handed out; the messages of one claim share theirs."""
         self.latencies_s: list[float] = []
+        self.done = asyncio.Event()
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
-        now = time.perf_counter()
-        self._claimed.update((delivery.sequence, now) for delivery in deliveries)
+        for lock in {delivery.lock for delivery in deliveries}:
+            self._claimed_s[lock] = time.perf_counter()
         return deliveries
 
     async def load(
@@ -55,7 +59,10 @@ class TimedJournal:
         conflict = await self._journal.commit(commit)
         now = time.perf_counter()
         if conflict is None:
-            self.latencies_s += [now - self._claimed.pop(delivery.sequence) for delivery in commit.consumed]
+            claimed_s = self._claimed_s
+            self.latencies_s += [now - claimed_s[delivery.lock] for delivery in commit.consumed]
+            if len(self.latencies_s) >= self._message_count:
+                self.done.set()
         return conflict
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
@@ -68,9 +75,9 @@ class TimedJournal:
 class TimedEngine:
     """An engine whose journal is timed."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, message_count: int) -> None:
         self._ports = engine.ports()
-        self.journal = TimedJournal(self._ports.journal)
+        self.journal = TimedJournal(self._ports.journal, message_count)
 
     def ports(self) -> Ports:
         return Ports(self.journal, self._ports.operations, self._ports.blobs)
@@ -83,7 +90,7 @@ def run(variant: str, folder: Path, message_count: int) -> Measurement:
 
 async def _run(variant: str, folder: Path, message_count: int) -> Measurement:
     async with Engine.open(folder / "engine.data") as engine:
-        worker = Worker(app, timed := TimedEngine(engine), concurrency=IN_FLIGHT[variant])
+        worker = Worker(app, timed := TimedEngine(engine, message_count), concurrency=IN_FLIGHT[variant])
         await worker.declare()
         now_ms = engine.now_ms()
         for message in inputs(message_count):
@@ -93,8 +100,8 @@ async def _run(variant: str, folder: Path, message_count: int) -> Measurement:
         flushes_before = engine.flush_count
         watch = Stopwatch()
         async with worker:
-            while worker.handled_count < message_count:
-                await asyncio.sleep(0.001)
+            async with asyncio.timeout(RUN_S_MAX):
+                await timed.journal.done.wait()
             watch.stop()
         await _verify(worker, engine, message_count)
         return measured(

@@ -1,0 +1,28 @@
+"""Taking a coroutine as far as it goes without waiting, and on from there: what starts something need not be a task.
+
+Most handlings never wait, and a task for each costs more than the handling.  So a coroutine is stepped where it is
+made; only when it hands out what it waits for does somebody have to stay with it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Coroutine, Generator
+from functools import partial
+from typing import Any
+
+
+@types.coroutine
+def go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
+    """Go on with a coroutine that was stepped until it handed out `waits_for`; give what it returns."""
+    while True:
+        try:
+            sent = yield waits_for
+        except BaseException as error:
+            step = partial(coroutine.throw, error)
+        else:
+            step = partial(coroutine.send, sent)
+        try:
+            waits_for = step()
+        except StopIteration as stop:
+            return stop.value
