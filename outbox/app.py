@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from outbox.binding import Binding, bind
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.errors import NotRegistrable, UnknownDestination
-from outbox.lineage import Key, inbox_prefix
+from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.retries import Retries
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -72,8 +72,12 @@ class App:
     def __post_init__(self) -> None:
         if not self.name:
             raise NotRegistrable("an App needs a name; it scopes the identity of every message")
-        if self.margin < self.clock_skew:
-            raise NotRegistrable(f"margin {self.margin} is below the clock skew {self.clock_skew}; raise it")
+        if self.retention <= timedelta(0):
+            raise NotRegistrable(f"retention {self.retention}: a message must be remembered for some time; raise it")
+        if self.margin < 2 * self.clock_skew:  # half of it is for the longest attempt
+            raise NotRegistrable(f"margin {self.margin} is below twice the clock skew {self.clock_skew}; raise it")
+        if self.claim_check_bytes < 1:
+            raise NotRegistrable(f"claim_check_bytes={self.claim_check_bytes}: give the size of the largest body")
 
     # Destinations
 
@@ -87,10 +91,12 @@ class App:
         """Declare a queue: one that no handler here reads, or one that is ordered by key."""
         if ordering not in ("unordered", "per_key"):
             raise NotRegistrable(f"queue {name!r}: ordering is 'unordered' or 'per_key', not {ordering!r}")
+        if identity not in ("required", "sequence-number"):
+            raise NotRegistrable(f"queue {name!r}: identity is 'required' or 'sequence-number', not {identity!r}")
         spec = QueueSpec(_checked_name(name), ordering, identity)
         known = self.queues.get(name)
-        if known is not None and known.ordering != ordering and known.ordering != "unordered":
-            raise NotRegistrable(f"queue {name!r} is declared {known.ordering} already; declare it once")
+        if known not in (None, spec, QueueSpec(name)):
+            raise NotRegistrable(f"queue {name!r} is declared as {known} already; declare it once")
         if name in self.topics:
             raise NotRegistrable(f"{name!r} is a topic; give the queue another name")
         self.queues[name] = spec
@@ -118,6 +124,7 @@ class App:
         """Name a message type on the wire; without it the class's name is used."""
 
         def register(kind: Type) -> Type:
+            self._check_unnamed(kind, name, self._codecs)
             self._codecs[kind] = codec_for(kind, name)
             return kind
 
@@ -129,10 +136,33 @@ class App:
         """Name a state type in the store, its schema version, and how to lift each older version by one."""
 
         def register(kind: Type) -> Type:
-            self._states[kind] = StateCodec(codec_for(kind, name), version, dict(upcasts or {}))
+            lifted = dict(upcasts or {})
+            if version < 1 or any(not 1 <= older < version for older in lifted):
+                raise NotRegistrable(
+                    f"state {name!r}: versions count from 1, and an upcast leads from one below {version} to the next"
+                )
+            self._check_unnamed(kind, name, self._states)
+            self._add_state(kind, StateCodec(codec_for(kind, name), version, lifted))
             return kind
 
         return register
+
+    def _check_unnamed(self, kind: type[Any], name: str, known: Mapping[type[Any], Any]) -> None:
+        if not name:
+            raise NotRegistrable(
+                f"{kind.__name__} needs a name that is not empty; leave the decorator out to use its own"
+            )
+        if kind in known:
+            raise NotRegistrable(f"{kind.__name__} is in use under another name; name it before its first handler")
+
+    def _add_state(self, kind: type[Any], codec: StateCodec) -> StateCodec:
+        for other, known in self._states.items():
+            if known.name == codec.name and other is not kind:
+                raise NotRegistrable(
+                    f"two state types are called {codec.name!r} and would share their keys; name one with @app.state"
+                )
+        self._states[kind] = codec
+        return codec
 
     def codec(self, kind: type[Any]) -> Codec:
         """The codec of a message type, made at its first use."""
@@ -149,7 +179,7 @@ class App:
         """The codec of a state type, made at its first use."""
         found = self._states.get(kind)
         if found is None:
-            found = self._states[kind] = StateCodec(codec_for(kind, kind.__name__))
+            found = self._add_state(kind, StateCodec(codec_for(kind, kind.__name__)))
         return found
 
     def states(self) -> dict[str, StateCodec]:
@@ -197,7 +227,10 @@ class App:
 
         def register(function: Function) -> Function:
             path = self._source(source, subscription)
-            self._add(function, bind(function, local_names), path, key, on_dead_letter, name or function.__name__)
+            own_name = name or getattr(function, "__name__", "")
+            if not own_name:
+                raise NotRegistrable(f"{function!r} has no name; pass name=")
+            self._add(function, bind(function, local_names), path, key, on_dead_letter, own_name)
             return function
 
         return register
@@ -209,6 +242,8 @@ class App:
             self.queues.setdefault(_checked_name(source), QueueSpec(source))
             return source
         self.topic(source)
+        if "/" in _checked_name(subscription):
+            raise NotRegistrable(f"subscription {subscription!r} of {source!r} must not hold a '/'")
         if subscription not in self.topics[source]:
             self.topics[source].append(subscription)
         return f"{source}/Subscriptions/{subscription}"
@@ -226,12 +261,17 @@ class App:
             raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
         if binding.state is not None and key is None:
             raise NotRegistrable(f"{name} has a state but no key; pass key= to say which state a message belongs to")
+        if on_dead_letter not in ("continue", "stop_key"):
+            raise NotRegistrable(f"{name}: on_dead_letter is 'continue' or 'stop_key', not {on_dead_letter!r}")
+        if key is not None and not isinstance(key, str) and not callable(key):
+            raise NotRegistrable(f"{name}: key={key!r}; give a field's name or a function of the message")
         codecs = [self.codec(kind) for kind in binding.messages]
         for codec in codecs:
             if isinstance(key, str) and key not in codec.fields and not hasattr(codec.type, key):
                 raise NotRegistrable(f"{name}: {codec.type.__name__} has no field {key!r} to take the key from")
         state = None if binding.state is None else self._checked_state(name, binding.state)
-        prefix = inbox_prefix(self.name, name, "" if state is None else state.name)
+        # Two handlers of one name on two sources are two: neither may swallow the other's messages.
+        prefix = inbox_prefix(self.name, f"{path}/{name}", "" if state is None else state.name)
         getter = attrgetter(key) if isinstance(key, str) else key
         self.handlers.append(Handler(name, path, binding, getter, state, on_dead_letter, prefix))
 
@@ -246,7 +286,11 @@ class App:
         return codec
 
     def session_of(self, destination: str, message: Any, key: Key | None) -> str:
-        """The session of a message to a destination: its reader's key, else the sender's; empty where unordered."""
+        """The session of a message to a destination: its reader's key, else the sender's; empty where unordered.
+
+        Raises:
+            ValueError: the destination is ordered by key and there is none.
+        """
         spec = self.queues.get(destination)
         if spec is None or spec.ordering != "per_key":
             return ""
@@ -256,12 +300,15 @@ class App:
                 and handler.key is not None
                 and isinstance(message, handler.binding.messages)
             ):
-                return str(handler.key(message))
-        return "" if key is None else str(key)
+                return str(as_key(handler.key(message)))
+        if key is None:
+            raise ValueError(f"{destination!r} is ordered by key and nobody here knows the message's key; pass key=")
+        return str(as_key(key))
 
 
 def _checked_name(name: str) -> str:
-    if not name or len(name) > 260 or any(c in name for c in "$?#\\ ") or name != name.strip("/"):
+    taken = any(c in name for c in "$?#\\ ") or "/subscriptions/" in name.lower()
+    if not name or len(name) > 260 or taken or name != name.strip("/"):
         raise NotRegistrable(
             f"{name[:80]!r} cannot be a queue or topic; use 1 to 260 characters without spaces or $ ? # \\"
         )

@@ -38,6 +38,8 @@ def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Bindin
         NotRegistrable: a parameter has no usable annotation or there are too many.
     """
     name = getattr(function, "__name__", repr(function))
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise NotRegistrable(f"{name} has a yield, so calling it would run nothing; send with ctx.send and return")
     hints = _hints(function, name, local_names)
     roles: list[str] = []
     messages: tuple[type[Any], ...] = ()
@@ -65,7 +67,7 @@ def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Bindin
 def _hints(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, localns=dict(local_names))
-    except NameError as error:
+    except Exception as error:  # an annotation is any expression
         raise NotRegistrable(
             f"{name}: an annotation cannot be resolved ({error}); import the type at module level"
         ) from error

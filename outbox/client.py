@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import msgspec
+from msgspec.structs import replace
 
 from outbox.app import App
 from outbox.codec import DECODE_ERRORS
-from outbox.lineage import Key, state_id
+from outbox.context import BlobRef, to_ms
+from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
+from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, message_from_properties
 from outbox.ports import Backend, Buried, Output, Ports
-from outbox.runtime.claims import to_claim
+from outbox.runtime.claims import redeem, to_claim
 
 State = TypeVar("State")
 
@@ -63,16 +66,22 @@ class Client:
         correlation_id: str = "",
         traceparent: str = "",
         reply_to: str = "",
+        key: Key | None = None,
     ) -> str:
         """Send a message from outside; on return it is durable.  Its identity, which is `id` or a fresh one.
 
         The same id again has no further effect within retention.  A re-send should carry the first one's `created`
         (seconds since 1970 or a datetime): without it deduplication is promised within retention of each send only.
+        `key` orders a message on a `per_key` queue that no handler of this application reads.
 
         Raises:
             UnknownDestination: the application never declared the queue.
         """
         destination = self.app.destination(queue)
+        if id is not None and (not isinstance(id, str) or not id):
+            raise ValueError(
+                f"id={id!r}: a message's identity is a text that is not empty; leave it out for a fresh one"
+            )
         body, wire_type = self.app.encode(message)
         output = self._output(
             destination,
@@ -83,7 +92,7 @@ class Client:
                 correlation_id=correlation_id,
                 traceparent=traceparent,
                 reply_to=reply_to,
-                session_id=self.app.session_of(destination, message, None),
+                session_id=self.app.session_of(destination, message, key),
             ),
             created,
             after_s,
@@ -100,17 +109,16 @@ class Client:
 
     def _output(self, destination: str, message: Message, created: datetime | float | None, after_s: float) -> Output:
         now_ms = self._ports.operations.now_ms()
-        due_ms = now_ms + round(after_s * 1_000) if after_s > 0 else 0
-        seconds = created.timestamp() if isinstance(created, datetime) else created
-        created_ms = due_ms or now_ms if seconds is None else round(seconds * 1_000)
-        return Output(destination, due_ms, msgspec.structs.replace(message, created_ms=created_ms))
+        due_ms = to_ms(now_ms / 1_000 + after_s) if after_s > 0 else 0
+        created_ms = due_ms or now_ms if created is None else to_ms(created)
+        return Output(destination, due_ms, replace(message, created_ms=created_ms))
 
     async def _send(self, output: Output) -> str:
         message = output.message
         if len(message.body) > self.app.claim_check_bytes:
             name, data = to_claim(message)
             await self._ports.blobs.write(name, data)
-            claim = msgspec.structs.replace(message, body=b"", claim=name)
+            claim = replace(message, body=b"", claim=name)
             output = Output(output.destination, output.due_ms, claim)
         await self._ports.operations.send([output])
         return message.identity
@@ -118,7 +126,7 @@ class Client:
     async def state(self, kind: type[State], key: Key) -> State | None:
         """The state of a key; None where there is none or it was deleted."""
         codec = self.app.state_codec(kind)
-        found = await self._ports.operations.state(state_id(codec.name, key))
+        found = await self._ports.operations.state(state_id(codec.name, as_key(key)))
         if found is None:
             return None
         value: State = codec.decode(found.value, found.schema)
@@ -126,7 +134,26 @@ class Client:
 
     async def dead_letters(self, queue: str) -> list[DeadLetter]:
         """The dead letters of a queue, oldest first."""
-        return [self.dead_letter(buried) for buried in await self._ports.operations.dead_letters(queue)]
+        letters = await self._ports.operations.dead_letters(queue)
+        return [self.dead_letter(replace(b, message=await self.with_body(b.message))) for b in letters]
+
+    async def with_body(self, message: Message) -> Message:
+        """A message with its body back from the blob store, where it lies there and can be had."""
+        try:
+            return await redeem(message, self._ports.blobs) if message.claim else message
+        except (PoisonMessage, OutcomeUnknown, Refused):
+            return message
+
+    async def blob(self, ref: BlobRef) -> bytes:
+        """What a handler wrote with `ctx.write_blob`.
+
+        Raises:
+            LookupError: it is not there, or not what was written.
+        """
+        data = await self._ports.blobs.read(ref.name, bytes_max=ref.size_bytes)
+        if data is None or sha256(data).hexdigest() != ref.digest:
+            raise LookupError(f"blob {ref.name} is gone or was changed; look whether its writer committed")
+        return data
 
     def dead_letter(self, buried: Buried) -> DeadLetter:
         """A dead letter with its message decoded."""

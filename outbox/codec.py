@@ -60,7 +60,7 @@ def _is_pydantic(kind: type[Any]) -> bool:
 
 def _pydantic_codec(kind: type[Any], name: str) -> Codec:
     def encode(value: Any) -> bytes:
-        return value.model_dump_json().encode()  # type: ignore[no-any-return]  # pydantic is optional and untyped here
+        return value.model_dump_json(by_alias=True).encode()  # type: ignore[no-any-return]  # pydantic is optional and untyped here
 
     return Codec(kind, name, encode, kind.model_validate_json, frozenset(kind.model_fields))
 
@@ -94,7 +94,8 @@ class StateCodec:
                 return self.codec.decode(value)
             if schema > self.version:
                 raise FormatTooNew(
-                    f"state {self.name!r} is stored with schema {schema}, this code knows {self.version}; deploy the newer one"
+                    f"state {self.name!r} is stored with schema {schema}, this code knows {self.version}; "
+                    "deploy the newer one"
                 )
             return self.codec.decode(_encode(self._lifted(_decode_any(value), schema)))
         except DECODE_ERRORS as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Protocol
 from uuid import UUID
@@ -47,6 +47,23 @@ class BlobRef:
     name: str
     size_bytes: int
     digest: str
+
+
+MILLISECONDS_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
+def to_ms(when: datetime | float) -> int:
+    """A time in milliseconds since 1970, from seconds or a datetime; one without a time zone is taken as UTC.
+
+    Raises:
+        ValueError: it lies beyond the years that a message can carry.
+    """
+    if isinstance(when, datetime):
+        when = (when if when.tzinfo is not None else when.replace(tzinfo=UTC)).timestamp()
+    if not -MILLISECONDS_MAX <= when * 1_000 <= MILLISECONDS_MAX:
+        raise ValueError(f"{when} s since 1970 is not before the year 10000; give seconds or a datetime")
+    return round(when * 1_000)
 
 
 class Absent:
@@ -176,22 +193,34 @@ class Context(msgspec.Struct, gc=False):
         return BlobRef(full, len(data), digest)
 
     def save(self, state: Any) -> None:
-        """Put another state in place of the one that was handed in."""
+        """Put another state in place of the one that was handed in; None deletes it."""
+        kind = self._state_type()
+        if state is not None and not isinstance(state, kind):
+            raise TypeError(f"the state is a {kind.__name__}, not a {type(state).__name__}; save one of its type")
         self.replaced = state
 
     def delete(self) -> None:
         """Delete the state."""
+        self._state_type()
         self.replaced = None
+
+    def _state_type(self) -> type[Any]:
+        handler = self.work.handler
+        if handler.state is None:
+            raise TypeError(f"{handler.name} has no state; give it a parameter annotated with the state's type")
+        kind: type[Any] = handler.state.codec.type
+        return kind
 
     async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
         """Call something outside, at least once until this handling commits; afterwards its value is fixed.
 
         `function` takes nothing or the idempotency key, and is sync or async.  A repeated attempt calls it again with
-        the same key; `idempotent` tells a checker that repeats are harmless.
+        the same key, which is `idempotency_key` for a handler's first call and has the call's number behind it for
+        later ones; `idempotent` tells a checker that repeats are harmless.
         """
         self.call_count += 1
-        wants_key = len(inspect.signature(function).parameters) > 0
-        result = function(f"{self.idempotency_key}-{self.call_count}") if wants_key else function()
+        key = self.idempotency_key if self.call_count == 1 else f"{self.idempotency_key}-{self.call_count}"
+        result = function(key) if _wants_key(function) else function()
         return await result if isinstance(result, Awaitable) else result
 
     # Capture
@@ -200,10 +229,8 @@ class Context(msgspec.Struct, gc=False):
         if after_s is not None and at is not None:
             raise TypeError("give after_s= or at=, not both")
         if after_s is not None:
-            return self.now_ms + round(after_s * 1_000)
-        if at is not None:
-            return round((at.timestamp() if isinstance(at, datetime) else at) * 1_000)
-        return 0
+            return to_ms(self.now_ms / 1_000 + after_s)
+        return 0 if at is None else to_ms(at)
 
     def _emit(self, destination: str, value: Any, due_ms: int, kind: str = "queue") -> None:
         outputs, cause, now_ms = self.outputs, self.message, self.now_ms
@@ -224,3 +251,13 @@ class Context(msgspec.Struct, gc=False):
             session_id=session_id,
         )
         outputs.append(Output(destination, due_ms, message))
+
+
+def _wants_key(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter that must be given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # some built-in functions do not tell
+        return False
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in plain and p.default is inspect.Parameter.empty for p in parameters)

@@ -78,9 +78,10 @@ def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Me
     def number(name: str) -> int:
         value = own.pop(name, None)
         try:
-            return int(value or 0)
-        except ValueError:
+            found = int(value or 0)
+        except (ValueError, OverflowError):  # not a number, or not a finite one
             return 0
+        return found if abs(found) < 1 << 63 else 0
 
     return Message(
         body=body,

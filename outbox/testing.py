@@ -23,14 +23,15 @@ import msgspec
 
 from outbox.app import App
 from outbox.client import Client, DeadLetter
+from outbox.context import BlobRef
 from outbox.engine import records
 from outbox.engine.adapters import dead_letters
 from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.memory_disk import Crash
 from outbox.engine.state import STATES
-from outbox.lineage import Key, state_id
-from outbox.message import Scalar, properties_of
+from outbox.lineage import Key, as_key, state_id
+from outbox.message import Message, Scalar, properties_of
 from outbox.ports import Commit, Conflict, Delivery, Journal, Output
 from outbox.runtime.engine_scope import NOT_DONE, EngineScope
 from outbox.runtime.plan import compile_plan
@@ -61,7 +62,10 @@ class VirtualClock:
 
 
 class SentRecord(msgspec.Struct, frozen=True):
-    """A committed output: its identity, decoded message, properties and due time (seconds since 1970, None: at once)."""
+    """A committed output: its identity, decoded message, properties and due time.
+
+    `due` is in seconds since 1970, None for a message that is seen at once.
+    """
 
     id: str
     message: Any
@@ -79,7 +83,7 @@ class Harness:
             raise ValueError(f"scope={scope!r} is not there; the harness runs 'engine'")
         self.app = app
         self._plan = compile_plan(app)
-        self._chance = random.Random(seed)  # noqa: S311  # the same seed must run the same way
+        self._chance = random.Random(seed)  # the same seed must run the same way
         self._clock = VirtualClock(START_S)
         self._faults = FaultPlan(faults or Faults())
         self._disk = MemoryDisk("harness")
@@ -144,7 +148,7 @@ class Harness:
     async def given(self, kind: type[Any], key: Key, state: Any) -> None:
         """Put a state in place of what a key has."""
         codec = self.app.state_codec(kind)
-        id = state_id(codec.name, key)
+        id = state_id(codec.name, as_key(key))
         version = self._engine.document_version(STATES, id)
         value = codec.codec.encode(state)
         write = records.DocWrite(STATES, id, value, version, 0, codec.version)
@@ -262,7 +266,7 @@ class Harness:
         return [
             SentRecord(
                 output.message.identity,
-                self._client.decode(destination, output.message),
+                self._client.decode(destination, self._with_body(output.message)),
                 properties_of(output.message),
                 output.due_ms / 1_000 if output.due_ms else None,
             )
@@ -272,7 +276,23 @@ class Harness:
 
     def dead_letters(self, queue: str) -> list[DeadLetter]:
         """The dead letters of a queue, oldest first."""
-        return [self._client.dead_letter(buried) for buried in dead_letters(self._engine, queue)]
+        return [
+            self._client.dead_letter(msgspec.structs.replace(buried, message=self._with_body(buried.message)))
+            for buried in dead_letters(self._engine, queue)
+        ]
+
+    def _with_body(self, message: Message) -> Message:
+        """A message with its body back; the harness's blobs lie in memory, so that nothing has to be awaited."""
+        try:
+            self._client.with_body(message).send(None)
+        except StopIteration as stop:
+            found: Message = stop.value
+            return found
+        raise RuntimeError("the harness's blob store waited; it must answer at once")
+
+    async def blob(self, ref: BlobRef) -> bytes:
+        """What a handler wrote with `ctx.write_blob`."""
+        return await self._client.blob(ref)
 
     async def resubmit(self, queue: str, id: str) -> None:
         """Run a dead letter again under its identity."""

@@ -6,7 +6,7 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
-from outbox.errors import TooLarge
+from outbox.errors import Throttled, TooLarge
 from outbox.ports import BlobStore
 
 
@@ -23,13 +23,15 @@ class FolderBlobStore:
     async def write(self, name: str, data: bytes) -> bool:
         path = self._path(name)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        _write_synced(temporary, data)
         try:
+            _write_synced(temporary, data)
             os.link(temporary, path)
         except FileExistsError:
             return False
+        except OSError as error:
+            raise Throttled(f"blob {name} could not be written ({error}); free the disk or repair it") from error
         finally:
-            temporary.unlink()
+            temporary.unlink(missing_ok=True)
         _sync_folder(self._folder)
         return True
 
@@ -48,7 +50,10 @@ class MemoryBlobStore:
         self._blobs: dict[str, bytes] = {}
 
     async def write(self, name: str, data: bytes) -> bool:
-        return self._blobs.setdefault(name, data) is data
+        if name in self._blobs:
+            return False
+        self._blobs[name] = bytes(data)
+        return True
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
         data = self._blobs.get(name)

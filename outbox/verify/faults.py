@@ -72,7 +72,7 @@ class Faults:
         within: int = DRAWN_WITHIN,
     ) -> Faults:
         """Faults placed by chance, the same ones for the same seed."""
-        draw = random.Random(seed)  # noqa: S311  # chosen by a seed on purpose
+        draw = random.Random(seed)  # chosen by a seed on purpose
         calls = draw.sample(range(1, within + 1), min(within, crashes + lost + refused))
         moments: tuple[Moment, ...] = ("before", "after")
         return cls(
