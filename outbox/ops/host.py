@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from outbox.app import App
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.errors import AlreadyOpen, EngineStopped, Refused
+from outbox.ops.control_file import read_control_file
 from outbox.ops.operator import Operator
 from outbox.worker import Worker
 
@@ -31,7 +33,7 @@ log = logging.getLogger("outbox.host")
 
 AMQP_PORT = 5672
 OPEN_WITHIN_S = 5.0
-"""How long another holder of the folder is waited for: a command that is using the log ends soon."""
+"""How long a command that is using the log is waited for; another host, which has a control file, is not."""
 OPEN_EVERY_S = 0.05
 
 
@@ -102,7 +104,7 @@ async def _open(settings: HostSettings) -> Engine:
         try:
             engine = Engine.open(settings.folder, sync=settings.sync, accept_clock=settings.accept_clock)
         except AlreadyOpen:
-            if time.monotonic() > deadline_s:
+            if time.monotonic() > deadline_s or read_control_file(settings.folder) is not None:
                 raise
             await asyncio.sleep(OPEN_EVERY_S)
             continue
@@ -164,9 +166,9 @@ async def _listen(stack: AsyncExitStack, engine: Engine, port: int | None) -> Se
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         wanted = AMQP_PORT if port is None else port
+        why = os.strerror(error.errno).lower()
         raise Refused(
-            f"port {wanted} cannot be used ({error.strerror}); give another by --amqp-port, or --amqp-port 0 for a "
-            "free one"
+            f"port {wanted} cannot be used ({why}); give another by --amqp-port, or --amqp-port 0 for a free one"
         ) from error
 
 

@@ -39,4 +39,4 @@ def load_app(name: str) -> App:
 
 
 def _described(found: object) -> str:
-    return "missing" if found is None else f"a {type(found).__name__}"
+    return "missing" if found is None else f"of type {type(found).__name__}"
