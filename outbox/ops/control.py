@@ -127,6 +127,7 @@ class Control:
     # Routes
 
     async def _health(self, request: web.Request) -> web.Response:
+        await self._operator.check()
         return _json({"healthy": True, "pid": os.getpid()})
 
     async def _send(self, request: web.Request) -> web.Response:

@@ -7,7 +7,9 @@ what is returned is data, so that the same calls work over HTTP.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 import msgspec
@@ -15,7 +17,7 @@ import msgspec
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.items import LOCKED, Task
+from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.engine.queues import oldest_enqueued_ms
 from outbox.engine.state import STATES
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
@@ -97,21 +99,31 @@ class Operator:
 
     # Look
 
+    async def check(self) -> None:
+        """Pass the gate.
+
+        Raises:
+            EngineStopped: the engine answers nothing more.
+        """
+        await self._engine.gate()
+
     async def status(self) -> Status:
         """Count what every queue holds."""
         engine, queues, pending = self._engine, {}, 0
         now_ms = engine.now_ms()
         for path in sorted(engine.queues):
             queue = engine.queue(path)
-            counts = queue.counts()
-            dead_count = len(engine.queue(dead_letter_path(path)).tasks)
-            active = [task for task in queue.tasks.values() if task.state in ("active", "locked")]
-            oldest_ms = oldest_enqueued_ms(active)
-            oldest_s = None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000
+            counts = Counter(task.status for task in queue.tasks.values())
+            pending += counts[LOCKED]
+            oldest_ms = oldest_enqueued_ms(task for task in queue.tasks.values() if task.status in (ACTIVE, LOCKED))
             queues[path] = QueueStatus(
-                **counts, dead_letters=dead_count, oldest_s=oldest_s, received=queue.received_count
+                active=counts[ACTIVE] + counts[LOCKED],
+                scheduled=counts[SCHEDULED],
+                deferred=counts[DEFERRED],
+                dead_letters=len(engine.queue(dead_letter_path(path)).tasks),
+                oldest_s=None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000,
+                received=queue.received_count,
             )
-            pending += sum(task.status == LOCKED for task in active)
         await engine.gate()
         return Status(queues, pending)
 
@@ -182,16 +194,19 @@ class Operator:
         return await self._move(queue, id, self._engine.discard)
 
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
-        tasks = (
-            [self._find(queue, id)] if id is not None else list(self._engine.queue(self._dead(queue)).tasks.values())
-        )
-        free = [task for task in tasks if task.status != LOCKED]
-        if id is not None and not free:
-            raise LookupError(f"dead letter {id!r} of {queue} is being received by somebody; try again later")
-        for task in free:
-            move(queue, task.sequence)
-        await self._engine.gate()
-        return Moved(len(free), len(tasks) - len(free))
+        path = self._dead(queue)
+        if id is not None:
+            move(queue, self._find(queue, id).sequence)
+            await self._engine.gate()
+            return Moved(1)
+        sequences, count = list(self._engine.queue(path).tasks), 0
+        for start in range(0, len(sequences), BATCH_COUNT_MAX):
+            for sequence in sequences[start : start + BATCH_COUNT_MAX]:
+                with suppress(LookupError):  # somebody receives it, or settled it between two batches
+                    move(queue, sequence)
+                    count += 1
+            await self._engine.gate()
+        return Moved(count, len(sequences) - count)
 
     def _find(self, queue: str, id: str) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks

@@ -11,11 +11,11 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outbox.errors import AlreadyOpen, Refused
+from outbox.errors import AlreadyOpen, OutboxError, Refused
 from outbox.ops.control_file import is_held, read_control_file, remove_control_file
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.values import Operates
@@ -55,7 +55,8 @@ async def _look(folder: Path, deadline_s: float) -> RemoteOperator | Engine:
                 return opened
         elif (host := read_control_file(folder)) is not None:
             remote = RemoteOperator(host, folder)
-            if await remote.is_healthy():
+            with suppress(OutboxError):
+                await remote.check()
                 return remote
         if time.monotonic() > deadline_s:
             raise AlreadyOpen(

@@ -45,13 +45,8 @@ class RemoteOperator:
         self._host = host
         self._folder = folder
 
-    async def is_healthy(self) -> bool:
-        """Whether the host that wrote the control file answers."""
-        try:
-            await asyncio.to_thread(self._ask, "GET", "/health", None, HEALTH_WITHIN_S)
-        except (OutboxError, LookupError):
-            return False
-        return True
+    async def check(self) -> None:
+        await asyncio.to_thread(self._ask, "GET", "/health", None, HEALTH_WITHIN_S)
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
         await self._post("/send", SendRequest(queue, list(messages)), dict)

@@ -35,7 +35,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class QueueStatus(msgspec.Struct, frozen=True):
     """A queue in numbers; `active` counts messages in hand too, `oldest_s` is the age of the oldest active one,
-    `received` how many messages have ever been put in."""
+    `received` how many messages have ever been put in.
+    """
 
     active: int
     scheduled: int
@@ -91,6 +92,9 @@ class Operates(Protocol):
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
         """Send up to BATCH_COUNT_MAX messages to a queue or topic, all or none."""
+
+    async def check(self) -> None:
+        """Raise what keeps it from answering, if anything does."""
 
     async def status(self) -> Status:
         """Count what every queue holds."""
