@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +79,7 @@ def test_a_count_is_not_exceeded_and_the_rest_stays_in_the_queue(spark: Any, bro
     assert len(broker.take("raced")) == 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["prepared", "committed"])
 def test_a_driver_killed_around_the_commit_adds_each_row_once(
     spark: Any, broker: Any, tmp_path: Path, run_killed: Callable[..., SimpleNamespace], point: str
@@ -113,3 +116,28 @@ def test_senseless_limits_are_refused(spark: Any, tmp_path: Path, capsys: pytest
         consume(spark, queue="q", output=str(tmp_path), connection="Endpoint=sb://x", count=0)
     assert main(["--queue", "q", "--output", str(tmp_path)]) == 1
     assert "set OUTBOX_SERVICEBUS" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_receivers_sit_out_a_broker_that_is_killed_and_started_again(
+    spark: Any, mortal_broker: Any, tmp_path: Path
+) -> None:
+    for _ in range(10):
+        send(mortal_broker, "transfers", *numbered(600))  # ten copies of each: the later ones find the first
+    killed = threading.Thread(target=restart_while_landing, args=(mortal_broker, tmp_path / "_landing"))
+    killed.start()
+    report = consume(spark, queue="transfers", output=str(tmp_path), connection=mortal_broker.connection, idle_s=4)
+    killed.join(timeout=60)
+    assert report.received >= 6_000 and report.lost_locks > 0
+    assert ids(spark, tmp_path) == sorted(f"m{number}" for number in range(600))
+
+
+def restart_while_landing(broker: Any, landing: Path) -> None:
+    """Kill the broker as soon as something has landed, and start it again after a second."""
+    for _ in range(1_000):
+        if any(landing.glob("*.parquet")):
+            break
+        time.sleep(0.02)
+    broker.kill()
+    time.sleep(1.0)
+    broker.start()

@@ -113,7 +113,7 @@ def test_a_driver_that_dies_goes_on_where_it_was(spark: Any, broker: Any, tmp_pa
 
 
 def test_a_session_keeps_its_order(spark: Any, broker: Any, tmp_path: Path) -> None:
-    rows = [(f"{name}{number:02}", name, number) for number in range(30) for name in ("x", "y", "z")]
+    rows = [(f"{name}{number * 7 % 30:02}", name, number) for number in range(30) for name in ("x", "y", "z")]
     frame = spark.createDataFrame(rows, "id string, account string, step int").repartition(3)
     feed(
         frame, queue="ordered", type="Step", id="id", connection=broker.connection, session="account", order="step",
@@ -124,6 +124,7 @@ def test_a_session_keeps_its_order(spark: Any, broker: Any, tmp_path: Path) -> N
         assert steps == list(range(30))
 
 
+@pytest.mark.slow
 def test_a_killed_driver_a_killed_worker_and_a_killed_broker_cost_nothing(
     spark: Any, mortal_broker: Any, tmp_path: Path, run_killed: Callable[..., SimpleNamespace]
 ) -> None:
