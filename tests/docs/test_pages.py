@@ -1,0 +1,47 @@
+"""Every Python block and every console block of README and docs runs, and says what the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, Page, commands
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/how-to").glob("*.md"))]
+WITH_SPARK = ("spark.md",)
+
+
+def has_blocks(page: Path) -> bool:
+    text = page.read_text()
+    return "\n```python\n" in text or "\n```console\n" in text
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[pytest.mark.spark, pytest.mark.slow] if page.name in WITH_SPARK else [])
+        for page in PAGES
+        if has_blocks(page)
+    ],
+)
+def test_a_page_does_what_it_says(page: Path, disk_path: Path) -> None:
+    assert Page(page, disk_path).run() > 0
+
+
+def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ echo one\ntwo\n```\n")
+    with pytest.raises(AssertionError, match="echo one"):
+        Page(page, tmp_path).run()
+
+
+def test_a_failing_test_of_a_page_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nasync def test_it():\n    assert 1 == 2\n```\n")
+    with pytest.raises(AssertionError):
+        Page(page, tmp_path).run()
+
+
+def test_a_command_may_go_over_several_lines() -> None:
+    assert list(commands("$ a \\\n    b\none\n$ c\n")) == [("a b", "one"), ("c", "")]
