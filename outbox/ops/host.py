@@ -25,7 +25,7 @@ from outbox.app import App
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.errors import AlreadyOpen, EngineStopped, Refused
-from outbox.ops.control_file import read_control_file
+from outbox.ops.control_file import read_control_file, remove_control_file
 from outbox.ops.operator import Operator
 from outbox.worker import Worker
 
@@ -108,6 +108,7 @@ async def _open(settings: HostSettings) -> Engine:
                 raise
             await asyncio.sleep(OPEN_EVERY_S)
             continue
+        remove_control_file(settings.folder)  # a killed host's; nobody is to ask where it listened
         cut_bytes = 0 if engine.log is None else engine.log.recovered.cut_bytes
         log.info("%s: opened, cut %d bytes of unsynced tail", settings.folder, cut_bytes)
         return engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from outbox.ops.cli import main
+from outbox.ops.control_file import read_control_file
 
 BANK = """
 import asyncio, os
@@ -204,11 +206,22 @@ def test_a_killed_host_keeps_what_was_sent_and_the_next_one_goes_on(shell: Shell
     host.kill()
     host.wait()
     assert (shell.folder / "bank.data" / "control.json").exists()
+    with (shell.folder / "bank.data" / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # free although the file is there
     feed(shell, 500, first=400)  # nobody is there: the log is opened, and the first 100 are repeats
     assert not (shell.folder / "bank.data" / "control.json").exists()
     shell.run("--workers", "2")
     shell.wait_for("deposits", active=0)
     assert total(shell) == 900
+
+
+def test_a_host_forgets_where_a_killed_one_listened_before_it_is_ready(shell: Shell) -> None:
+    folder = shell.folder / "bank.data"
+    folder.mkdir()
+    (folder / "control.json").write_text('{"port": 1, "pid": 1, "token": "old"}')
+    shell.run()
+    assert "old" not in {found.token for found in [read_control_file(folder)] if found is not None}
+    assert shell.json("status")["pending"] == 0
 
 
 def test_a_drain_loses_nothing_and_redelivers_nothing(shell: Shell) -> None:
