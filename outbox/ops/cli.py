@@ -1,7 +1,7 @@
 """The command line: what may be asked and how, and which exit code an outcome has.
 
-0 done, 1 refused (one line on stderr says why and what to do), 2 usage.  Built on argparse and free of everything
-that takes long to import, so that `outbox --help` is there at once; `commands` does the work.
+0 done, 1 refused (one line on stderr says why and what to do), 2 usage, 130 interrupted by Ctrl-C.  Built on argparse
+and free of everything that takes long to import, so that `outbox --help` is there at once; `commands` does the work.
 """
 
 from __future__ import annotations
