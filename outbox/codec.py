@@ -49,9 +49,17 @@ def codec_for(kind: type[Any], name: str) -> Codec:
         raise NotRegistrable(f"{kind!r} is neither a dataclass, a msgspec.Struct nor a pydantic model; make it one")
     try:
         decoder = msgspec.json.Decoder(kind)
+        msgspec.json.schema_components([kind], schema_hook=_schema_of_unknown)
     except (TypeError, NameError) as error:
         raise NotRegistrable(f"{kind.__name__} has a field that JSON cannot hold: {error}") from error
     return Codec(kind, name, _encode, decoder.decode, fields)
+
+
+def _schema_of_unknown(kind: type[Any]) -> dict[str, Any]:
+    """Refuse a field of a class that JSON knows nothing of; a decoder takes it and fails at its first value."""
+    if kind is object:
+        return {"type": "object"}
+    raise TypeError(f"{kind.__name__} is neither plain data nor a dataclass or Struct; store what it is made of")
 
 
 def _is_pydantic(kind: type[Any]) -> bool:
