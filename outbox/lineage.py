@@ -53,9 +53,11 @@ def inbox_prefix(app: str, handler: str, state_type: str) -> bytes:
 
 def inbox_key(prefix: bytes, key: Key | None, identity: str) -> bytes:
     """SHA-256 over the prefix, the key and the message's identity; 32 bytes."""
-    if type(key) is str and key.isascii() and identity.isascii():  # the two fields below, written out
-        return sha256(prefix + f"s{len(key)}:{key}s{len(identity)}:{identity}".encode()).digest()
     return sha256(prefix + field(key) + field(identity)).digest()
+
+
+TEXT_TAGS = tuple(b"s%d:" % length for length in range(512))
+"""The tag and length of a text field by its length in bytes, for those who write a short one out."""
 
 
 def output_id(inbox: bytes, position: int) -> str:
@@ -72,9 +74,9 @@ def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
     return sha256(b"%b|%b|%d" % (purpose.encode(), inbox, position)).digest()
 
 
-def fingerprint(body: bytes, wire_type: bytes) -> bytes:
+def fingerprint(body: bytes, wire_type: str) -> bytes:
     """A digest of what was sent under an identity; the same identity with another payload is refused.  32 bytes."""
-    return sha256(wire_type + b"\0" + body).digest()
+    return sha256(wire_type.encode() + b"\0" + body).digest()
 
 
 @lru_cache(maxsize=1 << 16, typed=True)

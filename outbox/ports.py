@@ -111,7 +111,6 @@ class StateStore(Protocol):
 
     async def read(self, key: DocumentKey) -> Document | None:
         """The document, or None where there is none."""
-        ...
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         """Apply all operations or none; they share a partition.
@@ -120,11 +119,9 @@ class StateStore(Protocol):
             OutcomeUnknown: it may have been applied; read before acting.
             Throttled, Refused: nothing was applied.
         """
-        ...
 
     def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         """The documents of a partition whose ids begin with `prefix`, by id."""
-        ...
 
 
 # Messages
@@ -141,8 +138,10 @@ class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A message handed out under a lock.
 
-    `lock` names the lock together with the queue and sequence; `failures` is our own count of failed handlings, `delivery_count` the broker's of deliveries that never settled.
-    `from_outside` says that the id was not made by a commit of this very log, so a marker must remember it.
+    `lock` names the lock together with the queue and sequence; `failures` is our own count of failed handlings,
+    `delivery_count` the broker's of deliveries that never settled.
+    `from_outside` says that the id was not made by a commit of this very log, so a marker must remember it; then
+    `fingerprint` is the digest of what was sent, if the backend keeps it (empty: to be computed).
     """
 
     queue: str
@@ -154,6 +153,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     delivery_count: int = 0
     failures: int = 0
     from_outside: bool = True
+    fingerprint: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,9 @@ class MessageBus(Protocol):
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send all of them; an unknown outcome is repeated by the caller under the same ids."""
-        ...
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         """Up to `count_max` messages, at least one unless `wait_s` passes without any."""
-        ...
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         """End a delivery.
@@ -182,7 +180,6 @@ class MessageBus(Protocol):
         Raises:
             LockLost: it is not ours any more.
         """
-        ...
 
     async def renew(self, delivery: Delivery) -> int:
         """Extend the lock; its new end in milliseconds since 1970.
@@ -190,7 +187,6 @@ class MessageBus(Protocol):
         Raises:
             LockLost: it is not ours any more.
         """
-        ...
 
 
 # Blobs
@@ -201,7 +197,6 @@ class BlobStore(Protocol):
 
     async def write(self, name: str, data: bytes) -> bool:
         """Write a blob that must not exist; False, and nothing changed, where it does."""
-        ...
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
         """The blob, or None where there is none.
@@ -209,11 +204,9 @@ class BlobStore(Protocol):
         Raises:
             TooLarge: it is longer than `bytes_max`.
         """
-        ...
 
     async def delete(self, name: str) -> None:
         """Delete a blob; one that is not there is fine."""
-        ...
 
 
 # Engine scope
@@ -242,16 +235,12 @@ Marker = bytes | Refusal
 """What is remembered of a handled message: the fingerprint of what was applied, or the refusal."""
 
 
-class StateChange(msgspec.Struct, gc=False):
-    """A state to write under the condition that its version still is `if_version` (0: absent).
+class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A state to write: its bytes (empty: a tombstone), schema version and serial."""
 
-    Without a value it is the condition alone: the state stays as it is.
-    """
-
-    value: bytes | None
+    value: bytes
     schema: int
     serial: int
-    if_version: int
 
 
 class Burial(msgspec.Struct, gc=False):
@@ -275,13 +264,15 @@ class Postponement(msgspec.Struct, gc=False):
 class Commit(msgspec.Struct, gc=False):
     """Everything that a batch of messages does, committed as one.
 
-    `applied` and `refused` are markers to create; a key in `replacing` may instead replace a refusal of a lower
-    attempt number.
+    It takes effect if every state in `if_versions` still has that version (0: absent), those that `states` writes and
+    those that stay as they are.  `applied` and `refused` are markers to create; a key in `replacing` may instead
+    replace a refusal of a lower attempt number.
     """
 
     now_ms: int
     markers_expire_ms: int
     consumed: list[Delivery]
+    if_versions: dict[str, int]
     states: dict[str, StateChange]
     outputs: list[Output]
     applied: dict[bytes, bytes]
@@ -308,25 +299,20 @@ class Journal(Protocol):
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         """Up to `count_max` messages of these queues, locked; the claim's write has returned before this does."""
-        ...
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
     ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
         """Those of these states (by id) and markers (by inbox key) that there are."""
-        ...
 
     async def commit(self, commit: Commit) -> Conflict | None:
         """Commit all of it or nothing; on return it survives the declared failures."""
-        ...
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         """Extend the locks that are still ours; how many were."""
-        ...
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         """Give back uncounted what is still ours."""
-        ...
 
 
 # What clients and operators ask
@@ -349,35 +335,27 @@ class Operations(Protocol):
 
     def now_ms(self) -> int:
         """The backend's time, milliseconds since 1970."""
-        ...
 
     async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
         """Make sure that queues (name to ordering) and topics (name to subscriptions) exist."""
-        ...
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send messages from outside; on return they survive the declared failures."""
-        ...
 
     async def state(self, id: str) -> StateDocument | None:
         """A state by id; None where there is none or it was deleted."""
-        ...
 
     async def dead_letters(self, queue: str) -> list[Buried]:
         """The dead letters of a queue, oldest first."""
-        ...
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         """Run a dead letter again, as a new attempt; LookupError where there is none."""
-        ...
 
     async def discard(self, queue: str, sequence: int) -> None:
         """Delete a dead letter; LookupError where there is none."""
-        ...
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         """Whether nothing in these queues waits or is being handled."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +372,6 @@ class Backend(Protocol):
 
     def ports(self) -> Ports:
         """Its ports."""
-        ...
 
 
 class Clock(Protocol):
@@ -402,8 +379,6 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
-        ...
 
     def monotonic_s(self) -> float:
         """Seconds that never run backwards."""
-        ...

@@ -1,8 +1,7 @@
 """The engine behind the runtime's ports.
 
-`EngineJournal` is engine scope: queues, states and markers commit as one record.  `EngineStore` and `EngineBus` offer
-the narrower ports on the same engine, documents apart from queues.  Whatever they hand out has passed the gate,
-except what the journal hands to handlers: their effects can only leave through a later record of the same log.
+`EngineOperations` is what clients ask; `EngineStore` and `EngineBus` offer the narrower ports, documents apart from
+queues.  Whatever they hand out has passed the gate.  Engine scope is in `journal`.
 """
 
 from __future__ import annotations
@@ -12,26 +11,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
-from outbox.engine.items import LOCKED, Task, pack_token
+from outbox.engine.journal import EngineJournal, as_deliveries, token_of
 from outbox.engine.state import STATES
 from outbox.errors import LockLost, TooLarge
 from outbox.ports import (
     Buried,
-    Commit,
-    Conflict,
     Create,
     Delete,
     Delivery,
     Document,
     DocumentKey,
-    Journal,
     Lost,
-    Marker,
     MessageBus,
     Operations,
     Output,
     Ports,
-    Refusal,
     Replace,
     Settle,
     StateDocument,
@@ -44,165 +38,6 @@ from outbox.ports import (
 ITEM_BYTES_MAX = 2 << 20
 BATCH_COUNT_MAX = 100
 PEEK_COUNT_MAX = 100_000
-
-
-def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
-    """What the runtime sees of claimed tasks."""
-    return [
-        Delivery(
-            task.path,
-            task.sequence,
-            task.message,
-            task.lock,
-            task.enqueued_ms,
-            task.locked_until_ms,
-            task.delivery_count,
-            task.failures,
-            task.external,
-        )
-        for task in tasks
-    ]
-
-
-class EngineJournal:
-    """Engine scope over an embedded engine."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._turn = 0
-
-    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        engine = self._engine
-        tasks = self._take(queues, count_max)
-        if not tasks and wait_s > 0 and await engine.wait_any(queues, wait_s):
-            tasks = self._take(queues, count_max)
-        if tasks:
-            engine.write()
-        return as_deliveries(tasks)
-
-    def _take(self, queues: Sequence[str], count_max: int) -> list[Task]:
-        engine = self._engine
-        taken: list[Task] = []
-        self._turn += 1
-        for step in range(len(queues)):
-            queue = engine.queue(queues[(self._turn + step) % len(queues)])
-            taken += engine.take(queue, count_max - len(taken))
-            if len(taken) >= count_max:
-                break
-        return taken
-
-    async def load(
-        self, states: Sequence[str], markers: Sequence[bytes]
-    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
-        state = self._engine.state
-        known, seen = state.documents[STATES], state.markers
-        return (
-            {id: found for id in states if (found := known.get(id)) is not None},
-            {key: marker for key in markers if (marker := seen.get(key)) is not None},
-        )
-
-    async def commit(self, commit: Commit) -> Conflict | None:
-        engine = self._engine
-        conflict = self._check(commit)
-        if conflict is not None:
-            return conflict
-        engine.do(self._record(commit))
-        engine.wake()
-        await engine.gate(alone=True)
-        return None
-
-    def _check(self, commit: Commit) -> Conflict | None:
-        """What keeps a commit from taking effect, if anything does."""
-        state = self._engine.state
-        known, markers = state.documents[STATES], state.markers
-        held = commit.consumed
-        if commit.buried or commit.postponed:
-            held = [*held, *[b.delivery for b in commit.buried], *[p.delivery for p in commit.postponed]]
-        paths = state.paths
-        locks = [
-            delivery.sequence
-            for delivery in held
-            if (task := paths[delivery.queue].tasks.get(delivery.sequence)) is None
-            or task.lock != delivery.lock
-            or task.status != LOCKED
-        ]
-        if len({delivery.sequence for delivery in held}) < len(held):
-            locks += _repeated(held)
-        moved = [
-            id
-            for id, change in commit.states.items()
-            if (0 if (found := known.get(id)) is None else found.version) != change.if_version
-        ]
-        taken = [*(commit.applied.keys() & markers.keys()), *(commit.refused.keys() & markers.keys())]
-        taken = [key for key in taken if not self._may_replace(markers[key], commit.replacing.get(key))]
-        if locks or moved or taken:
-            return Conflict(frozenset(locks), frozenset(moved), frozenset(taken))
-        return None
-
-    def _holds(self, delivery: Delivery) -> bool:
-        task = self._engine.state.paths[delivery.queue].tasks.get(delivery.sequence)
-        return task is not None and task.lock == delivery.lock and task.status == LOCKED
-
-    @staticmethod
-    def _may_replace(marker: Marker, attempt: int | None) -> bool:
-        return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
-
-    def _record(self, commit: Commit) -> records.Committed:
-        paths = self._engine.state.paths
-        consumed: dict[int, list[int]] = {}
-        for delivery in commit.consumed:
-            consumed.setdefault(paths[delivery.queue].number, []).append(delivery.sequence)
-        return records.Committed(
-            commit.now_ms,
-            commit.markers_expire_ms,
-            consumed,
-            [
-                records.StateWrite(id, c.value, c.schema, c.serial)
-                for id, c in commit.states.items()
-                if c.value is not None
-            ],
-            commit.outputs,
-            commit.applied,
-            commit.refused,
-            [
-                records.Buried(
-                    paths[b.delivery.queue].number,
-                    b.delivery.sequence,
-                    b.reason,
-                    b.description,
-                    b.failures,
-                    b.stops_key,
-                )
-                for b in commit.buried
-            ],
-            [
-                records.Postponed(paths[p.delivery.queue].number, p.delivery.sequence, p.due_ms, p.failures)
-                for p in commit.postponed
-            ],
-        )
-
-    async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        engine, renewed = self._engine, 0
-        for delivery in deliveries:
-            if self._holds(delivery):
-                engine.renew(self._token(delivery))
-                renewed += 1
-        return renewed
-
-    async def release(self, deliveries: Sequence[Delivery]) -> None:
-        engine = self._engine
-        for delivery in deliveries:
-            if self._holds(delivery):
-                engine.settle(self._token(delivery), Settlement.RELEASE)
-        engine.write()
-
-    def _token(self, delivery: Delivery) -> bytes:
-        return token_of(self._engine, delivery)
-
-
-def token_of(engine: Engine, delivery: Delivery) -> bytes:
-    """The lock token of a delivery."""
-    return pack_token(engine.epoch, delivery.lock, delivery.sequence, engine.queue(delivery.queue).number)
 
 
 class EngineOperations:
@@ -288,12 +123,6 @@ class EngineBus:
 
     def _token(self, delivery: Delivery) -> bytes:
         return token_of(self._engine, delivery)
-
-
-def _repeated(deliveries: Sequence[Delivery]) -> list[int]:
-    """The sequences that are settled twice in one commit."""
-    seen: set[int] = set()
-    return [d.sequence for d in deliveries if d.sequence in seen or seen.add(d.sequence)]  # type: ignore[func-returns-value]  # add() returns None on purpose
 
 
 _SETTLEMENTS = {
@@ -389,7 +218,6 @@ def ports(engine: Engine) -> Ports:
     return Ports(EngineJournal(engine), EngineOperations(engine), engine.blobs)
 
 
-_journal: type[Journal] = EngineJournal
 _operations: type[Operations] = EngineOperations
 _bus: type[MessageBus] = EngineBus
 _store: type[StateStore] = EngineStore

@@ -41,7 +41,10 @@ def unpack_token(token: bytes) -> tuple[int, int, int, int]:
 
 
 class Task(msgspec.Struct, gc=False):
-    """A message in a queue.  `failures` counts failed handlings, `delivery_count` deliveries that never settled."""
+    """A message in a queue.  `failures` counts failed handlings, `delivery_count` deliveries that never settled.
+
+    One from outside keeps the digest of what was sent, so that no delivery of it hashes again.
+    """
 
     sequence: int
     path: str
@@ -54,6 +57,7 @@ class Task(msgspec.Struct, gc=False):
     delivery_count: int = 0
     failures: int = 0
     external: bool = True
+    fingerprint: bytes = b""
     stops_session: bool = False
     reason: str = ""
     description: str = ""

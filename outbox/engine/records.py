@@ -13,7 +13,7 @@ import msgspec
 
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.message import Message
-from outbox.ports import Output, Refusal
+from outbox.ports import Output, Refusal, StateChange
 
 
 class Opened(msgspec.Struct, array_like=True, gc=False):
@@ -89,15 +89,6 @@ class SessionSet(msgspec.Struct, array_like=True, gc=False):
     state: bytes
 
 
-class StateWrite(msgspec.Struct, array_like=True, gc=False):
-    """A state document that a commit writes; an empty value is a tombstone."""
-
-    id: str
-    value: bytes
-    schema: int
-    serial: int
-
-
 class Buried(msgspec.Struct, array_like=True, gc=False):
     """A message that a commit dead-letters."""
 
@@ -124,7 +115,7 @@ class Committed(msgspec.Struct, array_like=True, gc=False):
     now_ms: int
     markers_expire_ms: int
     consumed: dict[int, list[int]]
-    states: list[StateWrite]
+    states: dict[str, StateChange]
     outputs: list[Output]
     applied: dict[bytes, bytes]
     refused: dict[bytes, Refusal]

@@ -14,6 +14,7 @@ from outbox.engine import records
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path, subscription_path
 from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.engine.queues import KeyedQueue, Queue, make_queue
+from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Marker, StateDocument
 
@@ -108,7 +109,8 @@ class State:
         """Put a message into a queue under the next sequence number."""
         self.sequence = sequence = self.sequence + 1
         status = SCHEDULED if due_ms > now_ms else ACTIVE
-        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, 0, 0, 0, external)
+        digest = fingerprint(message.body, message.type) if external else b""
+        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, 0, 0, 0, external, digest)
         if message.time_to_live_ms or queue.settings.time_to_live_s:
             lives_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
             task.expires_ms = max(now_ms, due_ms) + lives_ms
@@ -173,8 +175,11 @@ class State:
         task = dead.tasks[record.sequence]
         self.remove(dead, task)
         queue = self.queues[record.queue - 1]
-        fresh = Task(task.sequence, queue.path, record.message, record.now_ms, version, external=task.external)
-        self.body_bytes += len(record.message.body)
+        message = record.message
+        fresh = Task(task.sequence, queue.path, message, record.now_ms, version, external=task.external)
+        if task.external:
+            fresh.fingerprint = fingerprint(message.body, message.type)
+        self.body_bytes += len(message.body)
         queue.tasks[fresh.sequence] = fresh
         queue.index(fresh)
 
@@ -218,9 +223,9 @@ class State:
         for number, sequences in record.consumed.items():
             self._consume(self.queues[number], sequences)
         states = self.documents[STATES]
-        for write in record.states:
-            expires_ms = 0 if write.value else record.markers_expire_ms
-            states[write.id] = StateDocument(write.value, version, write.schema, write.serial, expires_ms)
+        for id, change in record.states.items():
+            expires_ms = 0 if change.value else record.markers_expire_ms
+            states[id] = StateDocument(change.value, version, change.schema, change.serial, expires_ms)
         if record.applied or record.refused:
             self._mark(record)
         for output in record.outputs:
@@ -305,6 +310,7 @@ class State:
         if item.message is not None:
             self.body_bytes += len(item.message.body) - len(task.message.body)
             task.message = item.message
+            task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b""
         task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
         task.status = SCHEDULED if item.due_ms > now_ms else ACTIVE
         target.tasks[task.sequence] = task

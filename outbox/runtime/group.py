@@ -17,7 +17,7 @@ from outbox.lineage import fingerprint
 from outbox.ports import Burial, Commit, Marker, Output, Postponement, Refusal, StateChange, StateDocument
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.step import Later, Work
 
 
 class Group:
@@ -35,7 +35,7 @@ class Group:
         self.works: list[Work] = []
         """The first part of every message that is settled in this commit."""
         self.blobs: list[tuple[str, bytes]] = []
-        self.commit = Commit(now_ms, now_ms + plan.record_life_ms, [], {}, [], {}, {}, {}, [], [])
+        self.commit = Commit(now_ms, now_ms + plan.record_life_ms, [], {}, {}, [], {}, {}, {}, [], [])
 
     def sibling(self) -> Group:
         """Another group that starts from the same states and markers."""
@@ -74,10 +74,10 @@ class Group:
         codec, id = work.handler.state if work.handler is not None else None, work.state_id
         if codec is None or id is None:
             return None
-        document = self._documents.get(id)
-        if document is None or not document.value:
+        found = self.commit.states.get(id) or self._documents.get(id)
+        if found is None or not found.value:
             return codec.fresh()
-        return codec.decode(document.value, document.schema)
+        return codec.decode(found.value, found.schema)
 
     # What a message does
 
@@ -97,22 +97,22 @@ class Group:
             if context.blobs:
                 self.blobs += context.blobs
         if work.remembered:
-            self._mark(work, work.fingerprint)
+            key = work.inbox
+            if key in self._markers:
+                self._mark(work, work.fingerprint)
+            else:
+                self._markers[key] = commit.applied[key] = work.fingerprint
 
     def _write(self, id: str, value: bytes, schema: int) -> None:
         """Change a state, under the condition that it still is as loaded; one that is unchanged is a condition only."""
-        document = self._documents.get(id)
-        states = self.commit.states
-        version = 0 if document is None else document.version
-        if document is None:
-            changed, serial = bool(value), 1
-        else:
-            changed, serial = document.value != value or document.schema != schema, document.serial + 1
-        if changed:
-            states[id] = StateChange(value, schema, serial, version)
-            self._documents[id] = StateDocument(value, version, schema, serial)
-        elif id not in states:
-            states[id] = StateChange(None, schema, serial, version)
+        loaded, commit = self._documents.get(id), self.commit
+        commit.if_versions[id] = 0 if loaded is None else loaded.version
+        before = commit.states.get(id) or loaded
+        if before is None:
+            if value:
+                commit.states[id] = StateChange(value, schema, 1)
+        elif before.value != value or before.schema != schema:
+            commit.states[id] = StateChange(value, schema, before.serial + 1)
 
     def _claim_checked(self, output: Output) -> Output:
         name, data = to_claim(output.message)
@@ -125,11 +125,11 @@ class Group:
         Every refusal is remembered, because its message may be resubmitted.
         """
         id = work.state_id
-        if id is not None and id not in self.commit.states:
-            document = self._documents.get(id)
-            self.commit.states[id] = StateChange(None, 1, 1, 0 if document is None else document.version)
+        if id is not None:
+            loaded = self._documents.get(id)
+            self.commit.if_versions[id] = 0 if loaded is None else loaded.version
         message = work.delivery.message
-        digest = work.fingerprint or fingerprint(message.body, message.type.encode())
+        digest = work.fingerprint or fingerprint(message.body, message.type)
         self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))
 
     def has_refused(self, work: Work) -> bool:
@@ -151,13 +151,16 @@ class Group:
 
     # How a delivery ends
 
-    def settle(self, work: Work, outcome: Outcome) -> None:
-        """End a delivery: complete it, dead-letter it, or give it back until a delay is over."""
+    def complete(self, work: Work) -> None:
+        """End a delivery whose message was applied, now or before."""
+        self.works.append(work)
+        self.commit.consumed.append(work.delivery)
+
+    def settle(self, work: Work, outcome: PoisonMessage | Later) -> None:
+        """End a delivery whose message was not: dead-letter it, or give it back until a delay is over."""
         self.works.append(work)
         delivery, commit = work.delivery, self.commit
-        if outcome is None:
-            commit.consumed.append(delivery)
-        elif isinstance(outcome, Later):
+        if isinstance(outcome, Later):
             due_ms = self.now_ms + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0
             commit.postponed.append(Postponement(delivery, due_ms, outcome.failures))
         else:
@@ -167,6 +170,4 @@ class Group:
 
 def wanted(works: Sequence[Work]) -> tuple[list[str], list[bytes]]:
     """The states and markers that a group of these works starts from."""
-    if any([work.others for work in works]):
-        works = [part for work in works for part in (work, *work.others)]
     return [w.state_id for w in works if w.state_id is not None], [w.inbox for w in works if w.remembered]

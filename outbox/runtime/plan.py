@@ -6,21 +6,60 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from outbox.app import App, Handler
 from outbox.errors import NotRegistrable
+from outbox.lineage import field, state_id
 from outbox.retries import Retries
 
 REASON_LENGTH_MAX = 1_000
 
 
+PLACE_COUNT_MAX = 1 << 16
+"""How many keys of a handler have their place at hand; beyond it all are worked out anew."""
+
+KEY_LENGTH_MAX = 200
+"""The longest key whose place is kept."""
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """What the messages of one key have in common: their state's id, and how their inbox keys begin before hashing."""
+
+    state_id: str | None
+    prefix: bytes
+
+
+class Places(dict[str, Place]):
+    """The places of one handler's keys, made as they are asked for; keys that are texts only, for `1 == True`."""
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def __missing__(self, key: str) -> Place:
+        if not 0 < len(key) <= KEY_LENGTH_MAX:
+            raise KeyError(key)  # not plain, or too long to be kept
+        if len(self) >= PLACE_COUNT_MAX:
+            self.clear()
+        handler = self._handler
+        id = None if handler.state is None else state_id(handler.state.name, key)
+        place = self[key] = Place(id, handler.prefix + field(key))
+        return place
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What happens to one wire type of one source: how it is decoded and who handles it."""
+    """What happens to one wire type of one source: how it is decoded and who handles it.
+
+    `key` and `places` are those of its handler where it has one only, and that one a key.
+    """
 
     wire_type: str
-    type_bytes: bytes
     decode: Callable[[bytes], Any]
     handlers: tuple[Handler, ...]
+    key: Callable[[Any], Any] | None
+    places: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +125,8 @@ def _source(app: App, path: str) -> Source:
             if known is not None and known.decode != codec.decode:
                 raise NotRegistrable(f"two types on {path!r} are called {codec.name!r}; name one with @app.message")
             handlers = (*(known.handlers if known else ()), handler)
-            by_type[codec.name] = Route(codec.name, codec.name.encode(), codec.decode, handlers)
+            key = handler.key if len(handlers) == 1 else None
+            by_type[codec.name] = Route(codec.name, codec.decode, handlers, key, Places(handler))
     only = next(iter(by_type.values())) if len(by_type) == 1 else None
     return Source(
         path,

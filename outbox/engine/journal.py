@@ -1,0 +1,191 @@
+"""Engine scope on the embedded engine: queues, states and markers share its log, so that one record commits a batch.
+
+What the journal hands to handlers has not passed the gate, and need not: their effects can only leave through a later
+record of the same log.  A claim's write has returned before its messages are handed out, a commit's flush before its
+caller hears of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outbox.engine import records
+from outbox.engine.engine import Engine
+from outbox.engine.entities import Settlement
+from outbox.engine.items import LOCKED, Task, pack_token
+from outbox.engine.state import STATES
+from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Refusal, StateDocument
+
+
+def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
+    """What the runtime sees of claimed tasks."""
+    return [
+        Delivery(
+            task.path,
+            task.sequence,
+            task.message,
+            task.lock,
+            task.enqueued_ms,
+            task.locked_until_ms,
+            task.delivery_count,
+            task.failures,
+            task.external,
+            task.fingerprint,
+        )
+        for task in tasks
+    ]
+
+
+class EngineJournal:
+    """Engine scope over an embedded engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turn = 0
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        engine = self._engine
+        tasks = self._take(queues, count_max)
+        if not tasks and wait_s > 0 and await engine.wait_any(queues, wait_s):
+            tasks = self._take(queues, count_max)
+        if tasks:
+            engine.write()
+        return as_deliveries(tasks)
+
+    def _take(self, queues: Sequence[str], count_max: int) -> list[Task]:
+        engine = self._engine
+        taken: list[Task] = []
+        self._turn += 1
+        for step in range(len(queues)):
+            queue = engine.queue(queues[(self._turn + step) % len(queues)])
+            taken += engine.take(queue, count_max - len(taken))
+            if len(taken) >= count_max:
+                break
+        return taken
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        state = self._engine.state
+        known, seen = state.documents[STATES], state.markers
+        documents = {id: found for id in states if (found := known.get(id)) is not None}
+        if seen.keys().isdisjoint(markers):  # as nearly always: most messages come once
+            return documents, {}
+        return documents, {key: seen[key] for key in markers if key in seen}
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        engine = self._engine
+        consumed, locks = self._held(commit.consumed)
+        buried, locks_of_buried = self._held([burial.delivery for burial in commit.buried])
+        postponed, locks_of_postponed = self._held([postponement.delivery for postponement in commit.postponed])
+        states = self._moved(commit)
+        markers = self._taken(commit)
+        locks = [*locks, *locks_of_buried, *locks_of_postponed, *_repeated(consumed, buried, postponed)]
+        if locks or states or markers:
+            return Conflict(frozenset(locks), frozenset(states), frozenset(markers))
+        engine.do(self._record(commit, consumed))
+        engine.wake()
+        await engine.gate(alone=True)
+        return None
+
+    def _held(self, deliveries: Sequence[Delivery]) -> tuple[dict[int, list[int]], list[int]]:
+        """The sequences of deliveries by queue number, and those of them whose lock is not ours any more."""
+        paths = self._engine.state.paths
+        held: dict[int, list[int]] = {}
+        lost: list[int] = []
+        path = None
+        for delivery in deliveries:
+            if delivery.queue != path:  # mostly a batch is of one queue
+                path = delivery.queue
+                queue = paths[path]
+                tasks, sequences = queue.tasks, held.setdefault(queue.number, [])
+            sequence = delivery.sequence
+            task = tasks.get(sequence)
+            if task is None or task.lock != delivery.lock or task.status != LOCKED:
+                lost.append(sequence)
+            sequences.append(sequence)
+        return held, lost
+
+    def _moved(self, commit: Commit) -> list[str]:
+        """The states that do not have the version any more under which they were read."""
+        known = self._engine.state.documents[STATES]
+        return [
+            id
+            for id, version in commit.if_versions.items()
+            if (0 if (found := known.get(id)) is None else found.version) != version
+        ]
+
+    def _taken(self, commit: Commit) -> list[bytes]:
+        """The markers that are there already and may not be replaced."""
+        markers, replacing = self._engine.state.markers, commit.replacing
+        seen = markers.keys()
+        if seen.isdisjoint(commit.applied) and seen.isdisjoint(commit.refused):
+            return []
+        keys = [*(commit.applied.keys() & seen), *(commit.refused.keys() & seen)]
+        return [key for key in keys if not _may_replace(markers[key], replacing.get(key))]
+
+    def _is_held(self, delivery: Delivery) -> bool:
+        return not self._held([delivery])[1]
+
+    def _record(self, commit: Commit, consumed: dict[int, list[int]]) -> records.Committed:
+        paths = self._engine.state.paths
+        return records.Committed(
+            commit.now_ms,
+            commit.markers_expire_ms,
+            consumed,
+            commit.states,
+            commit.outputs,
+            commit.applied,
+            commit.refused,
+            [
+                records.Buried(
+                    paths[b.delivery.queue].number,
+                    b.delivery.sequence,
+                    b.reason,
+                    b.description,
+                    b.failures,
+                    b.stops_key,
+                )
+                for b in commit.buried
+            ],
+            [
+                records.Postponed(paths[p.delivery.queue].number, p.delivery.sequence, p.due_ms, p.failures)
+                for p in commit.postponed
+            ],
+        )
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        engine, renewed = self._engine, 0
+        for delivery in deliveries:
+            if self._is_held(delivery):
+                engine.renew(self._token(delivery))
+                renewed += 1
+        return renewed
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        engine = self._engine
+        for delivery in deliveries:
+            if self._is_held(delivery):
+                engine.settle(self._token(delivery), Settlement.RELEASE)
+        engine.write()
+
+    def _token(self, delivery: Delivery) -> bytes:
+        return token_of(self._engine, delivery)
+
+
+def token_of(engine: Engine, delivery: Delivery) -> bytes:
+    """The lock token of a delivery."""
+    return pack_token(engine.epoch, delivery.lock, delivery.sequence, engine.queue(delivery.queue).number)
+
+
+def _may_replace(marker: Marker, attempt: int | None) -> bool:
+    return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
+
+
+def _repeated(*held: dict[int, list[int]]) -> list[int]:
+    """The sequences that are settled twice in one commit."""
+    settled = [sequence for each in held for sequences in each.values() for sequence in sequences]
+    return [] if len(set(settled)) == len(settled) else [s for s in settled if settled.count(s) > 1]
+
+
+_conforms: type[Journal] = EngineJournal
