@@ -33,8 +33,8 @@ bench: setup
 	@$(PY) -m tests.benchmarks.run $(ARGS)
 
 soak: setup
-	@test -f tools/soak.py || { echo 'no tools/soak.py yet; there are: make test, make check, make bench' >&2; exit 2; }
-	@$(PY) tools/soak.py $(ARGS)
+	@$(PY) -m tools.soak $(ARGS)
+
 
 clean:
 	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

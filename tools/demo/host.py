@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outbox.errors import OutboxError
-from outbox.ops.reach import reach
+from outbox.errors import OutboxError, Refused
+from outbox.ops.control_file import read_control_file
+from outbox.ops.remote import RemoteOperator
 from outbox.ops.values import NewMessage, Status
 
 START_WITHIN_S = 60.0
@@ -52,7 +53,9 @@ class Host:
             raise RuntimeError(f"the host did not start; see {self.log_path}")
         self.connection = line.decode().strip()
         self.port = int(self.connection.split(";")[0].rsplit(":", 1)[1])
-        return time.monotonic() - started_s
+        seconds = time.monotonic() - started_s
+        await self.wait(lambda status: True, lambda status: None, START_WITHIN_S)
+        return seconds
 
     async def kill(self) -> None:
         """Kill it without warning and start it again."""
@@ -60,8 +63,8 @@ class Host:
         killed_s = time.monotonic()
         self._process.send_signal(signal.SIGKILL)
         await self._process.wait()
-        await self.start()
-        self.recoveries_s.append(time.monotonic() - killed_s)
+        died_s = time.monotonic() - killed_s
+        self.recoveries_s.append(died_s + await self.start())
 
     async def stop(self) -> None:
         """Let it drain and end."""
@@ -71,32 +74,40 @@ class Host:
 
     # Asking it
 
+    def _operator(self) -> RemoteOperator:
+        """The running process; a command would open the log itself while it is down, and be in its way.
+
+        Raises:
+            Refused: it is down or not ready yet.
+        """
+        found = read_control_file(self.folder)
+        if found is None or self._process is None or found.pid != self._process.pid:
+            raise Refused("the host is not ready; ask again")
+        return RemoteOperator(found, self.folder)
+
     async def status(self) -> Status | None:
         """What its queues hold; None while it does not answer."""
         try:
-            async with asyncio.timeout(ASK_WITHIN_S), reach(self.folder) as operator:
-                return await operator.status()
+            async with asyncio.timeout(ASK_WITHIN_S):
+                return await self._operator().status()
         except (OutboxError, OSError, TimeoutError):
             return None
 
     async def send(self, queue: str, messages: list[NewMessage]) -> None:
         """Send a batch from outside."""
-        async with reach(self.folder) as operator:
-            await operator.send(queue, messages)
+        await self._operator().send(queue, messages)
 
     async def export(self) -> bytes:
         """All states as JSON lines."""
-        async with reach(self.folder) as operator:
-            return b"".join([page async for page in operator.export()])
+        return b"".join([page async for page in self._operator().export()])
 
     async def dead_letter_ids(self, queue: str) -> list[tuple[str, str]]:
         """Id and reason of every dead letter of a queue."""
         found: list[tuple[str, str]] = []
         after = 0
-        async with reach(self.folder) as operator:
-            while letters := await operator.dead_letters(queue, after=after):
-                found += [(letter.id, letter.reason) for letter in letters]
-                after = letters[-1].sequence
+        while letters := await self._operator().dead_letters(queue, after=after):
+            found += [(letter.id, letter.reason) for letter in letters]
+            after = letters[-1].sequence
         return found
 
     async def wait(self, reached: Callable[[Status], bool], look: Callable[[Status], None], timeout_s: float) -> None:
@@ -104,6 +115,7 @@ class Host:
 
         Raises:
             TimeoutError: it was not in time.
+            RuntimeError: it ended by itself.
         """
         async with asyncio.timeout(timeout_s):
             while True:
@@ -112,4 +124,6 @@ class Host:
                     look(status)
                     if reached(status):
                         return
+                elif self._process is not None and self._process.returncode is not None:
+                    raise RuntimeError(f"the host ended with {self._process.returncode}; see {self.log_path}")
                 await asyncio.sleep(LOOK_EVERY_S)

@@ -1,0 +1,39 @@
+"""`make soak`: kill a host 100 times under load, then run the bank under drawn faults until the time is over.
+
+python -m tools.soak [--kills 100] [--minutes 5] [--seed 1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.soak import faults, kills
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run from a command line; 0 if nothing was found broken."""
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="how often the host is killed")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long drawn faults are tried")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args(argv)
+    started_s = time.monotonic()
+    print(f"a host under load, {arguments.kills} x kill -9", flush=True)
+    broken = asyncio.run(kills.run(ROOT / "build" / "soak", kill_count=arguments.kills, seed=arguments.seed))
+    print(f"the bank under drawn faults for {arguments.minutes:g} minutes", flush=True)
+    broken += asyncio.run(faults.run(minutes=arguments.minutes, seed=arguments.seed))
+    for line in broken:
+        print(f"BROKEN: {line}", flush=True)
+    print(f"{'BROKEN' if broken else 'nothing broken'} in {time.monotonic() - started_s:.0f} s", flush=True)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
