@@ -218,7 +218,7 @@ class KeyedQueue(Queue):
     def _make_ready(self, task: Task, fresh: bool) -> None:
         session = self.session(task.message.session_id)
         heappush(session.ready, task.sequence)
-        if task.due_ms > session.held_until_ms and task.failures:
+        if task.due_ms > session.held_until_ms:  # given back with a delay: nothing overtakes it meanwhile
             self.hold(session, task.due_ms)
         self._waiting[session.id] = None
 

@@ -29,7 +29,7 @@ from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.backoff import Again, RetryError, attempts
 from outbox.runtime.claims import redeem
 from outbox.runtime.group import Group, wanted
-from outbox.runtime.handling import Suspended, resume, run, start
+from outbox.runtime.handling import Suspended, abandon, resume, run, start
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, admit, unhandled
 
@@ -99,36 +99,48 @@ class EngineScope:
     # Several messages, one commit
 
     async def _handle(self, works: Sequence[Work]) -> None:
-        together = [work for work in works if self._may_join(work)] if self._is_mixed(works) else works
+        mixed = self._is_mixed(works)
+        together = self._joined(works) if mixed else works
         if not together:
             return
         try:
             group = await self._load(together)
         except NOT_DONE:
-            await self._one_by_one(together)
+            await self._one_by_one(together, set())
         else:
-            await self._run(group, together)
+            await self._run(group, together, mixed=mixed)
 
     def _is_mixed(self, works: Sequence[Work]) -> bool:
         """Whether some of these messages may have to be handled on their own."""
         return bool(self._busy or self._suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
 
-    def _may_join(self, work: Work) -> bool:
-        """Whether a message is handled with the others; one that is not waits for its lane or goes its own way."""
-        if work.lane is not None and work.lane in self._busy:
-            self._busy[work.lane].append(work)
-            return False
-        suspends = self._suspending and work.handler is not None and work.handler.name in self._suspending
-        if suspends or work.others:
-            self._spawn(self._occupy(work, None))
-            return False
-        return True
+    def _joined(self, works: Sequence[Work]) -> list[Work]:
+        """Those that are handled together; the others wait for their lane or go their own way.
+
+        One that goes its own way stays behind whoever of its lane comes before it.
+        """
+        together: list[Work] = []
+        for work in works:
+            lane = work.lane
+            if lane is not None and lane in self._busy:
+                self._busy[lane].append(work)
+            elif not self._goes_alone(work) or _has_lane(together, lane):
+                together.append(work)
+            else:
+                if lane is not None:
+                    self._busy[lane] = []  # now: the task that is to occupy it has yet to begin
+                self._spawn(self._occupy(work, None))
+        return together
+
+    def _goes_alone(self, work: Work) -> bool:
+        """Whether a message is handled on its own from the start."""
+        return bool(work.others) or (work.handler is not None and work.handler.name in self._suspending)
 
     async def _load(self, works: Sequence[Work]) -> Group:
         documents, markers = await self._journal.load(*wanted(works))
         return Group(self._plan, self._now_ms(), documents, markers)
 
-    async def _run(self, group: Group, works: Sequence[Work]) -> None:
+    async def _run(self, group: Group, works: Sequence[Work], *, mixed: bool) -> None:
         """Run messages in order into one group and commit it; at the first that suspends, hand the rest over."""
         plan = self._plan
         held: set[str | None] = set()
@@ -137,69 +149,85 @@ class EngineScope:
             if held and work.lane in held:
                 given_back.append(work.delivery)
                 continue
+            if mixed and self._goes_alone(work):
+                await self._finish(group, given_back, works[index:], held)
+                return
             outcome = start(plan, group, work)
             if outcome is None:
                 group.complete(work)
                 continue
             if isinstance(outcome, Suspended):
-                rest = works[index + 1 :]
-                given_back += [later.delivery for later in rest if later.in_order and later.lane in held]
-                rest = [later for later in rest if not (later.in_order and later.lane in held)]
-                await self._hand_over(group, outcome, rest, given_back)
+                await self._hand_over(group, outcome, works[index + 1 :], given_back, held)
                 return
             group.settle(work, outcome)
             if work.in_order and _holds_lane(work, outcome):
                 held.add(work.lane)
-        await self._finish(group, given_back, [])
+        await self._finish(group, given_back, [], held)
 
     async def _hand_over(
-        self, group: Group, suspended: Suspended, rest: Sequence[Work], given_back: Sequence[Delivery]
+        self,
+        group: Group,
+        suspended: Suspended,
+        rest: Sequence[Work],
+        given_back: list[Delivery],
+        held: set[str | None],
     ) -> None:
         """Stay with a handler that suspended, and let a fresh task go on with the rest of its batch.
 
-        A handling that has seen a state which its group may yet fail to commit is run again instead.
+        Whoever shares its lane waits behind it.  A handling that came after others of its lane, or saw a state that
+        its group may yet fail to commit, is run again when they are committed.
         """
         work = suspended.work
+        lane = work.lane
         if work.handler is not None:
             self._suspending.add(work.handler.name)
-        if work.lane is not None:
-            self._busy[work.lane] = []
-        self._spawn(self._finish(group, given_back, rest))
-        if work.state_id in group.commit.if_versions:
-            suspended.coroutine.close()
-            await self._occupy(work, None)
-        else:
-            await self._occupy(work, suspended)
+        if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):
+            await abandon(suspended)
+            await self._finish(group, given_back, [work, *rest], held)
+            return
+        if lane is not None:
+            self._busy.setdefault(lane, []).extend(later for later in rest if later.lane == lane)
+            rest = [later for later in rest if later.lane != lane]
+        self._spawn(self._finish(group, given_back, rest, held))
+        await self._occupy(work, suspended)
 
-    async def _finish(self, group: Group, given_back: Sequence[Delivery], rest: Sequence[Work]) -> None:
-        """Commit a group, then handle what is left of its batch."""
+    async def _finish(
+        self, group: Group, given_back: list[Delivery], rest: Sequence[Work], held: set[str | None]
+    ) -> None:
+        """Commit a group, then handle what is left of its batch; in a lane that is held back nothing goes on."""
+        if group.works:
+            held |= await self._commit_group(group)
+        if held:
+            given_back += [later.delivery for later in rest if later.in_order and later.lane in held]
+            rest = [later for later in rest if not (later.in_order and later.lane in held)]
         if given_back:
             await self._give_back(given_back)
-        if group.works:
-            await self._commit_group(group)
         if rest:
             await self._handle(rest)
 
-    async def _commit_group(self, group: Group) -> None:
+    async def _commit_group(self, group: Group) -> set[str | None]:
+        """Commit a group, or handle its messages singly; the lanes in which nothing may go on."""
         lost: frozenset[int] = frozenset()
         try:
             conflict = await self._commit(group)
             if conflict is None:
-                return
+                return set()
             lost = conflict.locks
         except NOT_DONE:
             pass  # run again, singly: each asks first whether its lock is still held
-        self._settled([work.delivery for work in group.works if work.delivery.sequence in lost])
-        await self._one_by_one([work for work in group.works if work.delivery.sequence not in lost])
+        gone = [work for work in group.works if work.delivery.sequence in lost]
+        self._settled([work.delivery for work in gone])
+        held = {work.lane for work in gone if work.in_order}
+        return await self._one_by_one([work for work in group.works if work.delivery.sequence not in lost], held)
 
-    async def _one_by_one(self, works: Sequence[Work]) -> None:
+    async def _one_by_one(self, works: Sequence[Work], held: set[str | None]) -> set[str | None]:
         """Handle messages singly, in order, after their common commit did not take effect for sure."""
-        held: set[str | None] = set()
         for work in works:
             if work.in_order and work.lane in held:
                 await self._give_back([work.delivery])
             elif not await self._alone(work, None, retried=True) and work.in_order:
                 held.add(work.lane)
+        return held
 
     async def _commit(self, group: Group) -> Conflict | None:
         for name, data in group.blobs:
@@ -288,3 +316,7 @@ class EngineScope:
 def _holds_lane(work: Work, outcome: Outcome) -> bool:
     """Whether what became of a message keeps its successors back."""
     return isinstance(outcome, Later) or (work.stops_key and isinstance(outcome, PoisonMessage))
+
+
+def _has_lane(works: Sequence[Work], lane: str | None) -> bool:
+    return lane is not None and any(work.lane == lane for work in works)

@@ -7,8 +7,9 @@ there, `run` does both.  None of them awaits a port; a handler awaits what it li
 from __future__ import annotations
 
 import types
-from asyncio import CancelledError, current_task
+from asyncio import CancelledError, Future, current_task
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from outbox.errors import PoisonMessage
 from outbox.runtime.group import Group
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
-from outbox.runtime.stepping import go_on
+from outbox.runtime.stepping import cancelled, go_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,17 @@ async def resume(plan: Plan, group: Group, suspended: Suspended, now_ms: Callabl
     except Exception as error:
         return _failed(plan, group, work, error)
     return None
+
+
+async def abandon(suspended: Suspended) -> None:
+    """Cancel a handling where it waits, in the task that it began in, and let it end."""
+    if isinstance(suspended.waits_for, Future):
+        suspended.waits_for.cancel()
+    with suppress(Exception, CancelledError):
+        await cancelled(suspended.coroutine)
+    task = current_task()
+    if task is not None and task.cancelling():
+        raise CancelledError  # the worker stops
 
 
 async def run(plan: Plan, group: Group, work: Work, now_ms: Callable[[], int]) -> Outcome:

@@ -7,6 +7,7 @@ made; only when it hands out what it waits for does somebody have to stay with i
 from __future__ import annotations
 
 import types
+from asyncio import CancelledError
 from collections.abc import Coroutine, Generator
 from functools import partial
 from typing import Any
@@ -26,3 +27,13 @@ def go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any,
             waits_for = step()
         except StopIteration as stop:
             return stop.value
+
+
+@types.coroutine
+def cancelled(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Cancel a coroutine where it was left, and go on with it to its end; give what it returns, or raise."""
+    try:
+        waits_for = coroutine.throw(CancelledError())
+    except StopIteration as stop:
+        return stop.value
+    return (yield from go_on(coroutine, waits_for))
