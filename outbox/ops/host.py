@@ -26,6 +26,7 @@ from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.errors import AlreadyOpen, EngineStopped, Refused
 from outbox.ops.control_file import read_control_file, remove_control_file
+from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
 from outbox.worker import Worker
 
@@ -65,11 +66,13 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         stack.callback(_unwatch, engine)
         _declare(engine, settings.entities)
         watched: list[asyncio.Future[Any]] = [stopped]
+        meter = Meter()
         if settings.folder is not None:
-            watched.append(await stack.enter_async_context(_Control(engine, settings.folder)))
+            operator = Operator(engine, meter if settings.app is not None else None)
+            watched.append(await stack.enter_async_context(_Control(operator, settings.folder)))
         if settings.app is not None:
             for _ in range(settings.worker_count):
-                worker = Worker(settings.app, engine, concurrency=settings.concurrency)
+                worker = Worker(settings.app, Metered(engine, meter), concurrency=settings.concurrency)
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
         for part in watched:
@@ -140,8 +143,8 @@ def _declare(engine: Engine, entities: Path | None) -> None:
 class _Control:
     """The control endpoint as a task that imports its library off the loop, opens, and closes when left."""
 
-    def __init__(self, engine: Engine, folder: Path) -> None:
-        self._operator = Operator(engine)
+    def __init__(self, operator: Operator, folder: Path) -> None:
+        self._operator = operator
         self._folder = folder
         self._closing = asyncio.Event()
 

@@ -23,6 +23,7 @@ from outbox.engine.state import STATES
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message
+from outbox.ops.meter import Meter
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -52,10 +53,11 @@ class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Operator:
-    """An operator with direct access to an engine."""
+    """An operator with direct access to an engine; a host with workers passes their `meter`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, meter: Meter | None = None) -> None:
         self._engine = engine
+        self._meter = meter
 
     # Send
 
@@ -125,7 +127,7 @@ class Operator:
                 received=queue.received_count,
             )
         await engine.gate()
-        return Status(queues, pending)
+        return Status(queues, pending, None if self._meter is None else self._meter.read())
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
         """The JSON of a state; None where there is none or it was deleted.

@@ -34,7 +34,11 @@ def status(found: Status) -> str:
         (name, str(q.active), str(q.scheduled), str(q.deferred), str(q.dead_letters), age(q.oldest_s))
         for name, q in found.queues.items()
     ]
-    return f"{columns([head, *rows])}\npending transactions: {found.pending}"
+    lines = [columns([head, *rows]), f"pending transactions: {found.pending}"]
+    if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
+        times = f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms from claim to durable commit"
+        lines.append(f"handled since start: {handling.handled}, {times}")
+    return "\n".join(lines)
 
 
 def letters(queue: str, found: Sequence[Letter]) -> str:

@@ -46,11 +46,23 @@ class QueueStatus(msgspec.Struct, frozen=True):
     received: int = 0
 
 
-class Status(msgspec.Struct, frozen=True):
-    """All queues; `pending` counts the transactions under way: messages in hand that are not settled yet."""
+class Handling(msgspec.Struct, frozen=True):
+    """What a host's workers did since it started; the times from claim to durable commit, None before the first."""
+
+    handled: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class Status(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All queues; `pending` counts the transactions under way: messages in hand that are not settled yet.
+
+    `handling` is there where a host with workers answers.
+    """
 
     queues: dict[str, QueueStatus]
     pending: int
+    handling: Handling | None = None
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):

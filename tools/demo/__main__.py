@@ -124,6 +124,7 @@ async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: 
         status=status,
         kills=tuple(demo.kills),
         recoveries_s=tuple(demo.host.recoveries_s),
+        handling=demo.host.handling,
         handled_s=handled_s,
         seconds=time.monotonic() - started_s,
     )

@@ -13,11 +13,11 @@ from pathlib import Path
 from outbox.errors import OutboxError, Refused
 from outbox.ops.control_file import read_control_file
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import NewMessage, Status
+from outbox.ops.values import Handling, NewMessage, Status
 
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 60.0
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S = 0.2
 ASK_WITHIN_S = 20.0
 
 
@@ -30,6 +30,7 @@ class Host:
     log_path: Path
     connection: str = ""
     recoveries_s: list[float] = field(default_factory=list)
+    handling: Handling | None = None
     _process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> float:
@@ -89,9 +90,18 @@ class Host:
         """What its queues hold; None while it does not answer."""
         try:
             async with asyncio.timeout(ASK_WITHIN_S):
-                return await self._operator().status()
+                status = await self._operator().status()
         except (OutboxError, OSError, TimeoutError):
             return None
+        if status.handling is not None and status.handling.p50_ms is not None:
+            self.handling = status.handling
+        return status
+
+    async def asked(self) -> Status:
+        """What its queues hold, as soon as it answers."""
+        found: list[Status] = []
+        await self.wait(lambda status: True, found.append, START_WITHIN_S)
+        return found[-1]
 
     async def send(self, queue: str, messages: list[NewMessage]) -> None:
         """Send a batch from outside."""

@@ -20,7 +20,7 @@ import msgspec
 from function_app.bank import CloseAccount, OpenAccount
 from outbox.ops.values import NewMessage, Status
 from tools.demo.data import OPENING_BALANCE, SCHEMA, Facts
-from tools.demo.host import Host
+from tools.demo.host import LOOK_EVERY_S, Host
 
 BATCH_COUNT = 500
 JOB_WITHIN_S = 600.0
@@ -75,8 +75,7 @@ class Demo:
         self, name: str, job: Sequence[str], marks: Sequence[int], count: Callable[[Status], int], look: Look
     ) -> dict[str, Any]:
         """Run a job, and kill the host each time that `count` has passed the next mark."""
-        before = await self.host.status()
-        done = 0 if before is None else count(before)
+        done = count(await self.host.asked())
         left = [mark for mark in marks if mark > done]
         running = asyncio.create_task(self._job(name, *job))
         try:
@@ -88,7 +87,7 @@ class Demo:
                         self.kills.append(f"{name}: after {count(status):,} messages")
                         left.pop(0)
                         await self.host.kill()
-                await asyncio.wait([running], timeout=0.05)
+                await asyncio.wait([running], timeout=LOOK_EVERY_S)
             code, report = await running
         finally:
             running.cancel()
@@ -136,19 +135,15 @@ class Demo:
     async def finish(self, look: Look) -> Status:
         """Wait until the host has handled everything."""
         await self.host.wait(is_idle, look, HANDLE_WITHIN_S)
-        status = await self.host.status()
-        assert status is not None
-        return status
+        return await self.host.asked()
 
     async def drain(self, kill_count: int, look: Look) -> dict[str, Any]:
         """Drain the ledger with Spark, under kills drawn in messages."""
-        status = await self.host.status()
-        assert status is not None
-        held = status.queues["ledger"].active
+        held = (await self.host.asked()).queues["ledger"].active
         marks = self.draw_marks(kill_count if held else 0, held)
         job = (
             *("--queue", "ledger", "--output", str(self.folder / "ledger"), "--connection", self.host.connection),
-            *("--idle-s", "3"),
+            *("--idle-s", "3", "--receivers", "4"),
         )
         return await self._with_kills("consume", job, marks, lambda s: held - s.queues["ledger"].active, look)
 

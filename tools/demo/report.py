@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outbox.ops.values import Status
+from outbox.ops.values import Handling, Status
 from tools.demo.data import Facts
 from tools.demo.phases import handled
 
@@ -22,6 +22,7 @@ class Outcome:
     status: Status
     kills: tuple[str, ...]
     recoveries_s: tuple[float, ...]
+    handling: Handling | None
     handled_s: float
     seconds: float
 
@@ -49,11 +50,19 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
         ("duplicates suppressed", f"{suppressed:,} messages that had arrived before"),
         ("refused by a handler", f"{transfers.dead_letters:,}"),
         ("messages handled", f"{total:,} in {outcome.handled_s:.1f} s, {total / outcome.handled_s:,.0f} a second"),
+        ("claim to durable commit", latency_of(outcome.handling)),
         ("ledger", f"{queues['ledger'].received:,} postings"),
         ("crashes survived", f"{len(outcome.kills)} x kill -9: {'; '.join(outcome.kills) or 'none'}"),
         ("recovery", f"{', '.join(f'{s:.2f}' for s in recoveries)} s" if recoveries else "-"),
         ("whole run", f"{outcome.seconds:.1f} s"),
     ]
+
+
+def latency_of(handling: Handling | None) -> str:
+    """Median and 99th percentile, as the last host to handle messages saw them."""
+    if handling is None or handling.p50_ms is None or handling.p99_ms is None:
+        return "-"
+    return f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms"
 
 
 def verdict_of(outcome: Outcome) -> str:

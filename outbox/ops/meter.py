@@ -1,0 +1,102 @@
+"""How long a host's messages take from their claim to the durable commit of what they did.
+
+A wrapper round the journal, one clock reading a call: cheap enough to be always on.  The newest batches are kept, so
+that quantiles tell of now and memory is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from outbox.ops.values import Handling
+from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
+
+BATCH_COUNT_MAX = 4_096
+CLAIM_COUNT_MAX = 100_000
+
+
+@dataclass(slots=True)
+class Meter:
+    """Latencies of the newest commits, shared by the workers of one host."""
+
+    handled_count: int = 0
+    _batches: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=BATCH_COUNT_MAX))
+
+    def note(self, latency_s: float, count: int) -> None:
+        """Note a commit of so many messages."""
+        self.handled_count += count
+        self._batches.append((latency_s, count))
+
+    def read(self) -> Handling:
+        """How many messages were handled, and the median and 99th percentile of the newest, in milliseconds."""
+        ordered = sorted(self._batches)
+        total = sum(count for _, count in ordered)
+        return Handling(self.handled_count, _quantile(ordered, total * 0.5), _quantile(ordered, total * 0.99))
+
+
+def _quantile(ordered: list[tuple[float, int]], rank: float) -> float | None:
+    seen = 0
+    for latency_s, count in ordered:
+        seen += count
+        if seen >= rank:
+            return round(latency_s * 1_000, 3)
+    return None
+
+
+class Metered:
+    """A backend whose journal is metered."""
+
+    def __init__(self, backend: Backend, meter: Meter) -> None:
+        self._ports = backend.ports()
+        self._journal = MeteredJournal(self._ports.journal, meter)
+
+    def ports(self) -> Ports:
+        """The backend's ports, with a clock on the journal."""
+        return Ports(self._journal, self._ports.operations, self._ports.blobs)
+
+
+class MeteredJournal:
+    """A journal with a clock on it: one reading at a claim, one at the commit of what was claimed."""
+
+    def __init__(self, journal: Journal, meter: Meter) -> None:
+        self._journal = journal
+        self._meter = meter
+        self._claimed_s: dict[int, float] = {}
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
+        now_s = time.monotonic()
+        if len(self._claimed_s) > CLAIM_COUNT_MAX:  # those whose lock was lost are never heard of again
+            self._claimed_s.clear()
+        self._claimed_s.update([(delivery.sequence, now_s) for delivery in deliveries])
+        return deliveries
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        return await self._journal.load(states, markers)
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        conflict = await self._journal.commit(commit)
+        if conflict is None:
+            held = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
+            claimed_s = [self._claimed_s.pop(delivery.sequence, None) for delivery in held]
+            first_s = min((at_s for at_s in claimed_s if at_s is not None), default=None)
+            if first_s is not None:
+                self._meter.note(time.monotonic() - first_s, len(held))
+        return conflict
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        return await self._journal.renew(deliveries)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            self._claimed_s.pop(delivery.sequence, None)
+        await self._journal.release(deliveries)
+
+
+_journal: type[Journal] = MeteredJournal
+_backend: type[Backend] = Metered

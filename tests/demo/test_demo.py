@@ -1,0 +1,29 @@
+"""The demo, small: 2,000 transfers through Spark, host and ledger, the host killed five times."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WITHIN_S = 420
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(WITHIN_S + 30)
+def test_two_thousand_transfers_survive_five_kills(disk_path: Path) -> None:
+    folder = disk_path / "demo"
+    command = [sys.executable, "-m", "tools.demo", "--folder", str(folder), "--transfers", "2000", "--accounts", "100"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "every transfer took effect exactly once" in output
+    crashes = re.search(r"crashes survived +(\d+) x", output)
+    assert crashes is not None and int(crashes[1]) == 5, output
+    exported = [json.loads(line) for line in (folder / "states.jsonl").read_text().splitlines()]
+    assert sum(line["value"]["balance"] for line in exported) == 1_000 * len(exported)
