@@ -35,6 +35,7 @@ from sybil.parsers.markdown import CodeBlockParser
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND_WITHIN_S = 60.0
+APP_NAME = "docs"
 _FILE_NAME = re.compile(r"# (\w+)\.py$")
 
 
@@ -65,6 +66,7 @@ class Page:
         """The folder as the current one and importable; afterwards no module and no host of the page is left."""
         before, environment = Path.cwd(), dict(os.environ)
         os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        os.environ["PYTHONPATH"] = str(ROOT)  # the sample and the jobs are not part of the installed package
         os.chdir(self.folder)
         sys.path.insert(0, str(self.folder))
         sys.modules["page"] = self.module
@@ -79,6 +81,7 @@ class Page:
                 host.wait()
                 if host.stdout is not None:
                     host.stdout.close()
+            stop_session()
             for name in (*self.imported, "page"):
                 sys.modules.pop(name, None)
             sys.path.remove(str(self.folder))
@@ -148,15 +151,41 @@ class Page:
     @staticmethod
     def _spark(module: str, arguments: list[str]) -> str:
         said = StringIO()
+        small_session()
         with redirect_stdout(said):
             code = importlib.import_module(module).main([os.path.expandvars(word) for word in arguments])
         assert code == 0, f"{module} {arguments}\n{said.getvalue()}"
         return said.getvalue().strip()
 
 
+def small_session() -> None:
+    """A Spark session for a few rows, if none runs: compiling code for each query would take most of the time."""
+    from pyspark.sql import SparkSession
+
+    from spark_jobs import java
+    from spark_jobs.session import session
+
+    if SparkSession.getActiveSession() is None:
+        java.prepare(os.environ)
+        conf = session(APP_NAME).conf
+        conf.set("spark.sql.codegen.wholeStage", "false")
+        conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        conf.set("spark.sql.shuffle.partitions", "1")
+        conf.set("spark.sql.adaptive.enabled", "false")
+
+
+def stop_session() -> None:
+    """End the session that a page has used, so that others can start one of their own kind."""
+    sql = sys.modules.get("pyspark.sql")
+    running = None if sql is None else sql.SparkSession.getActiveSession()
+    if running is not None and running.sparkContext.appName == APP_NAME:
+        running.stop()
+
+
 def commands(block: str) -> Iterator[tuple[str, str]]:
     """The commands of a console block, each with the output that is shown below it."""
-    command, output = "", []
+    command = ""
+    output: list[str] = []
     for line in block.splitlines():
         if line.startswith("$ "):
             if command:

@@ -9,7 +9,7 @@ import pytest
 from tests.docs.blocks import ROOT, Page, commands
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/how-to").glob("*.md"))]
-WITH_SPARK = ("spark.md",)
+SPARK_MARKS = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def has_blocks(page: Path) -> bool:
@@ -20,7 +20,7 @@ def has_blocks(page: Path) -> bool:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, id=page.stem, marks=[pytest.mark.spark, pytest.mark.slow] if page.name in WITH_SPARK else [])
+        pytest.param(page, id=page.stem, marks=SPARK_MARKS if page.name == "spark.md" else [])
         for page in PAGES
         if has_blocks(page)
     ],
