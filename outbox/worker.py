@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,8 @@ CLAIM_WAIT_S = 5.0
 RENEW_EVERY_S = 5.0
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
+TURN_S = 0.005
+"""How long a worker that always finds something to do keeps the loop to itself."""
 
 
 class Worker(Client):
@@ -42,6 +45,7 @@ class Worker(Client):
         concurrency: int = 64,
         drain_s: float = 30.0,
         new_id: Callable[[], str] | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(app, backend, new_id=new_id)
         if concurrency < 1:
@@ -49,6 +53,8 @@ class Worker(Client):
         self._plan = compile_plan(app)
         self._concurrency = concurrency
         self._drain_s = drain_s
+        self._monotonic_s = monotonic_s
+        self._turn_ends_s = 0.0
         self._in_flight: dict[int, Delivery] = {}
         self._draining = asyncio.Event()
         self._room = asyncio.Event()
@@ -157,11 +163,17 @@ class Worker(Client):
         try:
             waits_for = attempt.send(None)
         except StopIteration:
-            await asyncio.sleep(0)  # whoever else runs on this loop has a turn between two batches
+            await self._yield_when_due()
             return True
         self._claiming = self._start(self._claim_loop(), "claims")
         await go_on(attempt, waits_for)
         return False
+
+    async def _yield_when_due(self) -> None:
+        """Let whoever else runs on this loop have a turn, every so often: a turn costs as much as several messages."""
+        if self._monotonic_s() >= self._turn_ends_s:
+            await asyncio.sleep(0)
+            self._turn_ends_s = self._monotonic_s() + TURN_S
 
     def _settled(self, deliveries: Sequence[Delivery]) -> None:
         in_flight = self._in_flight
