@@ -14,6 +14,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 LOCAL_MASTER = "local[2]"
+LOCAL_PARTITIONS, CLUSTER_PARTITIONS = "2", "200"
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -24,6 +25,8 @@ EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",  # a date's or timestamp's text must not depend on the machine
     "spark.speculation": "false",  # a speculative twin only repeats equal ids, but it sends everything twice
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # What is kept between two jobs may have as few partitions as its size needs.
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
 }
 
 
@@ -37,7 +40,16 @@ def session(app_name: str, master: str | None = None, *, submitted: bool = False
         raise ValueError(f"a session runs already, so master={master!r} has no effect; leave it out")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    running = builder.getOrCreate()
+    if submitted and is_left_to_default(running):
+        running.conf.set("spark.sql.shuffle.partitions", LOCAL_PARTITIONS)
+    return running
+
+
+def is_left_to_default(running: SparkSession) -> bool:
+    """Whether a submitted job runs on one machine with the 200 shuffle partitions that are meant for a cluster."""
+    local = str(running.conf.get("spark.master", "")).startswith("local")
+    return local and running.conf.get("spark.sql.shuffle.partitions") == CLUSTER_PARTITIONS
 
 
 def local_settings(master: str) -> dict[str, str]:
@@ -54,7 +66,7 @@ def local_settings(master: str) -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": flags,
         "spark.default.parallelism": "2",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": LOCAL_PARTITIONS,
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "spark-warehouse"),
         "spark.python.worker.reuse": "true",
         "spark.pyspark.python": sys.executable,
