@@ -57,7 +57,7 @@ def names_in(path: Path) -> frozenset[str]:
 
 
 @cache
-def tests() -> frozenset[str]:
+def every_test() -> frozenset[str]:
     """Every test and test file of the project."""
     files = list((ROOT / "tests").rglob("test_*.py"))
     return frozenset(file.stem for file in files).union(*map(names_in, files))
@@ -65,7 +65,7 @@ def tests() -> frozenset[str]:
 
 @pages
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
-    assert set(_TEST.findall(prose(page))) - tests() == set()
+    assert set(_TEST.findall(prose(page))) - every_test() == set()
 
 
 @pages
