@@ -32,6 +32,7 @@ RADIX = 253
 FIRST_BLOCK_MAX = RADIX - 1
 LATER_BLOCK_MAX = RADIX * RADIX - 1
 
+_TRY_COUNT_MAX = 64
 _SECOND_BLOCK = 1 + FIRST_BLOCK_MAX + 2  # where its bytes begin behind a full first block
 _FRONT = Layout("<QQI")
 _BODY = Layout("<QQIIB")
@@ -82,7 +83,7 @@ def stuff(data: bytes) -> bytes:
     blocks: list[bytes] = []
     position, block_max = 0, FIRST_BLOCK_MAX
     while True:
-        end = data.find(DELIMITER, position, position + block_max + 1)
+        end = _find_delimiter(data, position, min(position + block_max + 1, size))
         if end >= 0:
             length, following = end - position, end + 2
         elif size - position >= block_max:
@@ -100,6 +101,22 @@ def stuff(data: bytes) -> bytes:
         if following < 0:
             return b"".join(blocks)
         position = following
+
+
+def _find_delimiter(data: bytes, start: int, end: int) -> int:
+    """Find the first delimiter in `data[start:end]`, as `bytes.find` would.
+
+    A search for one byte is the processor's own, that for two costs many times as much; most payloads hold few such
+    bytes.  For one that is full of them, the plain search takes over after some tries.
+    """
+    find, first, second = data.find, DELIMITER[0], DELIMITER[1]
+    last = max(end - 1, 0)
+    for _ in range(_TRY_COUNT_MAX):
+        start = find(first, start, last)
+        if start < 0 or data[start + 1] == second:
+            return start
+        start += 1
+    return find(DELIMITER, start, end)
 
 
 def unstuff(frame: bytes) -> bytes | None:
@@ -133,10 +150,9 @@ def unstuff(frame: bytes) -> bytes | None:
 
 def encode_record(ordinal: int, durable: int, epoch: int, kind: int, payload: bytes, seed: int) -> bytes:
     """Return the stuffed record and the delimiter behind it."""
-    front = _FRONT.pack(ordinal, durable, epoch)
-    tail = _BYTE[kind] + payload
-    checksum = crc32(tail, crc32(front, seed))
-    return stuff(front + _CRC.pack(checksum) + tail) + DELIMITER
+    front, number = _FRONT.pack(ordinal, durable, epoch), _BYTE[kind]
+    checksum = crc32(payload, crc32(number, crc32(front, seed)))
+    return stuff(b"".join((front, _CRC.pack(checksum), number, payload))) + DELIMITER
 
 
 def decode_record(frame: bytes, seed: int, offset: int = 0) -> Record | str:
