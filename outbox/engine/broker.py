@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from outbox.engine import records
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
-from outbox.engine.items import DEFERRED, LOCKED, SCHEDULED, Claim, Task, pack_token, unpack_token
+from outbox.engine.items import DEFERRED, LOCKED, SCHEDULED, Claim, Task, first_lock, pack_token, unpack_token
 from outbox.engine.limits import EngineLimits
 from outbox.engine.queues import Queue
 from outbox.errors import LockLost, Throttled, TooLarge, UnknownDestination
@@ -29,6 +29,7 @@ class Broker(Core):
 
     def __post_init__(self) -> None:
         """Make the timers and watchers."""
+        self._lock_count = first_lock(self._epoch)
         self._lock_timers: list[tuple[int, int, int, list[int]]] = []
         self._watchers: dict[str, list[asyncio.Future[None]]] = {}
 

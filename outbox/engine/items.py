@@ -19,6 +19,8 @@ STATE_NAMES: tuple[Literal["active", "locked", "scheduled", "deferred"], ...] = 
 
 _TOKEN = Layout(">IIQ")
 _QUEUE_BITS = 16
+_LOCK_BITS = 32
+_LOCK_MASK = (1 << _LOCK_BITS) - 1
 QUEUE_COUNT_MAX = 1 << _QUEUE_BITS
 
 
@@ -27,9 +29,14 @@ def version_of(epoch: int, ordinal: int) -> int:
     return epoch << 48 | ordinal
 
 
+def first_lock(epoch: int) -> int:
+    """The number before a writer's first lock: no other writer's locks have its numbers."""
+    return epoch << _LOCK_BITS
+
+
 def pack_token(epoch: int, lock: int, sequence: int, queue: int) -> bytes:
     """A lock token: 16 bytes; it carries the writer's epoch, so a reopening voids all of them at once."""
-    return _TOKEN.pack(epoch, lock, sequence << _QUEUE_BITS | queue)
+    return _TOKEN.pack(epoch, lock & _LOCK_MASK, sequence << _QUEUE_BITS | queue)
 
 
 def unpack_token(token: bytes) -> tuple[int, int, int, int]:
@@ -37,7 +44,7 @@ def unpack_token(token: bytes) -> tuple[int, int, int, int]:
     if len(token) != _TOKEN.size:
         return 0, 0, 0, 0
     epoch, lock, rest = _TOKEN.unpack(token)
-    return epoch, lock, rest >> _QUEUE_BITS, rest & (QUEUE_COUNT_MAX - 1)
+    return epoch, epoch << _LOCK_BITS | lock, rest >> _QUEUE_BITS, rest & (QUEUE_COUNT_MAX - 1)
 
 
 class Task(msgspec.Struct, gc=False):
