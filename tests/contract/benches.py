@@ -31,6 +31,7 @@ class Bench:
         self.ground = ground
         self.folder = folder / uuid4().hex
         self.disk = MemoryDisk("contract")
+        self.crash = Crash.PROCESS
         self.engine = self.open()
 
     def open(self) -> Engine:
@@ -47,7 +48,7 @@ class Bench:
         if self.ground == "folder":
             self.engine.close()
         else:
-            self.disk = self.disk.crash(Crash.PROCESS, random.Random(7))
+            self.disk = self.disk.crash(self.crash, random.Random(7))
         self.engine = self.open()
         return self.engine.ports()
 

@@ -74,7 +74,11 @@ async def test_a_message_is_encoded_when_it_is_sent() -> None:
 
 
 async def test_outputs_are_in_capture_order_and_once_each_though_consumed() -> None:
-    app = running(lambda job, ctx: [ctx.send("next", Job("b", n=n)) for n in range(5)] and None)
+    def five(job: Job, ctx: Context) -> None:
+        for n in range(5):
+            ctx.send("next", Job("b", n=n))
+
+    app = running(five)
 
     @app.handler("next")
     def consume(job: Job) -> None: ...
@@ -104,8 +108,11 @@ async def test_a_handler_that_raises_sends_nothing() -> None:
 
 
 async def test_what_cannot_be_encoded_fails_the_handling_and_sends_nothing() -> None:
-    app = running(lambda job, ctx: [ctx.send("out", job), ctx.send("out", Job("x", n=1 << 70))], retry=Retries(limit=1))
-    async with Harness(app) as world:
+    def act(job: Job, ctx: Context) -> None:
+        ctx.send("out", job)
+        ctx.send("out", Job("x", "lone \ud800"))
+
+    async with Harness(running(act, retry=Retries(limit=1))) as world:
         await ran(world)
         assert world.sent("out") == [] and [letter.reason for letter in world.dead_letters("q")] == ["failed"]
 

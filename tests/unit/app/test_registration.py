@@ -54,8 +54,8 @@ def refused(register: Callable[[App], Any], match: str) -> None:
         register(App("a"))
 
 
-def on(app: App, function: Callable[..., Any], source: str = "q", **options: Any) -> None:
-    app.handler(source, **options)(function)
+def on(app: App, function: Callable[..., Any], source: str = "q", **options: Any) -> object:
+    return app.handler(source, **options)(function)
 
 
 def no_annotation(ping) -> None: ...  # type: ignore[no-untyped-def]  # that is the point
@@ -184,7 +184,8 @@ def test_a_handler_is_still_the_function_that_was_decorated() -> None:
 
 
 async def test_parameters_bind_by_annotation_in_any_order() -> None:
-    app, seen = App("a"), []
+    app = App("a")
+    seen: list[tuple[Any, ...]] = []
 
     @app.handler("one", key="id")
     def context_first(ping: Ping, ctx: Context, count: Count) -> None:

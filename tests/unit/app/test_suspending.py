@@ -156,7 +156,8 @@ async def test_a_handler_that_changes_its_state_and_raises_leaves_nothing(what: 
 
 
 async def test_an_object_handed_in_is_nobody_elses() -> None:
-    app, kept = App("a"), []
+    app = App("a")
+    kept: list[Log] = []
 
     @app.handler("q", key="key")
     def handle(call: Call, log: Log) -> None:

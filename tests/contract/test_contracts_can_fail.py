@@ -1,0 +1,305 @@
+"""A contract that cannot fail promises nothing: each fault planted here is caught by the clause that names it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox.engine.adapters import EngineStore
+from outbox.engine.blobs import MemoryBlobStore
+from outbox.engine.memory_disk import Crash
+from outbox.ports import BlobStore, Create, Document, Lost, Output, Postponement, Settle, StateStore, Won
+from outbox.verify import contracts
+from outbox.verify.contracts import BusFixture, JournalFixture
+from tests.contract import benches
+
+Call = Callable[..., Awaitable[Any]]
+Fault = Callable[[Call], Call]
+
+
+class Planted:
+    """An adapter of which one method goes wrong."""
+
+    def __init__(self, adapter: Any, method: str, fault: Fault) -> None:
+        self._adapter = adapter
+        setattr(self, method, fault(getattr(adapter, method)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+
+def changing(change: Callable[..., Any]) -> Fault:
+    """Calls with other arguments."""
+    return lambda call: lambda *args, **options: call(*change(*args), **options)
+
+
+def answering(change: Callable[[Any], Any]) -> Fault:
+    """Gives another answer."""
+
+    def fault(call: Call) -> Call:
+        async def changed(*args: Any, **options: Any) -> Any:
+            return change(await call(*args, **options))
+
+        return changed
+
+    return fault
+
+
+def doing_nothing(answer: Any) -> Fault:
+    """Says that it did what it did not."""
+
+    def fault(call: Call) -> Call:
+        async def nothing(*args: Any, **options: Any) -> Any:
+            return answer(*args) if callable(answer) else answer
+
+        return nothing
+
+    return fault
+
+
+def one_by_one(call: Call) -> Call:
+    """A batch that is not one."""
+
+    async def write(operations: Sequence[Any]) -> Won | Lost:
+        versions: tuple[str, ...] = ()
+        for index, operation in enumerate(operations):
+            outcome = await call([operation])
+            if isinstance(outcome, Lost):
+                return Lost(index, outcome.current)
+            versions += outcome.versions
+        return Won(versions)
+
+    return write
+
+
+def last_writer_wins(call: Call) -> Call:
+    """Conditions that nobody checks."""
+
+    async def write(operations: Sequence[Any]) -> Any:
+        outcome = await call(operations)
+        while isinstance(outcome, Lost) and outcome.current is not None:
+            current = outcome.current.version
+            operations = [op if isinstance(op, Create) else replace(op, if_match=current) for op in operations]
+            if isinstance(operations[outcome.operation], Create):
+                return outcome
+            outcome = await call(operations)
+        return outcome
+
+    return write
+
+
+STORE_FAULTS: dict[str, tuple[str, Fault, str]] = {
+    "a body is cut": (
+        "read",
+        answering(lambda d: d and Document(d.key, d.body[:-1], d.version)),
+        "read_as_it_was_written",
+    ),
+    "a batch is not atomic": ("write", one_by_one, "a_batch_that_loses_leaves_nothing"),
+    "if-match is ignored": ("write", last_writer_wins, "a_write_of_the_same_bytes|a_replace_loses_at_a_stale_version"),
+    "a loss hides what is there": (
+        "write",
+        answering(lambda o: Lost(o.operation) if isinstance(o, Lost) else o),
+        "a_create_loses_where_a_document_is",
+    ),
+    "a loss names another operation": (
+        "write",
+        answering(lambda o: Lost(0, o.current) if isinstance(o, Lost) else o),
+        "a_batch_that_loses_leaves_nothing",
+    ),
+    "versions are guesses": ("write", answering(lambda o: Won(("1",)) if isinstance(o, Won) else o), "read_as_it"),
+    "writes go nowhere": ("write", doing_nothing(Won(("1",))), "read_as_it_was_written"),
+    "time to live is forgotten": (
+        "write",
+        changing(lambda ops: ([op if not hasattr(op, "ttl_s") else replace(op, ttl_s=None) for op in ops],)),
+        "a_document_vanishes",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", STORE_FAULTS)
+async def test_a_fault_planted_in_a_store_is_caught(fault: str, tmp_path: Path) -> None:
+    method, plant, clause = STORE_FAULTS[fault]
+    bench = benches.Bench("memory", tmp_path)
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[StateStore]:
+        bench.engine = bench.open()
+        yield Planted(EngineStore(bench.engine), method, plant)
+
+    with pytest.raises(AssertionError, match=clause):
+        await contracts.check_state_store(make, wait=bench.wait)
+
+
+def to_plain_queue(outputs: Sequence[Output]) -> Any:
+    return ([Output("contract", output.due_ms, output.message) for output in outputs],)
+
+
+def at_once(outputs: Sequence[Output]) -> Any:
+    return ([Output(output.destination, 0, output.message) for output in outputs],)
+
+
+def without(field: str, empty: Any) -> Fault:
+    def less(output: Output) -> Output:
+        return msgspec.structs.replace(output, message=msgspec.structs.replace(output.message, **{field: empty}))
+
+    def forget(outputs: Sequence[Output]) -> Any:
+        return ([less(output) for output in outputs],)
+
+    return changing(forget)
+
+
+BUS_FAULTS: dict[str, tuple[str, Fault, str]] = {
+    "the hop count is lost": ("send", without("hops", 0), "hops was sent as 3"),
+    "the sender's properties are lost": ("send", without("properties", None), "properties was sent"),
+    "due times are ignored": ("send", changing(at_once), "a_scheduled_message_is_not_seen"),
+    "a completion is forgotten": ("settle", doing_nothing(None), "a_completed_message_is_gone"),
+    "an abandon is a release": (
+        "settle",
+        changing(lambda d, s: (d, Settle("release") if s.how == "abandon" else s)),
+        "an_abandoned_message_comes_back_counted",
+    ),
+    "a release is an abandon": (
+        "settle",
+        changing(lambda d, s: (d, Settle("abandon") if s.how == "release" else s)),
+        "a_released_message_comes_back_uncounted",
+    ),
+    "a dead letter is completed": (
+        "settle",
+        changing(lambda d, s: (d, Settle("complete") if s.how == "dead-letter" else s)),
+        "dead-lettered 'a' as 'unfit', found",
+    ),
+    "a deferral is a release": (
+        "settle",
+        changing(lambda d, s: (d, Settle("release") if s.how == "defer" else s)),
+        "a_deferred_message_is_set_aside",
+    ),
+    "a renewal is only said": (
+        "renew",
+        doing_nothing(lambda d: d.locked_until_ms + 60_000),
+        "a_renewed|a_lock_that_runs",
+    ),
+    "a batch is turned round": ("send", changing(lambda outputs: (list(outputs)[::-1],)), "overtook"),
+}
+
+
+@pytest.mark.parametrize("fault", BUS_FAULTS)
+async def test_a_fault_planted_in_a_bus_is_caught(fault: str, tmp_path: Path) -> None:
+    method, plant, said = BUS_FAULTS[fault]
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[BusFixture]:
+        async with benches.bus("memory", tmp_path) as fixture:
+            yield replace(fixture, bus=Planted(fixture.bus, method, plant))
+
+    with pytest.raises(AssertionError, match=said):
+        await contracts.check_message_bus(make)
+
+
+BLOB_FAULTS: dict[str, tuple[str, Fault, str]] = {
+    "a second write overwrites": (
+        "write",
+        lambda call: lambda name, data: (call.__self__._blobs.pop(name, None) and call(name, data)) or call(name, data),  # type: ignore[attr-defined]  # the store behind the method
+        "a_blob_is_written_once",
+    ),
+    "an existing blob is success": ("write", answering(lambda _: True), "a_blob_is_written_once"),
+    "names lose their folder": ("write", changing(lambda n, d: (n.rpartition("/")[2], d)), "read_as_it_was|names_are"),
+    "names lose their case": (
+        "write",
+        lambda call: lambda name, data: call(name.lower() if len(name) == 1 else name, data),
+        "names_are_apart",
+    ),
+    "the reader's limit is ignored": (
+        "read",
+        lambda call: lambda name, bytes_max: call(name, bytes_max=1 << 30),
+        "a_blob_over_the_readers_limit",
+    ),
+    "a deletion is forgotten": ("delete", doing_nothing(None), "a_deleted_blob_is_gone"),
+}
+
+
+@pytest.mark.parametrize("fault", BLOB_FAULTS)
+async def test_a_fault_planted_in_a_blob_store_is_caught(fault: str) -> None:
+    method, plant, clause = BLOB_FAULTS[fault]
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[BlobStore]:
+        yield Planted(MemoryBlobStore(), method, plant)
+
+    with pytest.raises(AssertionError, match=clause):
+        await contracts.check_blob_store(make)
+
+
+def dropping(**parts: Any) -> Fault:
+    """A commit that leaves a part of itself out."""
+    return changing(lambda commit: (msgspec.structs.replace(commit, **parts),))
+
+
+def at_once_too(postponement: Postponement) -> Postponement:
+    return msgspec.structs.replace(postponement, due_ms=0)
+
+
+JOURNAL_FAULTS: dict[str, tuple[str, Fault, str]] = {
+    "outputs are lost": ("commit", dropping(outputs=[]), "a_commit_takes_effect_whole"),
+    "states are lost": ("commit", dropping(states={}), "a_commit_takes_effect_whole"),
+    "markers are lost": ("commit", dropping(applied={}), "a_commit_takes_effect_whole"),
+    "versions are not checked": ("commit", dropping(if_versions={}), "a_state_that_moved_commits_nothing"),
+    "inputs are not consumed": (
+        "commit",
+        dropping(consumed=[]),
+        "a_lock|a_commit_takes_effect",
+    ),
+    "a commit is only said": ("commit", doing_nothing(None), "a_commit_takes_effect_whole"),
+    "a postponement is at once": (
+        "commit",
+        changing(lambda c: (msgspec.structs.replace(c, postponed=[at_once_too(p) for p in c.postponed]),)),
+        "a_postponed_message_rests",
+    ),
+    "any resubmission replaces": (
+        "commit",
+        changing(lambda c: (msgspec.structs.replace(c, replacing=dict.fromkeys(c.replacing, 99)),)),
+        "a_refusal_is_replaced_by_a_higher_attempt_only",
+    ),
+    "a release is forgotten": ("release", doing_nothing(None), "a_released_message_comes_back|a_lock_that_is_not_ours"),
+    "a renewal is only said": ("renew", doing_nothing(1), "a_renewal_extends"),
+    "a claim gives everything": (
+        "claim",
+        lambda call: lambda queues, count_max, wait_s: call(queues, count_max=99, wait_s=0),
+        "no_more",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", JOURNAL_FAULTS)
+async def test_a_fault_planted_in_a_journal_is_caught(fault: str, tmp_path: Path) -> None:
+    method, plant, clause = JOURNAL_FAULTS[fault]
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[JournalFixture]:
+        async with benches.journal("disk in memory", tmp_path) as at:
+            yield replace(at, ports=replace(at.ports, journal=Planted(at.ports.journal, method, plant)))
+
+    with pytest.raises(AssertionError, match=clause):
+        await contracts.check_journal(make)
+
+
+async def test_a_claim_that_is_not_on_record_is_caught(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[JournalFixture]:
+        bench = benches.Bench("disk in memory", tmp_path)
+        bench.crash = Crash.POWER  # a claim is written, not synced: as if it had not been
+        yield JournalFixture(bench.engine.ports(), bench.wait, bench.killed)
+
+    with pytest.raises(AssertionError, match="a_claim_is_on_record"):
+        await contracts.check_journal(make)
+
+
+def test_clauses_can_be_listed_by_name() -> None:
+    suites = (contracts.STATE_STORE, contracts.MESSAGE_BUS, contracts.BLOB_STORE, contracts.JOURNAL)
+    names = [contracts.name_of(clause) for suite in suites for clause in suite]
+    assert len(names) == len({f"{suite}{name}" for suite, name in enumerate(names)}) > 50
