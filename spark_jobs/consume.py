@@ -120,8 +120,8 @@ def consume(
         say(f"consume: {swept} leftovers of earlier runs removed")
     if total.failed:
         raise OutcomeUnknown(
-            f"queue {queue}: {total.failed}; the {total.received} messages received are in {output}; when the queue "
-            "is back run the same command again"
+            f"queue {queue}: {total.failed}; the {total.received} messages received are in {output}; mend that and "
+            "run the same command again"
         )
     return total.report(output, time.monotonic() - started_s)
 

@@ -257,8 +257,8 @@ def send_chunk(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifes
     failed = [row["failed"] for row in results if row["failed"]]
     if failed:
         raise OutcomeUnknown(
-            f"queue {manifest.queue}, chunk {chunk + 1} of {manifest.chunks}: {failed[0]}; when the queue is back run "
-            f"the same command again, it goes on at this chunk and repeats only equal ids"
+            f"queue {manifest.queue}, chunk {chunk + 1} of {manifest.chunks}: {failed[0]}; mend that and run the "
+            f"same command again, it goes on at this chunk and repeats only equal ids"
         )
     record = ChunkRecord(
         chunk=chunk,

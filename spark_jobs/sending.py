@@ -25,6 +25,7 @@ from spark_jobs.patience import GaveUpError, Patience
 RESULT = "accepted bigint, sent bigint, batches bigint, retries bigint, oversize array<string>, failed string"
 OVERSIZE_COUNT_MAX = 1_000
 SEND_S = 60
+ENVELOPE_BYTES_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,10 @@ class Outgoing:
     def _new_batch(self) -> ServiceBusMessageBatch:
         while True:
             try:
-                return self._link().create_message_batch()
+                link = self._link()
+                limit_bytes = link.create_message_batch().max_size_in_bytes
+                # The SDK fills a batch to the limit and adds an envelope with the first message's properties then.
+                return link.create_message_batch(limit_bytes - min(ENVELOPE_BYTES_MAX, limit_bytes // 4))
             except (ServiceBusError, OSError) as error:
                 self._failed(error)
 

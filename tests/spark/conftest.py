@@ -78,7 +78,19 @@ class Broker:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    queues = ("golden", "fed", "again", "resumed", "ordered:per_key", "landed:2", "raced", "poison", "dead:2", "gone:2")
+    queues = (
+        "golden",
+        "full",
+        "fed",
+        "again",
+        "resumed",
+        "ordered:per_key",
+        "landed:2",
+        "raced",
+        "poison",
+        "dead:2",
+        "gone:2",
+    )
     running = Broker(queues)
     running.start()
     yield running

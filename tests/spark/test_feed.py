@@ -18,6 +18,7 @@ from spark_jobs.consume import consume
 from spark_jobs.feed import Pace, feed, main
 from spark_jobs.ledger import read_ledger
 from spark_jobs.reconcile import reconcile
+from spark_jobs.sending import Outgoing, Sending
 from tests.spark.crash import Kill
 
 pytestmark = pytest.mark.spark
@@ -78,13 +79,30 @@ def test_a_second_run_sends_nothing_and_a_changed_input_is_refused(spark: Any, b
         feed(frame_of(spark, tmp_path, 5), **{**options, "type": "Other"})
 
 
+def test_a_batch_that_is_full_to_the_last_byte_is_taken(broker: Any) -> None:
+    """The SDK adds an envelope to what it counted; a batch filled to the link's limit would be refused."""
+    outgoing = Outgoing(Sending(broker.connection, "full", "Note", timeout_s=5))
+    try:
+        for number in range(10):
+            outgoing.add(f"t{number}", "x" * 24_000, NOW_MS, None)
+        batch = outgoing._batch
+        assert batch is not None and len(batch) == 10
+        each_bytes = batch.size_in_bytes // 10 - 24_000
+        outgoing.add("tx", "x" * (batch.max_size_in_bytes - batch.size_in_bytes - each_bytes), NOW_MS, None)
+        assert batch.size_in_bytes == batch.max_size_in_bytes
+        outgoing.flush()
+    finally:
+        outgoing.close()
+    assert outgoing.accepted == outgoing.sent == len(broker.take("full")) == 11
+
+
 def test_a_connection_string_is_not_shown(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame_of(spark, tmp_path, 1)
     dead = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;UseDevelopmentEmulator=true;"
     arguments = ["--input", str(tmp_path / "transfers.csv"), "--queue", "q", "--type", "T", "--timeout-s", "1"]
     assert main([*arguments, "--connection", dead]) == 1
     said = capsys.readouterr()
-    assert "chunk 1 of 1: no success for" in said.err and "run the same command again" in said.err
+    assert "chunk 1 of 1: no success for" in said.err and "same command again" in said.err
     assert "c2VjcmV0" not in said.err + said.out
 
 
