@@ -233,15 +233,15 @@ class Context(msgspec.Struct, gc=False):
         return 0 if at is None else to_ms(at)
 
     def _emit(self, destination: str, value: Any, due_ms: int, kind: str = "queue") -> None:
-        outputs, cause, now_ms = self.outputs, self.message, self.now_ms
+        outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
         position = len(outputs)
         if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
             raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
-        body, wire_type, session_id = self.outlet.prepare(destination, value, self.work.key, kind)
+        body, wire_type, session_id = self.outlet.prepare(destination, value, work.key, kind)
         identity = cause.outbox_id or cause.message_id
         message = Message(
             body=body,
-            outbox_id=output_id(self.work.inbox, position),
+            outbox_id=output_id(work.inbox, position),
             type=wire_type,
             created_ms=due_ms if due_ms > now_ms else now_ms,
             correlation_id=cause.correlation_id or identity,

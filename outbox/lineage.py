@@ -66,7 +66,7 @@ def output_id(inbox: bytes, position: int) -> str:
     The inbox key is a digest over everything that tells causes apart, so the pair needs no hashing of its own, and
     whoever reads an id can tell which handling it came from.
     """
-    return f"{inbox.hex()}-{position}"
+    return f"{inbox.hex()}-{position}" if position else inbox.hex() + "-0"  # most have one output
 
 
 def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:

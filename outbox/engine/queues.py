@@ -53,7 +53,7 @@ class Queue:
         if task.expires_ms or task.status != ACTIVE:
             self.index(task, fresh=True)
         else:
-            self._make_ready(task, fresh=True)
+            self._make_ready(task, True)
 
     def index(self, task: Task, *, fresh: bool = False) -> None:
         """Put a task where it will be found; `fresh` says that it is the newest of the queue."""
@@ -98,7 +98,7 @@ class Queue:
         """Take up to `count_max` ready tasks in order; they are locked from here on."""
         taken: list[Task] = []
         find, returned, fresh = self.tasks.get, self._returned, self._fresh
-        while len(taken) < count_max and (returned or fresh):
+        while (returned or fresh) and len(taken) < count_max:
             task = find(heappop(returned) if returned else fresh.popleft())
             if task is not None and task.status == ACTIVE:
                 task.status = LOCKED

@@ -103,14 +103,14 @@ class State:
         for queue in self.routes[record.path]:
             for message in record.messages:
                 if not queue.is_duplicate(message.broker_id, record.now_ms):
-                    self.insert(queue, message, record.now_ms, record.due_ms, version, external=True)
+                    digest = fingerprint(message.body, message.type)
+                    self.insert(queue, message, record.now_ms, record.due_ms, version, digest)
 
-    def insert(self, queue: Queue, message: Message, now_ms: int, due_ms: int, version: int, *, external: bool) -> None:
-        """Put a message into a queue under the next sequence number."""
+    def insert(self, queue: Queue, message: Message, now_ms: int, due_ms: int, version: int, digest: bytes) -> None:
+        """Put a message into a queue under the next sequence number; one from outside has its payload's digest."""
         self.sequence = sequence = self.sequence + 1
         status = SCHEDULED if due_ms > now_ms else ACTIVE
-        digest = fingerprint(message.body, message.type) if external else b""
-        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, 0, 0, 0, external, digest)
+        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, 0, 0, 0, digest != b"", digest)
         if message.time_to_live_ms or queue.settings.time_to_live_s:
             lives_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
             task.expires_ms = max(now_ms, due_ms) + lives_ms
@@ -228,11 +228,12 @@ class State:
             states[id] = StateDocument(change.value, version, change.schema, change.serial, expires_ms)
         if record.applied or record.refused:
             self._mark(record)
+        routes = self.routes
         for output in record.outputs:
-            for queue in self.routes[output.destination]:
-                message = output.message
+            message = output.message
+            for queue in routes[output.destination]:
                 if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
-                    self.insert(queue, message, now_ms, output.due_ms, version, external=False)
+                    self.insert(queue, message, now_ms, output.due_ms, version, b"")
         for buried in record.buried:
             queue = self.queues[buried.queue]
             task = queue.tasks[buried.sequence]
@@ -289,7 +290,8 @@ class State:
             self._change(item, now_ms, version)
         first = self.sequence + 1
         for insert in change.inserts:
-            self.insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, external=True)
+            digest = fingerprint(insert.message.body, insert.message.type)
+            self.insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
         for doc in change.document_deletes:
             self.documents[doc.namespace].pop(doc.id, None)
         for write in change.documents:

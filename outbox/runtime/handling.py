@@ -21,6 +21,10 @@ from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import cancelled, go_on
 
 
+DONE = object()
+"""What a coroutine waits for that has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Suspended:
     """A handling that waits for something outside, and the group whose states it has seen."""
@@ -44,11 +48,8 @@ def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
         context = Context(plan.app, work, work.delivery.message, group.now_ms) if binding.wants_context else None
         result = binding.call(work.value, state, context)
         if binding.is_async or type(result) is types.CoroutineType:  # a plain function may wrap an async one
-            try:
-                waits_for = result.send(None)
-            except StopIteration:
-                pass
-            else:
+            waits_for = next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
+            if waits_for is not DONE:
                 return Suspended(group.sibling(), work, state, context, result, waits_for)
         group.apply(work, state, context)
     except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
