@@ -29,7 +29,7 @@ from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_pat
 from outbox.engine.items import ACTIVE, LOCKED, Task
 from outbox.engine.limits import EngineLimits
 from outbox.engine.queues import Queue
-from outbox.engine.segments import Limits
+from outbox.engine.segments import Limits, Recovery
 from outbox.engine.sessions import Sessions
 from outbox.engine.state import State
 from outbox.engine.wal import Log
@@ -38,6 +38,7 @@ from outbox.ports import BlobStore, Clock, Ports, StateDocument
 
 TICK_S = 0.05
 _IDLE_TICKS = 4
+_ADOPT_TICKS = 200
 
 
 class Engine(Sessions):
@@ -90,17 +91,28 @@ class Engine(Sessions):
         clock, limits = clock or SystemClock(), limits or EngineLimits()
         path = Path(folder) if isinstance(folder, str | os.PathLike) else None
         disk: Disk = FolderDisk(path) if path is not None else folder  # type: ignore[assignment]  # the other half of the union
+        states: list[State] = []
+        added = False
+
+        def confirm(found: Recovery) -> None:
+            """Look at what was recovered before anything is written."""
+            nonlocal added
+            added = bool(found.records)
+            states.append(snapshot.replay(found))
+            if not accept_clock:
+                _check_clock(max(found.clock_ms, states[0].time_ms), clock, limits)
+
         log = Log.open(
             disk,
             log_id=log_id or os.urandom(16),
             clock_ms=clock.wall_ms,
             limits=Limits(segment_size_bytes=limits.segment_bytes_max),
             accept_snapshot=snapshot.accept,
-            confirm=None if accept_clock else lambda found: _check_clock(found.clock_ms, clock, limits),
+            confirm=confirm,
         )
         try:
-            state = snapshot.replay(log.recovered)
-            if compact and log.recovered.last_ordinal > log.recovered.snapshot:
+            (state,) = states
+            if compact and added:
                 snapshot.store(log, state, log.recovered.last_ordinal)
             policy = SyncPolicy.parse(sync) if isinstance(sync, str) else sync
             return cls(state, log, clock=clock, sync=policy, limits=limits, folder=path)
@@ -147,11 +159,14 @@ class Engine(Sessions):
             self._log.close()
 
     async def _keep_time(self) -> None:
-        idle_ticks, seen = 0, 0
+        idle_ticks = seen = ticks = 0
         while self._stopped is None:
             await asyncio.sleep(TICK_S)
             try:
                 self.tick()
+                ticks += 1
+                if ticks % _ADOPT_TICKS == 0:
+                    self.adopt()
                 if self._log is not None:
                     idle_ticks = idle_ticks + 1 if self._log.appended == seen else 0
                     if idle_ticks == _IDLE_TICKS and self._log.synced:
@@ -317,6 +332,19 @@ class Engine(Sessions):
         self._guarded(step)
         return ordinal
 
+    def adopt(self) -> int:
+        """Take over a snapshot that a separate job wrote of this log's sealed part; its ordinal, 0 without one."""
+        log, ordinal = self._log, 0
+
+        def step() -> None:
+            nonlocal ordinal
+            assert log is not None
+            ordinal = snapshot.adopt(log)
+
+        if log is not None:
+            self._guarded(step)
+        return ordinal
+
     # Idle
 
     def is_idle(self, paths: Sequence[str]) -> bool:
@@ -340,5 +368,5 @@ def _check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
     if logged_ms and ahead_ms > limits.clock_ahead_max_s * 1_000:
         raise OutboxError(
             f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the "
-            "clock is right, open with accept_clock=True (outbox run --accept-clock)"
+            "clock is right, open with accept_clock=True (on the command line: --accept-clock)"
         )

@@ -17,7 +17,7 @@ from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.items import Task, version_of
 from outbox.engine.queues import KeyedQueue
-from outbox.engine.segments import Recovery, snapshot_name
+from outbox.engine.segments import Recovery
 from outbox.engine.state import State
 from outbox.engine.wal import Log, read_sealed, store_snapshot
 from outbox.errors import CorruptRecord, FormatTooNew
@@ -171,7 +171,7 @@ def store(log: Log, state: State, ordinal: int) -> None:
 def compact_sealed(disk: Disk) -> int:
     """Write a snapshot of the sealed segments of a folder that a host may be using; the ordinal that it ends with.
 
-    0 where nothing is sealed.  The host adopts it at its next rotation or open.
+    0 where nothing is sealed.  A host adopts it within seconds, or at its next open.
     """
     recovered = read_sealed(disk, accept_snapshot=accept)
     ordinal = recovered.last_ordinal
@@ -181,9 +181,13 @@ def compact_sealed(disk: Disk) -> int:
     return ordinal
 
 
-def adopt(log: Log, disk: Disk, ordinal: int) -> bool:
-    """Decode a snapshot that a separate job wrote and retire what it replaces; False where it does not decode."""
-    if not accept(ordinal, disk.read(snapshot_name(ordinal))):
-        return False
+def adopt(log: Log) -> int:
+    """Take over the newest snapshot that a separate job wrote: decode it whole, then retire what it replaces.
+
+    Its ordinal; 0 where there is none that is new and decodes.
+    """
+    ordinal, data = log.newest_snapshot()
+    if not ordinal or not accept(ordinal, data):
+        return 0
     log.retire(ordinal)
-    return True
+    return ordinal

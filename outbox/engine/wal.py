@@ -70,6 +70,7 @@ class Log:
         self._appended = self._written = self._synced = recovered.last_ordinal
         self._sizes_bytes = dict(recovered.sizes_bytes)
         self._first = recovered.last_segment
+        self._retired_to = recovered.snapshot
         self._file: DiskFile | None = None
         self._room = Room(limits.room_bytes, limits.segment_size_bytes)
 
@@ -234,6 +235,12 @@ class Log:
                 raise ValueError(f"snapshot at {ordinal}: the live segment begins at {self._first}; seal the log first")
             return store_snapshot(self._disk, ordinal, data)
 
+    def newest_snapshot(self) -> tuple[int, bytes]:
+        """The newest snapshot that another process wrote since the last was retired to, and its bytes; 0 without one."""
+        with self._disk_calls("read"):
+            found = [n for n in snapshot_ordinals(self._disk.names()) if self._retired_to < n < self._first]
+            return (found[-1], self._disk.read(snapshot_name(found[-1]))) if found else (0, b"")
+
     def retire(self, upto: int) -> None:
         """Remove what the snapshot at `upto`, which the caller has read back and decoded, makes unnecessary.
 
@@ -253,6 +260,7 @@ class Log:
                     self._disk.remove(segment_name(ordinal))
                     self._sizes_bytes.pop(ordinal, None)
             self._disk.sync_dir()
+            self._retired_to = upto
 
     def close(self) -> None:
         """Flush everything and give the folder back; a dead log only gives it back."""

@@ -17,6 +17,7 @@ from outbox.errors import OutboxError
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 _APP_HELP = "the application as module:attribute; the current folder is importable"
+_CLOCK_HELP = "confirm a wall clock far ahead of the log"
 _DATA_HELP = "the engine's folder; a host that holds it is asked, else its log is opened"
 
 
@@ -83,6 +84,7 @@ def _add(commands: _Commands[argparse.ArgumentParser], name: str, text: str) -> 
 def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help=_DATA_HELP)
     parser.add_argument("--json", action="store_true", help="answer in JSON")
+    parser.add_argument("--accept-clock", action="store_true", help=_CLOCK_HELP)
 
 
 def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
@@ -108,7 +110,7 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sync", default="every", metavar="POLICY", help="every (default), every_n:COUNT, interval:SECONDS or never"
     )
-    parser.add_argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
+    parser.add_argument("--accept-clock", action="store_true", help=_CLOCK_HELP)
 
 
 def _add_send(commands: _Commands[argparse.ArgumentParser]) -> None:

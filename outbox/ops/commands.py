@@ -273,7 +273,7 @@ def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     from outbox.ops.reach import reach
 
     async def asked() -> Any:
-        async with reach(options.data) as operator:
+        async with reach(options.data, accept_clock=options.accept_clock) as operator:
             return await ask(operator)
 
     return asyncio.run(asked())

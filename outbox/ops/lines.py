@@ -44,7 +44,7 @@ async def send_lines(options: argparse.Namespace, stream: BufferedReader) -> dic
         Refused: a line cannot be sent; the text names it and says how many were sent before.
     """
     ids: list[str] = []
-    async with reach(options.data) as operator:
+    async with reach(options.data, accept_clock=options.accept_clock) as operator:
         try:
             async for batch in _batches(_messages(stream, options)):
                 await operator.send(options.queue, batch)

@@ -29,15 +29,15 @@ _OWN_FILE = re.compile(r"[0-9a-f]{16}\.(log|snapshot)|lock").fullmatch
 
 
 @asynccontextmanager
-async def reach(folder: Path, *, wait_s: float = WAIT_S) -> AsyncIterator[Operates]:
-    """An operator for a folder.
+async def reach(folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = False) -> AsyncIterator[Operates]:
+    """An operator for a folder; `accept_clock` confirms a wall clock far ahead of a log that is opened here.
 
     Raises:
         Refused: there is no engine's folder.
         AlreadyOpen: a process holds it and does not answer.
     """
     check_folder(folder)
-    found = await _look(folder, time.monotonic() + wait_s)
+    found = await _look(folder, time.monotonic() + wait_s, accept_clock)
     if isinstance(found, RemoteOperator):
         yield found
         return
@@ -47,10 +47,10 @@ async def reach(folder: Path, *, wait_s: float = WAIT_S) -> AsyncIterator[Operat
         yield Operator(engine)
 
 
-async def _look(folder: Path, deadline_s: float) -> RemoteOperator | Engine:
+async def _look(folder: Path, deadline_s: float, accept_clock: bool) -> RemoteOperator | Engine:
     while True:
         if not is_held(folder):
-            opened = _try_open(folder)
+            opened = _try_open(folder, accept_clock)
             if opened is not None:
                 return opened
         elif (host := read_control_file(folder)) is not None:
@@ -66,11 +66,11 @@ async def _look(folder: Path, deadline_s: float) -> RemoteOperator | Engine:
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _try_open(folder: Path) -> Engine | None:
+def _try_open(folder: Path, accept_clock: bool) -> Engine | None:
     from outbox.engine.engine import Engine
 
     try:
-        engine = Engine.open(folder, compact=False)
+        engine = Engine.open(folder, compact=False, accept_clock=accept_clock)
     except AlreadyOpen:
         return None
     remove_control_file(folder)

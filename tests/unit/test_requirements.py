@@ -27,7 +27,8 @@ def test_the_functions_app_installs_the_library_and_its_azure_extra() -> None:
 
 def test_a_spark_pool_adds_only_what_the_spark_extra_names_and_no_spark() -> None:
     added = listed("spark_jobs/requirements.txt")
-    assert added and added <= set(project()["optional-dependencies"]["spark"])
+    page = project()
+    assert added and added <= {*page["dependencies"], *page["optional-dependencies"]["spark"]}
     assert not any(re.match(r"pyspark|pandas|numpy|pyarrow", line) for line in added)
 
 

@@ -1,0 +1,71 @@
+"""Opening: whose clock is believed, whose snapshot is taken over, and what is left alone."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from outbox.engine import snapshot
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.engine.limits import EngineLimits
+from outbox.engine.memory_disk import Crash
+from outbox.errors import OutboxError
+from outbox.message import Message
+from outbox.testing import START_S, VirtualClock
+
+DAY_S = 86_400
+
+
+def opened(disk: MemoryDisk, clock: VirtualClock, **options: object) -> Engine:
+    return Engine.open(disk, clock=clock, log_id=b"0" * 16, **options)  # type: ignore[arg-type]  # passed on as they are
+
+
+def test_a_clock_far_ahead_of_the_log_needs_confirmation() -> None:
+    disk, clock = MemoryDisk("clock"), VirtualClock(START_S)
+    opened(disk, clock).close()
+    clock.seconds += 8 * DAY_S
+    before = disk.names()
+    with pytest.raises(OutboxError, match="accept_clock"):
+        opened(disk, clock)
+    assert disk.names() == before
+    opened(disk, clock, accept_clock=True).close()
+
+
+def test_a_log_that_was_used_lately_is_not_behind_however_old_its_segment() -> None:
+    disk, clock = MemoryDisk("clock"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    engine.declare(QueueSettings("q"))
+    clock.seconds += 8 * DAY_S
+    engine.send("q", [Message(body=b"x", outbox_id="1")])
+    engine.close()
+    opened(disk, clock).close()
+
+
+def test_an_open_that_finds_nothing_new_writes_no_snapshot() -> None:
+    disk, clock = MemoryDisk("idle"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    engine.declare(QueueSettings("q"))
+    engine.close()
+    opened(disk, clock).close()
+    snapshots = [name for name in disk.names() if name.endswith(".snapshot")]
+    assert len(snapshots) == 1
+
+
+def test_a_running_engine_adopts_what_a_separate_job_compacted() -> None:
+    disk, clock = MemoryDisk("sealed"), VirtualClock(START_S)
+    engine = opened(disk, clock, limits=EngineLimits(segment_bytes_max=2_000), compact=False)
+    engine.declare(QueueSettings("q"))
+    for n in range(100):
+        engine.send("q", [Message(body=b"x" * 50, outbox_id=str(n))])
+        engine.flush()
+    segments = len([name for name in disk.names() if name.endswith(".log")])
+    ordinal = snapshot.compact_sealed(disk)
+    assert ordinal and engine.adopt() == ordinal
+    assert engine.adopt() == 0
+    assert len([name for name in disk.names() if name.endswith(".log")]) < segments
+    engine.flush()
+    recovered = opened(disk.crash(Crash.POWER, random.Random(1)), clock)
+    assert recovered.queue("q").counts()["active"] == 100
