@@ -75,20 +75,20 @@ class EngineJournal:
 
     async def commit(self, commit: Commit) -> Conflict | None:
         engine = self._engine
-        consumed, locks = self._held(commit.consumed)
-        buried, locks_of_buried = self._held([burial.delivery for burial in commit.buried])
-        postponed, locks_of_postponed = self._held([postponement.delivery for postponement in commit.postponed])
-        states = self._moved(commit)
-        markers = self._taken(commit)
+        consumed, locks = self.held(commit.consumed)
+        buried, locks_of_buried = self.held([burial.delivery for burial in commit.buried])
+        postponed, locks_of_postponed = self.held([postponement.delivery for postponement in commit.postponed])
+        states = self.moved(commit)
+        markers = self.taken(commit)
         locks = [*locks, *locks_of_buried, *locks_of_postponed, *_repeated(consumed, buried, postponed)]
         if locks or states or markers:
             return Conflict(frozenset(locks), frozenset(states), frozenset(markers))
-        engine.do(self._record(commit, consumed))
+        engine.do(self.record(commit, consumed))
         engine.wake()
         await engine.gate(alone=True)
         return None
 
-    def _held(self, deliveries: Sequence[Delivery]) -> tuple[dict[int, list[int]], list[int]]:
+    def held(self, deliveries: Sequence[Delivery]) -> tuple[dict[int, list[int]], list[int]]:
         """The sequences of deliveries by queue number, and those of them whose lock is not ours any more."""
         paths = self._engine.state.paths
         held: dict[int, list[int]] = {}
@@ -106,7 +106,7 @@ class EngineJournal:
             sequences.append(sequence)
         return held, lost
 
-    def _moved(self, commit: Commit) -> list[str]:
+    def moved(self, commit: Commit) -> list[str]:
         """The states that do not have the version any more under which they were read."""
         known = self._engine.state.documents[STATES]
         return [
@@ -115,7 +115,7 @@ class EngineJournal:
             if (0 if (found := known.get(id)) is None else found.version) != version
         ]
 
-    def _taken(self, commit: Commit) -> list[bytes]:
+    def taken(self, commit: Commit) -> list[bytes]:
         """The markers that are there already and may not be replaced."""
         markers, replacing = self._engine.state.markers, commit.replacing
         seen = markers.keys()
@@ -125,9 +125,10 @@ class EngineJournal:
         return [key for key in keys if not _may_replace(markers[key], replacing.get(key))]
 
     def _is_held(self, delivery: Delivery) -> bool:
-        return not self._held([delivery])[1]
+        return not self.held([delivery])[1]
 
-    def _record(self, commit: Commit, consumed: dict[int, list[int]]) -> records.Committed:
+    def record(self, commit: Commit, consumed: dict[int, list[int]]) -> records.Committed:
+        """The log's record of a commit whose conditions hold."""
         paths = self._engine.state.paths
         return records.Committed(
             commit.now_ms,

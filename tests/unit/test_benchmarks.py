@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import report, run
+from tests.benchmarks import profile_w1, report, run
 from tests.benchmarks.measure import Measurement, inputs
 from tests.benchmarks.peers import floor, sqlite
 
@@ -91,6 +91,14 @@ def test_a_run_publishes_the_log_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(row["records_per_s"]["median"] > 0 for row in rows)
     assert (tmp_path / "log.txt").read_text() in capsys.readouterr().out
     assert not (tmp_path / "w1.json").exists()
+
+
+def test_a_profile_takes_every_stage_of_the_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run.main(["--repeats", "1", "--messages", "256", "--only", "profile", "--output", str(tmp_path)])
+    rows = json.loads((tmp_path / "profile.json").read_text())
+    assert code == 0 and [row["stage"] for row in rows] == list(profile_w1.STAGES)
+    assert all(0 < row["fast_us"] <= row["median_us"] for row in rows)
+    assert (tmp_path / "profile.txt").read_text() in capsys.readouterr().out
 
 
 def test_variants_are_published_under_names_that_tell_rows_apart() -> None:
