@@ -236,7 +236,7 @@ class Log:
             return store_snapshot(self._disk, ordinal, data)
 
     def newest_snapshot(self) -> tuple[int, bytes]:
-        """The newest snapshot that another process wrote since the last was retired to, and its bytes; 0 without one."""
+        """The newest snapshot that another process wrote since the last retirement, and its bytes; 0 without one."""
         with self._disk_calls("read"):
             found = [n for n in snapshot_ordinals(self._disk.names()) if self._retired_to < n < self._first]
             return (found[-1], self._disk.read(snapshot_name(found[-1]))) if found else (0, b"")

@@ -20,7 +20,6 @@ from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import cancelled, go_on
 
-
 DONE = object()
 """What a coroutine waits for that has ended."""
 

@@ -1,4 +1,4 @@
-"""Where the time of W1 goes: each stage of a batch of 64 messages, from its claim to its flush, in microseconds a message.
+"""Where the time of W1 goes: each stage of a batch of 64, from its claim to its flush, in microseconds a message.
 
     python -m tests.benchmarks.profile_w1 [--repeats 5] [--messages 20000] [--output FOLDER]
 

@@ -70,7 +70,7 @@ async def test_the_worker_runs_inside_another_program(disk_path: Path) -> None:
             await worker.wait_idle(timeout_s=10)
             assert await worker.state(Account, "bob") is None
         client = Client(app, engine)
-        with pytest.raises(UnknownDestination, match="app.queue"):
+        with pytest.raises(UnknownDestination, match=r"app\.queue"):
             await client.send("nowhere", Transfer("t1", "a", "b", 1))
 
 
