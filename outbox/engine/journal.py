@@ -75,12 +75,15 @@ class EngineJournal:
 
     async def commit(self, commit: Commit) -> Conflict | None:
         engine = self._engine
-        consumed, locks = self.held(commit.consumed)
-        buried, locks_of_buried = self.held([burial.delivery for burial in commit.buried])
-        postponed, locks_of_postponed = self.held([postponement.delivery for postponement in commit.postponed])
-        states = self.moved(commit)
-        markers = self.taken(commit)
-        locks = [*locks, *locks_of_buried, *locks_of_postponed, *_repeated(consumed, buried, postponed)]
+        settled = commit.consumed
+        consumed, locks = self.held(settled)
+        if commit.buried or commit.postponed:
+            others = [*[burial.delivery for burial in commit.buried], *[p.delivery for p in commit.postponed]]
+            locks += self.held(others)[1]
+            settled = [*settled, *others]
+        if len({delivery.sequence for delivery in settled}) < len(settled):
+            locks += _repeated(settled)
+        states, markers = self.moved(commit), self.taken(commit)
         if locks or states or markers:
             return Conflict(frozenset(locks), frozenset(states), frozenset(markers))
         engine.do(self.record(commit, consumed))
@@ -183,10 +186,10 @@ def _may_replace(marker: Marker, attempt: int | None) -> bool:
     return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
 
 
-def _repeated(*held: dict[int, list[int]]) -> list[int]:
+def _repeated(settled: Sequence[Delivery]) -> list[int]:
     """The sequences that are settled twice in one commit."""
-    settled = [sequence for each in held for sequences in each.values() for sequence in sequences]
-    return [] if len(set(settled)) == len(settled) else [s for s in settled if settled.count(s) > 1]
+    sequences = [delivery.sequence for delivery in settled]
+    return [sequence for sequence in sequences if sequences.count(sequence) > 1]
 
 
 _conforms: type[Journal] = EngineJournal
