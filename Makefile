@@ -6,13 +6,14 @@ BOOT := $(shell for name in "$$OUTBOX_PYTHON" python3.11 python3.12 python3.13 p
 	&& { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak clean
+.PHONY: help setup demo test check bench bench-peers soak clean
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
 	@echo 'make test    static checks and all tests, as CI runs them (ARGS="-k name" goes to pytest)'
 	@echo 'make check   static checks only: ruff, mypy --strict, import-linter'
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
+	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make soak    faults drawn at random for as long as ARGS="--minutes 10" says'
 	@echo 'make clean   remove what was made here: .venv, build, caches'
 
@@ -31,6 +32,9 @@ check: setup
 
 bench: setup
 	@$(PY) -m tests.benchmarks.run $(ARGS)
+
+bench-peers: setup
+	@$(PY) -m tests.benchmarks.peers_run $(ARGS)
 
 soak: setup
 	@$(PY) -m tools.soak $(ARGS)

@@ -16,10 +16,11 @@ from uuid import UUID
 
 import msgspec
 
-from outbox.errors import PoisonMessage, UnknownDestination
+from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
 from outbox.lineage import Key, derived_bytes, output_id
 from outbox.message import Message
 from outbox.ports import Output
+from outbox.retries import Retry
 
 HOP_COUNT_MAX = 64
 """How many handlers a message may have passed through; beyond it a cycle is assumed."""
@@ -83,6 +84,7 @@ class Context(msgspec.Struct, gc=False):
     work: Any
     message: Message
     now_ms: int
+    durable: Callable[[], Awaitable[None]]
     outputs: list[Output] = []
     replaced: Any = ABSENT
     blobs: list[tuple[str, bytes]] | None = None
@@ -214,11 +216,17 @@ class Context(msgspec.Struct, gc=False):
     async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
         """Call something outside, at least once until this handling commits; afterwards its value is fixed.
 
+        The call is made when the message and the state that it follows from are durable.
+
         `function` takes nothing or the idempotency key, and is sync or async.  A repeated attempt calls it again with
         the same key, which is `idempotency_key` for a handler's first call and has the call's number behind it for
         later ones; `idempotent` tells a checker that repeats are harmless.
         """
         self.call_count += 1
+        try:
+            await self.durable()  # what leaves must not depend on what a power loss could still erase
+        except (Refused, OutcomeUnknown) as error:
+            raise Retry("the message is not durable yet", after_s=0) from error
         key = self.idempotency_key if self.call_count == 1 else f"{self.idempotency_key}-{self.call_count}"
         result = function(key) if _wants_key(function) else function()
         return await result if isinstance(result, Awaitable) else result

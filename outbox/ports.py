@@ -308,6 +308,9 @@ class Journal(Protocol):
     async def commit(self, commit: Commit) -> Conflict | None:
         """Commit all of it or nothing; on return it survives the declared failures."""
 
+    async def durable(self) -> None:
+        """Wait until everything that was handed out so far survives the declared failures."""
+
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         """Extend the locks that are still ours; how many were."""
 

@@ -311,6 +311,7 @@ class _Recorder:
         self._outputs = outputs
         self.claim = journal.claim
         self.load = journal.load
+        self.durable = journal.durable
         self.renew = journal.renew
         self.release = journal.release
 

@@ -171,7 +171,7 @@ def _is_nameless(descriptor: int) -> bool:
     next write take half as long again, probably because that write then stores a new time.
     """
     try:
-        return os.readlink(f"/proc/self/fd/{descriptor}").endswith(" (deleted)")
+        return os.readlink(f"/proc/self/fd/{descriptor}").endswith(" (deleted)")  # noqa: PTH115  # a Path costs as much again
     except OSError:
         return os.fstat(descriptor).st_nlink == 0
 

@@ -158,6 +158,9 @@ class EngineJournal:
             ],
         )
 
+    async def durable(self) -> None:
+        await self._engine.gate()
+
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         engine, renewed = self._engine, 0
         for delivery in deliveries:

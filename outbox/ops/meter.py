@@ -89,6 +89,9 @@ class MeteredJournal:
                 self._meter.note(time.monotonic() - first_s, len(held))
         return conflict
 
+    async def durable(self) -> None:
+        await self._journal.durable()
+
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         return await self._journal.renew(deliveries)
 

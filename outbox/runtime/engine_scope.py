@@ -138,7 +138,7 @@ class EngineScope:
 
     async def _load(self, works: Sequence[Work]) -> Group:
         documents, markers = await self._journal.load(*wanted(works))
-        return Group(self._plan, self._now_ms(), documents, markers)
+        return Group(self._plan, self._now_ms(), documents, markers, self._journal.durable)
 
     async def _run(self, group: Group, works: Sequence[Work], *, mixed: bool) -> None:
         """Run messages in order into one group and commit it; at the first that suspends, hand the rest over."""

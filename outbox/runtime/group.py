@@ -6,7 +6,7 @@ A group starts from the states and markers as loaded.  Every message that is app
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,15 +23,22 @@ from outbox.runtime.step import Later, Work
 class Group:
     """A commit in the making."""
 
-    __slots__ = ("_documents", "_markers", "_plan", "blobs", "commit", "now_ms", "works")
+    __slots__ = ("_documents", "_markers", "_plan", "blobs", "commit", "durable", "now_ms", "works")
 
     def __init__(
-        self, plan: Plan, now_ms: int, documents: dict[str, StateDocument], markers: dict[bytes, Marker]
+        self,
+        plan: Plan,
+        now_ms: int,
+        documents: dict[str, StateDocument],
+        markers: dict[bytes, Marker],
+        durable: Callable[[], Awaitable[None]],
     ) -> None:
         self._plan = plan
         self._documents = documents
         self._markers = markers
         self.now_ms = now_ms
+        self.durable = durable
+        """Waits until what was loaded survives the declared failures; a call out of a handler needs that."""
         self.works: list[Work] = []
         """The first part of every message that is settled in this commit."""
         self.blobs: list[tuple[str, bytes]] = []
@@ -39,7 +46,7 @@ class Group:
 
     def sibling(self) -> Group:
         """Another group that starts from the same states and markers."""
-        return Group(self._plan, self.now_ms, dict(self._documents), dict(self._markers))
+        return Group(self._plan, self.now_ms, dict(self._documents), dict(self._markers), self.durable)
 
     # What a message finds
 

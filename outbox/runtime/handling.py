@@ -44,7 +44,9 @@ def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
     try:
         binding = work.handler.binding
         state = group.state(work)
-        context = Context(plan.app, work, work.delivery.message, group.now_ms) if binding.wants_context else None
+        context: Context | None = None
+        if binding.wants_context:
+            context = Context(plan.app, work, work.delivery.message, group.now_ms, group.durable)
         result = binding.call(work.value, state, context)
         if binding.is_async or type(result) is types.CoroutineType:  # a plain function may wrap an async one
             waits_for = next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends

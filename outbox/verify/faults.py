@@ -5,6 +5,7 @@ The fault model.  A call of a port can
     crash after    the call took full effect, the process dies before it learns of it
     be lost        the call took full effect, its reply is lost: `OutcomeUnknown`
     be refused     nothing happened: `Throttled`
+    be delayed     others go first: the call is made some turns of the loop later
 and a delivery can be doubled: the message is there a second time, as a copy under the same identity or by the lock
 running out under its owner.  `n` counts the calls of all wrapped ports together, from 1; for duplicates it counts
 deliveries.  Crashes are `SimulatedCrash`, which no handler can catch as an ordinary error.
@@ -12,6 +13,7 @@ deliveries.  Crashes are `SimulatedCrash`, which no handler can catch as an ordi
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +45,7 @@ from outbox.ports import (
 Result = TypeVar("Result")
 Moment = Literal["before", "after"]
 
+DELAY_TURN_COUNT = 5
 DRAWN_WITHIN = 24
 """Among how many calls `Faults.drawn` places its faults, unless told."""
 
@@ -58,6 +61,7 @@ class Faults:
     crashes: tuple[tuple[int, Moment], ...] = ()
     lost: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
+    delayed: tuple[int, ...] = ()
     duplicates: tuple[int, ...] = ()
 
     @classmethod
@@ -68,17 +72,19 @@ class Faults:
         crashes: int = 0,
         lost: int = 0,
         refused: int = 0,
+        delayed: int = 0,
         duplicates: int = 0,
         within: int = DRAWN_WITHIN,
     ) -> Faults:
         """Faults placed by chance, the same ones for the same seed."""
         draw = random.Random(seed)  # chosen by a seed on purpose
-        calls = draw.sample(range(1, within + 1), min(within, crashes + lost + refused))
+        calls = draw.sample(range(1, within + 1), min(within, crashes + lost + refused + delayed))
         moments: tuple[Moment, ...] = ("before", "after")
         return cls(
             tuple((n, draw.choice(moments)) for n in sorted(calls[:crashes])),
             tuple(sorted(calls[crashes : crashes + lost])),
-            tuple(sorted(calls[crashes + lost :])),
+            tuple(sorted(calls[crashes + lost : crashes + lost + refused])),
+            tuple(sorted(calls[crashes + lost + refused :])),
             tuple(sorted(draw.sample(range(1, within + 1), min(within, duplicates)))),
         )
 
@@ -102,6 +108,10 @@ class FaultPlan:
         if n in self.faults.refused:
             self.fired.append(f"refused call {n}, {name}")
             raise Throttled(self.fired[-1])
+        if n in self.faults.delayed:
+            self.fired.append(f"delayed call {n}, {name}")
+            for _ in range(DELAY_TURN_COUNT):
+                await asyncio.sleep(0)
         result = await call()
         if (n, "after") in self.faults.crashes:
             self.fired.append(f"crash after call {n}, {name}")
@@ -151,6 +161,9 @@ class FaultyJournal:
 
     async def commit(self, commit: Commit) -> Conflict | None:
         return await self._plan.call("commit", lambda: self._journal.commit(commit))
+
+    async def durable(self) -> None:
+        await self._plan.call("durable", self._journal.durable)
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         return await self._plan.call("renew", lambda: self._journal.renew(deliveries))

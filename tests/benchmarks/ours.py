@@ -65,6 +65,9 @@ class TimedJournal:
                 self.done.set()
         return conflict
 
+    async def durable(self) -> None:
+        await self._journal.durable()
+
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         return await self._journal.renew(deliveries)
 

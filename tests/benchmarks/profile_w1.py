@@ -103,7 +103,7 @@ async def _batch(engine: Engine, plan: Plan, stages: Stages) -> None:
     works = admit(plan, deliveries, engine.now_ms())
     end("admit")
     documents, markers = await journal.load(*wanted(works))
-    group = Group(plan, engine.now_ms(), documents, markers)
+    group = Group(plan, engine.now_ms(), documents, markers, journal.durable)
     end("load")
     for work in works:
         assert start(plan, group, work) is None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from outbox import App, Context, Engine, Worker
 
 
@@ -15,7 +13,6 @@ class Ask:
     key: str
 
 
-@pytest.mark.xfail(strict=True, reason="a call out of a handler does not wait for the log to be synced")
 async def test_a_call_is_made_only_when_its_message_is_durable(disk_path: Path) -> None:
     app, synced = App("a"), []
 
