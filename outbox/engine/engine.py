@@ -57,6 +57,7 @@ class Engine(Sessions):
         super().__init__(state, log, clock, sync)
         self.limits = limits
         self.folder = folder
+        self._disk: Disk | None = None
         self._timekeeper: asyncio.Task[None] | None = None
         self.__post_init__()
         self.do(records.Opened(self.now_ms()))
@@ -115,10 +116,12 @@ class Engine(Sessions):
             if compact and added:
                 snapshot.store(log, state, log.recovered.last_ordinal)
             policy = SyncPolicy.parse(sync) if isinstance(sync, str) else sync
-            return cls(state, log, clock=clock, sync=policy, limits=limits, folder=path)
+            engine = cls(state, log, clock=clock, sync=policy, limits=limits, folder=path)
         except BaseException:
             log.close()
             raise
+        engine._disk = disk
+        return engine
 
     def ports(self) -> Ports:
         """The ports through which the runtime uses this engine."""
@@ -331,6 +334,17 @@ class Engine(Sessions):
 
         self._guarded(step)
         return ordinal
+
+    async def compact_in_background(self) -> int:
+        """The same while the engine goes on: a thread replays the sealed part of the log; the snapshot's ordinal.
+
+        It takes the memory of a second state meanwhile.
+        """
+        if self._log is None or self._disk is None:
+            return 0
+        self._guarded(self._log.seal)
+        await asyncio.to_thread(snapshot.compact_sealed, self._disk)
+        return self.adopt()
 
     def adopt(self) -> int:
         """Take over a snapshot that a separate job wrote of this log's sealed part; its ordinal, 0 without one."""

@@ -233,14 +233,14 @@ class Operator:
     # Upkeep
 
     async def compact(self) -> Compacted:
-        """Snapshot what the engine holds and drop the log before it.
+        """Snapshot what the engine holds, in the background, and drop the log before it.
 
         Raises:
             EngineStopped: the disk failed.
         """
         log = self._engine.log
         before_bytes = 0 if log is None else log.size_bytes
-        ordinal = self._engine.compact()
+        ordinal = await self._engine.compact_in_background()
         await self._engine.gate()
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 

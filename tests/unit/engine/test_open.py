@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +71,21 @@ def test_a_running_engine_adopts_what_a_separate_job_compacted() -> None:
     engine.flush()
     recovered = opened(disk.crash(Crash.POWER, random.Random(1)), clock)
     assert recovered.queue("q").counts()["active"] == 100
+
+
+async def test_a_compaction_in_the_background_lets_sends_go_on(disk_path: Path) -> None:
+    async with Engine.open(disk_path / "data", limits=EngineLimits(segment_bytes_max=100_000)) as engine:
+        engine.declare(QueueSettings("q"))
+        for n in range(2_000):
+            engine.send("q", [Message(body=b"x" * 50, outbox_id=str(n))])
+        compacting = asyncio.create_task(engine.compact_in_background())
+        sent = 2_000
+        while not compacting.done():
+            engine.send("q", [Message(body=b"x", outbox_id=str(sent))])
+            sent += 1
+            await asyncio.sleep(0.001)
+        ordinal = await compacting
+    assert sent > 2_000
+    async with Engine.open(disk_path / "data") as engine:
+        assert engine.log is not None and engine.log.recovered.snapshot >= ordinal > 0
+        assert engine.queue("q").counts()["active"] == sent
