@@ -32,6 +32,7 @@ check: setup
 
 bench: setup
 	@$(PY) -m tests.benchmarks.run $(ARGS)
+	@$(PY) -m tests.docs.figures
 
 bench-peers: setup
 	@$(PY) -m tests.benchmarks.peers_run $(ARGS)
