@@ -27,7 +27,7 @@ from outbox.runtime.stepping import go_on
 log = logging.getLogger("outbox.worker")
 
 CLAIM_WAIT_S = 5.0
-RENEW_EVERY_S = 5.0
+RENEW_EVERY_S = 2.0
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
 TURN_S = 0.005
