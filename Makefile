@@ -15,7 +15,7 @@ help:
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make soak    faults drawn at random for as long as ARGS="--minutes 10" says'
-	@echo 'make clean   remove what was made here: .venv, build, caches'
+	@echo 'make clean   remove what was made here: .venv, build, demo.data, caches; wheels in your cache folder stay'
 
 setup:
 	@test -n "$(BOOT)" || { echo 'no Python runs here; install Python 3.11, 3.12 or 3.13' >&2; exit 2; }
@@ -40,7 +40,6 @@ bench-peers: setup
 soak: setup
 	@$(PY) -m tools.soak $(ARGS)
 
-
 clean:
-	@rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf .venv build dist demo.data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
