@@ -61,7 +61,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
     stopping = asyncio.Event()
     _stop_on_signals(stopping)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(await _open(settings))
+        engine = await stack.enter_async_context(await open_engine(settings))
         stopped = _watch(engine)
         stack.callback(_unwatch, engine)
         _declare(engine, settings.entities)
@@ -99,7 +99,12 @@ def _seen(part: asyncio.Future[Any]) -> None:
         part.exception()
 
 
-async def _open(settings: HostSettings) -> Engine:
+async def open_engine(settings: HostSettings) -> Engine:
+    """The engine to serve, as soon as no command has its log open any more.
+
+    Raises:
+        AlreadyOpen: another host has the folder.
+    """
     if settings.folder is None:
         return Engine.in_memory()
     deadline_s = time.monotonic() + OPEN_WITHIN_S
@@ -113,7 +118,10 @@ async def _open(settings: HostSettings) -> Engine:
             continue
         remove_control_file(settings.folder)  # a killed host's; nobody is to ask where it listened
         cut_bytes = 0 if engine.log is None else engine.log.recovered.cut_bytes
-        log.info("%s: opened, cut %d bytes of unsynced tail", settings.folder, cut_bytes)
+        if cut_bytes:
+            log.info("%s: opened, cut %d bytes of unsynced tail", settings.folder, cut_bytes)
+        else:
+            log.info("%s: opened", settings.folder)
         return engine
 
 

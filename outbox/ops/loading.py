@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from importlib import import_module
 from pathlib import Path
 
 from outbox.app import App
 from outbox.errors import Refused
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""Where the standard library and installed packages lie: lines there do not tell a user what to change."""
 
 
 def load_app(name: str) -> App:
@@ -28,14 +33,24 @@ def load_app(name: str) -> App:
             raise Refused(f"there is no module {error.name!r} in {here} or installed; check APP {name!r}") from error
         raise Refused(f"{module_name} imports {error.name!r}, which is not installed; install it") from error
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else module_name
+        place = _place_of(error) or module_name
         raise Refused(f"importing {module_name} failed at {place}: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, App):
         raise Refused(f"{name} is {_described(found)}, not an outbox.App; name the attribute that holds it")
     return found
+
+
+def _place_of(error: Exception) -> str:
+    """Where an import failed: the innermost line of the user's own code, else of any; empty where none is known."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    own = [frame for frame in frames if not Path(frame.filename).resolve().is_relative_to(_PACKAGE)]
+    own = [frame for frame in own if not any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)]
+    chosen = own or frames
+    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else ""
 
 
 def _described(found: object) -> str:

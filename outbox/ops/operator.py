@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -134,22 +134,38 @@ class Operator:
 
         Raises:
             Refused: the key is not of its kind.
+            LookupError: no state is of that type.
         """
         found = self._engine.document(STATES, state_id(type, parse_key(key, kind)))
         await self._engine.gate()
+        if found is None:
+            self._check_type(type)
         return found.value if found is not None and found.value else None
 
     async def export(self, type: str = "") -> AsyncIterator[bytes]:
-        """Every state as it is at this instant, as JSON lines; pages let others have their turn in between."""
+        """Every state as it is at this instant, as JSON lines; pages let others have their turn in between.
+
+        Raises:
+            LookupError: no state is of that type.
+        """
         prefix = f"{type}:" if type else ""
         # Documents never change, so the list is a consistent picture however long the reader takes.
         found = [(id, document.value) for id, document in self._engine.state.documents[STATES].items()]
         await self._engine.gate()
+        if type:
+            self._check_type(type)
         for start in range(0, len(found), EXPORT_PAGE_COUNT):
             page = found[start : start + EXPORT_PAGE_COUNT]
             lines = [_line(_exported(id, value)) for id, value in page if value and id.startswith(prefix)]
             if lines:
                 yield b"\n".join(lines) + b"\n"
+
+    def _check_type(self, type: str) -> None:
+        """Make sure that a type is one that states have, so that a misspelt one does not look like an empty one."""
+        ids = self._engine.state.documents[STATES]
+        if not any(id.startswith(f"{type}:") for id in ids):
+            known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
+            raise LookupError(f"no state is of type {type[:80]!r}; there are: {_shown(known)}.  Check the spelling")
 
     # Dead letters
 
@@ -223,10 +239,8 @@ class Operator:
         return dead_letter_path(queue)
 
     def _unknown(self, name: str, known: list[str]) -> UnknownDestination:
-        shown = ", ".join(sorted(known)[:NAMES_SHOWN_MAX]) or "none yet"
-        more = f" and {len(known) - NAMES_SHOWN_MAX} more" if len(known) > NAMES_SHOWN_MAX else ""
         return UnknownDestination(
-            f"{name!r} does not exist; there are: {shown}{more}.  Check the spelling, or start `outbox run` with the "
+            f"{name!r} does not exist; there are: {_shown(known)}.  Check the spelling, or start `outbox run` with the "
             "application that declares it"
         )
 
@@ -275,6 +289,12 @@ def parse_key(text: str, kind: KeyKind) -> Key:
                 return text
     except ValueError as error:
         raise Refused(f"key {text[:80]!r} is not {'a UUID' if kind == 'uuid' else kind}; check it") from error
+
+
+def _shown(names: Collection[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return (", ".join(sorted(names)[:NAMES_SHOWN_MAX]) or "none yet") + more
 
 
 def _exported(id: str, value: bytes) -> ExportedState:

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
+from outbox.engine.state import STATES
 from outbox.message import Message
 from outbox.ops.cli import main
 
@@ -82,10 +84,19 @@ def test_status_as_text_has_a_line_for_each_queue(cli: Cli) -> None:
     assert lines[3] == "pending transactions: 0"
 
 
-def test_a_state_that_is_not_there_is_null(cli: Cli) -> None:
+def test_a_state_that_is_not_there_is_null(cli: Cli, folder: Path) -> None:
+    put_state(folder, "Account:bob")
     assert cli("state", "Account", "alice", "--json") == (0, "null\n", "")
     assert cli("state", "Account", "-5", "--int") == (0, "Account -5: none\n", "")
     assert cli("state", "Account", "x", "--uuid")[0] == 1
+
+
+@pytest.mark.parametrize("command", [["state", "Acount", "bob"], ["export", "--type", "Acount"]])
+def test_a_type_that_no_state_has_is_refused_with_those_there_are(cli: Cli, folder: Path, command: list[str]) -> None:
+    assert cli(*command) == (1, "", "outbox: no state is of type 'Acount'; there are: none yet. Check the spelling\n")
+    put_state(folder, "Account:bob", "bank.Branch:i.5")
+    code, out, err = cli(*command)
+    assert (code, out) == (1, "") and "there are: Account, bank.Branch. Check the spelling" in err
 
 
 def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> None:
@@ -148,6 +159,24 @@ def test_a_refusal_is_one_line_with_the_cure_and_exit_code_1(cli: Cli, arguments
 def test_what_cannot_be_meant_is_a_usage_error(cli: Cli, arguments: list[str]) -> None:
     code, out, err = cli(*arguments)
     assert (code, out) == (2, "") and "usage: outbox" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "error"),
+    [
+        ("from outbox import App\n\napp = App('x', retention=1, margin='soon')\n", 3, "TypeError"),
+        ("import json\n\n\njson.loads('{')\n", 4, "JSONDecodeError"),
+        ("from outbox import App\n\napp = App('x'\n", 3, "SyntaxError"),
+    ],
+)
+def test_an_application_that_fails_is_refused_with_its_own_line(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, line: int, error: str
+) -> None:
+    module = f"failing_{error.lower()}"
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli("run", f"{module}:app")
+    assert (code, out) == (1, "") and f"failed at {tmp_path / module}.py:{line}: {error}: " in err
 
 
 @pytest.mark.parametrize("app", ["nowhere:app", "json:dumps", "json:missing"])
@@ -244,6 +273,12 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout == "[]\n"
+
+
+def put_state(folder: Path, *ids: str) -> None:
+    engine = Engine.open(folder, compact=False)
+    engine.modify(records.Modify(documents=[records.DocWrite(STATES, id, b"{}", 0, 0, 1) for id in ids]))
+    engine.close()
 
 
 def messages(folder: Path, queue: str) -> list[Message]:

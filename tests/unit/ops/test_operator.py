@@ -118,7 +118,14 @@ async def test_an_export_holds_every_state_with_its_key(bank: Any, operator: Ope
     assert [line["key"] for line in lines] == ["alice", "b/ob~", 5, None]
     assert {line["state"] for line in lines} == {"Account"} and all(line["value"] == {"balance": 1} for line in lines)
     assert lines[3]["id"].startswith("Account:h.")
-    assert await exported(operator, "Acc") == []
+    assert await exported(operator, "Account") == lines
+
+
+async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: Any, operator: Operates) -> None:
+    await bank.pay("alice", 1)
+    for ask in (operator.state("Acc", "alice"), exported(operator, "Acc")):
+        with pytest.raises(LookupError, match="no state is of type 'Acc'; there are: Account"):
+            await ask
 
 
 async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> None:

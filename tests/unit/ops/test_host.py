@@ -1,0 +1,35 @@
+"""What a host says when it opens its log."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.ops.host import HostSettings, open_engine
+
+TAIL = b"torn"
+
+
+async def opened(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="outbox.host"):
+        (await open_engine(HostSettings(folder))).close()
+    return caplog.messages[-1]
+
+
+def tear(folder: Path) -> None:
+    """Leave the start of a record behind the last one, as a killed process may."""
+    newest = max(folder.glob("*.log"))
+    newest.write_bytes(newest.read_bytes().rstrip(b"\0") + TAIL)
+
+
+async def test_a_host_says_how_many_bytes_it_cut_where_there_were_any(
+    disk_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Engine.open(disk_path).close()
+    assert await opened(disk_path, caplog) == f"{disk_path}: opened"
+    tear(disk_path)
+    assert await opened(disk_path, caplog) == f"{disk_path}: opened, cut {len(TAIL)} bytes of unsynced tail"
