@@ -91,6 +91,7 @@ class Harness:
         self._id_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = 0
+        self._stopping = False
 
     async def __aenter__(self) -> Self:
         self._open(self._disk)
@@ -120,6 +121,7 @@ class Harness:
             sleep=lambda _: asyncio.sleep(0),
             spawn=self._spawn,
             settled=self._settled,
+            is_stopping=lambda: self._stopping,
         )
 
     def _new_id(self) -> str:
@@ -233,10 +235,12 @@ class Harness:
 
     async def _abandon(self) -> None:
         tasks, self._tasks = self._tasks, set()
+        self._stopping = True
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._in_flight = 0
+        self._stopping = False
 
     async def _double(self, deliveries: Sequence[Delivery]) -> None:
         """Deliver a second time: a copy from outside, or a lock that runs out under its owner."""

@@ -73,6 +73,7 @@ class Worker(Client):
             sleep=asyncio.sleep,
             spawn=self._spawn,
             settled=self._settled,
+            is_stopping=self._draining.is_set,
         )
 
     async def __aenter__(self) -> Self:
@@ -203,7 +204,13 @@ class Worker(Client):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or (error := task.exception()) is None:
+        if task.cancelled():
+            if self._draining.is_set():
+                return
+            error: BaseException | None = RuntimeError("a handler cancelled the task that claims; it must not")
+        else:
+            error = task.exception()
+        if error is None:
             return
         if not self._draining.is_set() or isinstance(error, EngineStopped):
             log.error("worker stopped", extra={"app": self.app.name}, exc_info=error)

@@ -23,15 +23,15 @@ from typing import Any
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
+from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.backoff import Again, RetryError, attempts
 from outbox.runtime.claims import redeem
 from outbox.runtime.group import Group, wanted
-from outbox.runtime.handling import Suspended, abandon, resume, run, start
+from outbox.runtime.handling import Life, Suspended, abandon, resume, run, start
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, admit, unhandled
+from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, admit, told, unhandled
 
 NOT_DONE = (OutcomeUnknown, Refused)
 """What a port raises when nothing was written, or when nobody can tell."""
@@ -52,11 +52,13 @@ class EngineScope:
         sleep: Callable[[float], Awaitable[None]],
         spawn: Spawn,
         settled: Callable[[Sequence[Delivery]], None],
+        is_stopping: Callable[[], bool],
     ) -> None:
         self._plan = plan
         self._journal = journal
         self._blobs = blobs
         self._now_ms = now_ms
+        self._life = Life(now_ms, is_stopping)
         self._sleep = sleep
         self._spawn = spawn
         self._settled = settled
@@ -213,7 +215,7 @@ class EngineScope:
             if conflict is None:
                 return set()
             lost = conflict.locks
-        except NOT_DONE:
+        except (*NOT_DONE, UnknownDestination):
             pass  # run again, singly: each asks first whether its lock is still held
         gone = [work for work in group.works if work.delivery.sequence in lost]
         self._settled([work.delivery for work in gone])
@@ -281,10 +283,10 @@ class EngineScope:
         try:
             if suspended is None:
                 group = await self._load((work, *work.others))
-                outcome = await run(self._plan, group, work, self._now_ms)
+                outcome = await run(self._plan, group, work, self._life)
             else:
                 group = suspended.group
-                outcome = await resume(self._plan, group, suspended, self._now_ms)
+                outcome = await resume(self._plan, group, suspended, self._life)
             if outcome is None:
                 group.complete(work)
             else:
@@ -293,6 +295,10 @@ class EngineScope:
         except TooLarge as error:  # no other attempt will be smaller
             for part in (work, *work.others):
                 part.refusal = part.refusal or PoisonMessage("oversize", str(error))
+            raise Again from error
+        except UnknownDestination as error:  # declared after the worker had started
+            for part in (work, *work.others):
+                part.refusal = part.refusal or PoisonMessage("failed", told(str(error)))
             raise Again from error
         except NOT_DONE as error:
             raise Again from error

@@ -11,6 +11,7 @@ from asyncio import CancelledError, Future, current_task
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any
 
 from outbox.context import Context
@@ -22,6 +23,14 @@ from outbox.runtime.stepping import cancelled, go_on
 
 DONE = object()
 """What a coroutine waits for that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a handling must know of the worker round it: the time, and whether it is being stopped."""
+
+    now_ms: Callable[[], int]
+    is_stopping: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +61,30 @@ def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
             waits_for = next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
             if waits_for is not DONE:
                 return Suspended(group.sibling(), work, state, context, result, waits_for)
+        elif result is not None and isawaitable(result):
+            raise TypeError(f"handler {work.handler.name} returned {result!r} unawaited; make it async and await it")
         group.apply(work, state, context)
     except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
         return _failed(plan, group, work, error)
     return None
 
 
-async def resume(plan: Plan, group: Group, suspended: Suspended, now_ms: Callable[[], int]) -> Outcome:
+async def resume(plan: Plan, group: Group, suspended: Suspended, life: Life) -> Outcome:
     """Take a suspended handling to its end."""
     work = suspended.work
     try:
         await go_on(suspended.coroutine, suspended.waits_for)
-        taken_ms = now_ms() - group.now_ms
+        taken_ms = life.now_ms() - group.now_ms
         if taken_ms > plan.attempt_ms_max:  # the records that it checked may be gone: write nothing
             raise TimeoutError(f"the handler took {taken_ms} ms, over {plan.attempt_ms_max}; raise App(margin=)")
         group.apply(work, suspended.state, suspended.context)
     except CancelledError as error:
+        if life.is_stopping():
+            raise
         task = current_task()
-        if task is None or task.cancelling():
-            raise  # the worker stops
-        return _failed(plan, group, work, error)  # the handler waited for something that was cancelled
+        while task is not None and task.cancelling():
+            task.uncancel()  # the handler cancelled the task that it runs in
+        return _failed(plan, group, work, error)  # or it waited for something that was cancelled
     except Exception as error:
         return _failed(plan, group, work, error)
     return None
@@ -88,14 +101,14 @@ async def abandon(suspended: Suspended) -> None:
         raise CancelledError  # the worker stops
 
 
-async def run(plan: Plan, group: Group, work: Work, now_ms: Callable[[], int]) -> Outcome:
+async def run(plan: Plan, group: Group, work: Work, life: Life) -> Outcome:
     """Run every handler of a message to its end."""
     parts = (work, *work.others)
     outcomes: list[Outcome] = []
     for part in parts:
         outcome = start(plan, group, part)
         if isinstance(outcome, Suspended):
-            outcome = await resume(plan, group, outcome, now_ms)
+            outcome = await resume(plan, group, outcome, life)
         outcomes.append(outcome)
     later = [outcome for outcome in outcomes if isinstance(outcome, Later)]
     return later[0] if later else refusal_of_all(parts, outcomes)

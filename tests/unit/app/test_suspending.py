@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from outbox import App, Context, Reject, Retries
+from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 
@@ -190,3 +190,67 @@ async def test_an_attempt_past_its_deadline_writes_nothing() -> None:
         assert await world.state(Log, "a") is None
         (letter,) = world.dead_letters("q")
         assert letter.reason == "failed" and "margin" in letter.description
+
+
+@dataclass
+class Cancelling:
+    key: str
+    cancels: bool
+
+
+@dataclass
+class Cancelled:
+    n: int = 0
+
+
+async def test_a_handler_that_cancels_its_own_task_fails_like_any_other() -> None:
+    app = App("cancels", retry=Retries(limit=2, delays_s=(0.0,)))
+
+    @app.handler("q", key="key")
+    async def handle(message: Cancelling, state: Cancelled) -> None:
+        state.n += 1
+        if message.cancels:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    async with Engine.in_memory() as engine, Worker(app, engine, concurrency=4) as worker:
+        for n in range(8):
+            await worker.send("q", Cancelling("k", n == 0), id=f"m{n}")
+        await worker.wait_idle(timeout_s=10)
+        assert await worker.state(Cancelled, "k") == Cancelled(7)
+        assert [letter.reason for letter in await worker.dead_letters("q")] == ["failed"]
+
+
+async def test_a_handler_that_returns_something_to_await_is_told_so() -> None:
+    app = App("gathers", retry=Retries(limit=1))
+
+    @app.handler("q")
+    def handle(message: Cancelling) -> object:
+        return asyncio.gather(asyncio.sleep(0))
+
+    async with Harness(app) as world:
+        await world.send("q", Cancelling("k", False), id="m")
+        await world.wait_idle()
+        (letter,) = world.dead_letters("q")
+        assert letter.reason == "failed" and "make it async" in letter.description
+
+
+async def test_a_destination_declared_too_late_refuses_its_message_and_nothing_else() -> None:
+    app = App("late")
+
+    @app.handler("q", key="key")
+    def handle(message: Cancelling, state: Cancelled, ctx: Context) -> None:
+        state.n += 1
+        if message.cancels:
+            app.queue("late")
+            ctx.send("late", message)
+
+    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+        await worker.send("q", Cancelling("a", True), id="m0")
+        await worker.send("q", Cancelling("b", False), id="m1")
+        await worker.wait_idle(timeout_s=10)
+        assert await worker.state(Cancelled, "b") == Cancelled(1)
+        assert await worker.state(Cancelled, "a") is None
+        assert [letter.reason for letter in await worker.dead_letters("q")] == ["failed"]
