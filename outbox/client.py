@@ -182,16 +182,16 @@ class Client:
         return None
 
     async def resubmit(self, queue: str, id: str) -> None:
-        """Run a dead letter again under its identity, as a new attempt.
+        """Run the newest dead letter of an id again, as a new attempt; copies of it are discarded.
 
         Raises:
             LookupError: the queue has no dead letter of that id.
         """
-        for buried in await self._find(queue, id):
-            await self._ports.operations.resubmit(queue, buried.sequence)
+        newest = (await self._find(queue, id))[-1]
+        await self._ports.operations.resubmit(queue, newest.sequence)
 
     async def discard(self, queue: str, id: str) -> None:
-        """Delete a dead letter.
+        """Delete the dead letters of an id.
 
         Raises:
             LookupError: the queue has no dead letter of that id.
@@ -204,4 +204,4 @@ class Client:
         found = [buried for buried in letters if buried.message.identity == id]
         if not found:
             raise LookupError(f"queue {queue!r} has no dead letter {id!r}; list them to see what is there")
-        return found[-1:]
+        return found

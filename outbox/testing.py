@@ -145,6 +145,11 @@ class Harness:
         """The faults that have happened, in order."""
         return tuple(self._faults.fired)
 
+    @property
+    def engine(self) -> Engine:
+        """The engine of this life; a restart makes another."""
+        return self._engine
+
     # Arrange
 
     async def given(self, kind: type[Any], key: Key, state: Any) -> None:

@@ -292,10 +292,16 @@ class Engine(Sessions):
     def resubmit(self, path: str, sequence: int) -> None:
         """Send a dead letter of the queue `path` back to it, as a new attempt with a new time.
 
+        Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.  Of
+        one that was `too-old` nobody can tell whether it had been applied before: look at its state first.
+
         Raises:
             LookupError: there is no such dead letter, or somebody has claimed it.
         """
         dead, task = self._dead_letter(path, sequence)
+        copies = [other.sequence for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
+        if copies:
+            self.do(records.Cancelled(dead.number, copies))
         now_ms = self.now_ms()
         message = msgspec.structs.replace(task.message, attempt=task.message.attempt + 1, created_ms=now_ms)
         self.do(records.Resubmitted(now_ms, dead.number, sequence, message))
@@ -370,6 +376,17 @@ class Engine(Sessions):
                 if task.status == LOCKED or (task.status == ACTIVE and queue.may_leave(task, now_ms)):
                     return False
         return True
+
+
+def _is_copy(other: Task, task: Task) -> bool:
+    """Whether a dead letter that nobody receives holds the same message as another."""
+    ours, theirs = task.message, other.message
+    return other.status != LOCKED and (theirs.identity, theirs.type, theirs.body, theirs.claim) == (
+        ours.identity,
+        ours.type,
+        ours.body,
+        ours.claim,
+    )
 
 
 def _check_name(name: str) -> None:

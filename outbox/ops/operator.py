@@ -196,7 +196,7 @@ class Operator:
         return _with_body(_letter(queue, task), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        """Run the newest dead letter of an id again, or (None) all of the queue's.
+        """Run the newest dead letter of an id again, or (None) all of the queue's but those that were too old.
 
         Raises:
             LookupError: there is none, or somebody is receiving it.
@@ -204,7 +204,7 @@ class Operator:
         return await self._move(queue, id, self._engine.resubmit)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        """Delete the newest dead letter of an id, or (None) all of the queue's.
+        """Delete the dead letters of an id, or (None) all of the queue's.
 
         Raises:
             LookupError: there is none, or somebody is receiving it.
@@ -214,17 +214,24 @@ class Operator:
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
-            move(queue, self._find(queue, id).sequence)
+            found = self._find(queue, id)
+            same = [found] if move == self._engine.resubmit else self._all_of(queue, id)
+            for task in same:
+                move(queue, task.sequence)
             await self._engine.gate()
-            return Moved(1)
-        sequences, count = list(self._engine.queue(path).tasks), 0
+            return Moved(len(same))
+        tasks = list(self._engine.queue(path).tasks.values())
+        again = (
+            move == self._engine.resubmit
+        )  # of one that was too old nobody knows whether it was applied: not by heaps
+        sequences, count = [task.sequence for task in tasks if not (again and task.reason == "too-old")], 0
         for start in range(0, len(sequences), BATCH_COUNT_MAX):
             for sequence in sequences[start : start + BATCH_COUNT_MAX]:
                 with suppress(LookupError):  # somebody receives it, or settled it between two batches
                     move(queue, sequence)
                     count += 1
             await self._engine.gate()
-        return Moved(count, len(sequences) - count)
+        return Moved(count, len(tasks) - count)
 
     def _find(self, queue: str, id: str) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks
@@ -232,6 +239,10 @@ class Operator:
         if found is None:
             raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
         return found
+
+    def _all_of(self, queue: str, id: str) -> list[Task]:
+        tasks = self._engine.queue(self._dead(queue)).tasks
+        return [task for task in tasks.values() if task.message.identity == id]
 
     def _dead(self, queue: str) -> str:
         if queue not in self._engine.queues:
