@@ -124,6 +124,8 @@ def decode_message(data: bytes) -> Incoming:
             annotations = read_names(data, start, end)
             due_ms = _number(annotations.get(SCHEDULED_TIME))
             prefix = _own_annotations(annotations, data[start - 3 : end]) + prefix
+        if len(prefix) > PROPERTIES_SIZE_MAX_BYTES:  # before any more: joining ever longer ones would take long
+            break
     if len(bodies) == 1 and bodies[0][0] == DATA:
         body = read_binary(data, bodies[0][1], bodies[0][2])
     else:

@@ -99,13 +99,14 @@ def read_names(data: bytes, start: int, end: int) -> dict[str, object]:
 def _read_pairs(data: bytes, at: int, end: int, count: int) -> dict[str, object]:
     table = types.TABLE
     values: dict[str, object] = {}
+    spent: types.Spent = [1, 2 * count]
     for _ in range(count):
         code = data[at]
         if code == 0xA1 or code == 0xA3:
             stop = at + 2 + data[at + 1]
             name = data[at + 2 : stop].decode()
         else:
-            key, stop = table[code](data, at + 1, 1)
+            key, stop = table[code](data, at + 1, spent)
             if type(key) is not str:
                 raise DecodeError(f"key at byte {at} is not a name")
             name = key
@@ -114,7 +115,7 @@ def _read_pairs(data: bytes, at: int, end: int, count: int) -> dict[str, object]
             at = stop + 2 + data[stop + 1]
             values[name] = data[stop + 2 : at].decode()
         else:
-            values[name], at = table[code](data, stop + 1, 1)
+            values[name], at = table[code](data, stop + 1, spent)
     if at != end:
         raise DecodeError(f"map ends at byte {at}, its size says {end}")
     return values

@@ -1,13 +1,13 @@
 """AMQP 1.0 types: bytes to Python values, and typed values to bytes.
 
 Decides how every primitive of part 1 of the specification reads and writes, within limits: nothing that a peer sends
-can make a value deeper than `DEPTH_MAX`, a compound larger than `COUNT_MAX`, or read past its own size.  What the
-values mean is for others.
+can make a value deeper than `DEPTH_MAX`, of more than `COUNT_MAX` elements over all its compounds, or of many elements
+without bytes, or read past its own size.  What the values mean is for others.
 
 *Theory of operation.*  `decode(data, at)` returns the value and the position behind it; one function for each
-constructor stands in a table of 256.  Decoding loses the AMQP type (symbols and strings are `str`, all integers `int`,
-timestamps milliseconds as `int`), because whoever must give bytes back unchanged keeps the bytes.  Encoding is
-explicit: one function for each type, each returning bytes that others join.
+constructor stands in a table of 256, and is told what is `Spent`.  Decoding loses the AMQP type (symbols and strings
+are `str`, all integers `int`, timestamps milliseconds as `int`), because whoever must give bytes back unchanged keeps
+the bytes.  Encoding is explicit: one function for each type, each returning bytes that others join.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from uuid import UUID
 
 DEPTH_MAX = 16
 COUNT_MAX = 65_536
+FREE_COUNT_MAX = 16
+"""Elements of an array whose constructor says it all (null, true, 0, an empty list), so that they take no bytes."""
 
 NULL = b"\x40"
 TRUE = b"\x41"
@@ -41,7 +43,9 @@ class Described(NamedTuple):
     value: object
 
 
-_Decoder = Callable[[bytes, int, int], tuple[object, int]]
+Spent = list[int]
+"""What one value has used of its limits while it is decoded: its depth and its elements.  A list, for speed."""
+_Decoder = Callable[[bytes, int, Spent], tuple[object, int]]
 
 
 def decode(data: bytes, at: int = 0) -> tuple[object, int]:
@@ -50,7 +54,7 @@ def decode(data: bytes, at: int = 0) -> tuple[object, int]:
     Raises: DecodeError.
     """
     try:
-        return TABLE[data[at]](data, at + 1, 0)
+        return TABLE[data[at]](data, at + 1, [0, 0])
     except (IndexError, struct.error) as error:
         raise DecodeError(f"value at byte {at} is cut short") from error
     except UnicodeDecodeError as error:
@@ -78,7 +82,7 @@ def decode_fields(data: bytes, at: int, end_max: int) -> tuple[list[object], int
             raise DecodeError(f"a list was expected at byte {at}, found constructor 0x{code:02x}")
         if end > end_max or count > COUNT_MAX:
             raise DecodeError(f"list of {count} fields at byte {at} does not fit")
-        return _items(data, first, count, end, 1), end
+        return _items(data, first, count, end, [1, count]), end
     except (IndexError, struct.error) as error:
         raise DecodeError(f"list at byte {at} is cut short") from error
     except UnicodeDecodeError as error:
@@ -89,10 +93,9 @@ def decode_fields(data: bytes, at: int, end_max: int) -> tuple[list[object], int
 
 def field_spans(data: bytes, at: int) -> list[bytes]:
     """The items of a list or map that was decoded before, each as the bytes that the peer sent."""
-    wide = data[at] in (0xD0, 0xD1)
     if data[at] == 0x45:
         return []
-    count, at, _ = _compound(data, at + 1, wide)
+    count, at, _ = _compound(data, at + 1, data[at] in (0xD0, 0xD1))
     spans = []
     for _ in range(count):
         _, end = decode(data, at)
@@ -101,7 +104,7 @@ def field_spans(data: bytes, at: int) -> list[bytes]:
     return spans
 
 
-def _items(data: bytes, at: int, count: int, end: int, depth: int) -> list[object]:
+def _items(data: bytes, at: int, count: int, end: int, spent: Spent) -> list[object]:
     values: list[object] = []
     append = values.append
     table = TABLE
@@ -111,7 +114,7 @@ def _items(data: bytes, at: int, count: int, end: int, depth: int) -> list[objec
             append(None)
             at += 1
         else:
-            value, at = table[code](data, at + 1, depth)
+            value, at = table[code](data, at + 1, spent)
             append(value)
     if at != end:
         raise DecodeError(f"compound ends at byte {at}, its size says {end}")
@@ -119,38 +122,38 @@ def _items(data: bytes, at: int, count: int, end: int, depth: int) -> list[objec
 
 
 def _constant(value: object) -> _Decoder:
-    return lambda data, at, depth: (value, at)
+    return lambda data, at, spent: (value, at)
 
 
 def _fixed(fmt: str) -> _Decoder:
     packed = struct.Struct(fmt)
     unpack, width = packed.unpack_from, packed.size
-    return lambda data, at, depth: (unpack(data, at)[0], at + width)
+    return lambda data, at, spent: (unpack(data, at)[0], at + width)
 
 
-def _byte(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _byte(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     return data[at], at + 1
 
 
-def _boolean(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _boolean(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     if data[at] > 1:
         raise DecodeError(f"boolean at byte {at} is neither 0 nor 1")
     return data[at] == 1, at + 1
 
 
-def _char(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _char(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     number = _U32.unpack_from(data, at)[0]
-    if number > 0x10FFFF:
-        raise DecodeError(f"character at byte {at} is beyond Unicode")
+    if number > 0x10FFFF or 0xD800 <= number < 0xE000:  # a lone surrogate cannot be written as UTF-8 again
+        raise DecodeError(f"character at byte {at} is not one of Unicode")
     return chr(number), at + 4
 
 
-def _uuid(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _uuid(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     return UUID(bytes=_slice(data, at, 16)), at + 16
 
 
 def _opaque(width: int) -> _Decoder:
-    return lambda data, at, depth: (_slice(data, at, width), at + width)
+    return lambda data, at, spent: (_slice(data, at, width), at + width)
 
 
 def _slice(data: bytes, at: int, width: int) -> bytes:
@@ -160,28 +163,28 @@ def _slice(data: bytes, at: int, width: int) -> bytes:
     return data[at:end]
 
 
-def _binary8(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _binary8(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     end = at + 1 + data[at]
     if end > len(data):
         raise DecodeError(f"binary at byte {at} is cut short")
     return data[at + 1 : end], end
 
 
-def _text8(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _text8(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     end = at + 1 + data[at]
     if end > len(data):
         raise DecodeError(f"string at byte {at} is cut short")
     return data[at + 1 : end].decode(), end
 
 
-def _binary32(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _binary32(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     end = at + 4 + _U32.unpack_from(data, at)[0]
     if end > len(data):
         raise DecodeError(f"binary at byte {at} is cut short")
     return data[at + 4 : end], end
 
 
-def _text32(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _text32(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     end = at + 4 + _U32.unpack_from(data, at)[0]
     if end > len(data):
         raise DecodeError(f"string at byte {at} is cut short")
@@ -199,43 +202,56 @@ def _compound(data: bytes, at: int, wide: bool) -> tuple[int, int, int]:
     return count, first, end
 
 
-def _deeper(depth: int) -> int:
-    if depth >= DEPTH_MAX:
+def _enter(spent: Spent, count: int) -> None:
+    """Go one deeper, into a compound of so many elements."""
+    if spent[0] >= DEPTH_MAX:
         raise DecodeError(f"value is nested deeper than {DEPTH_MAX}")
-    return depth + 1
+    spent[0] += 1
+    spent[1] += count
+    if spent[1] > COUNT_MAX:
+        raise DecodeError(f"value has more than {COUNT_MAX} elements")
 
 
 def _list(wide: bool) -> _Decoder:
-    def decode_list(data: bytes, at: int, depth: int) -> tuple[object, int]:
+    def decode_list(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
         count, first, end = _compound(data, at, wide)
-        return _items(data, first, count, end, _deeper(depth)), end
+        _enter(spent, count)
+        values = _items(data, first, count, end, spent)
+        spent[0] -= 1
+        return values, end
 
     return decode_list
 
 
 def _map(wide: bool) -> _Decoder:
-    def decode_map(data: bytes, at: int, depth: int) -> tuple[object, int]:
+    def decode_map(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
         count, first, end = _compound(data, at, wide)
         if count % 2:
             raise DecodeError(f"map at byte {at} has a key without a value")
-        values = _items(data, first, count, end, _deeper(depth))
+        _enter(spent, count)
+        values = _items(data, first, count, end, spent)
+        spent[0] -= 1
         return dict(zip(values[::2], values[1::2], strict=True)), end
 
     return decode_map
 
 
 def _array(wide: bool) -> _Decoder:
-    def decode_array(data: bytes, at: int, depth: int) -> tuple[object, int]:
+    def decode_array(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
         count, first, end = _compound(data, at, wide)
         if count == 0 and first == end:
             return [], end
-        code, at, below = data[first], first + 1, _deeper(depth)
+        code, at = data[first], first + 1
         if code == 0:
             raise DecodeError(f"array at byte {first} holds described values")
+        if code >> 4 == 4 and count > FREE_COUNT_MAX:  # else a few bytes would ask for any number of values
+            raise DecodeError(f"array of {count} values without bytes at byte {first}")
+        _enter(spent, count)
         decoder, values = TABLE[code], []
         for _ in range(count):
-            value, at = decoder(data, at, below)
+            value, at = decoder(data, at, spent)
             values.append(value)
+        spent[0] -= 1
         if at != end:
             raise DecodeError(f"array ends at byte {at}, its size says {end}")
         return values, end
@@ -243,21 +259,22 @@ def _array(wide: bool) -> _Decoder:
     return decode_array
 
 
-def _described(data: bytes, at: int, depth: int) -> tuple[object, int]:
-    below = _deeper(depth)
-    descriptor, at = TABLE[data[at]](data, at + 1, below)
-    value, at = TABLE[data[at]](data, at + 1, below)
+def _described(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
+    _enter(spent, 1)
+    descriptor, at = TABLE[data[at]](data, at + 1, spent)
+    value, at = TABLE[data[at]](data, at + 1, spent)
+    spent[0] -= 1
     return Described(descriptor, value), at
 
 
-def _unknown(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _unknown(data: bytes, at: int, spent: Spent) -> tuple[object, int]:
     raise DecodeError(f"constructor 0x{data[at - 1]:02x} at byte {at - 1} is not defined")
 
 
 TABLE: list[_Decoder] = [_unknown] * 256
 for _code, _decoder in {
     0x00: _described, 0x40: _constant(None), 0x41: _constant(True), 0x42: _constant(False),
-    0x43: _constant(0), 0x44: _constant(0), 0x45: lambda data, at, depth: ([], at),
+    0x43: _constant(0), 0x44: _constant(0), 0x45: lambda data, at, spent: ([], at),
     0x50: _byte, 0x51: _fixed(">b"), 0x52: _byte, 0x53: _byte, 0x54: _fixed(">b"), 0x55: _fixed(">b"), 0x56: _boolean,
     0x60: _fixed(">H"), 0x61: _fixed(">h"), 0x70: _fixed(">I"), 0x71: _fixed(">i"), 0x72: _fixed(">f"), 0x73: _char,
     0x74: _opaque(4), 0x80: _fixed(">Q"), 0x81: _fixed(">q"), 0x82: _fixed(">d"), 0x83: _fixed(">q"), 0x84: _opaque(8),

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox.emulator.amqp import types
-from outbox.emulator.amqp.types import COUNT_MAX, DEPTH_MAX, DecodeError, Described, decode, decode_fields, field_spans
+from outbox.emulator.amqp.types import (
+    COUNT_MAX,
+    DEPTH_MAX,
+    FREE_COUNT_MAX,
+    DecodeError,
+    Described,
+    decode,
+    decode_fields,
+    field_spans,
+)
 
 VECTORS: list[tuple[str, Any]] = [
     ("40", None), ("41", True), ("42", False), ("5601", True), ("5600", False), ("43", 0), ("44", 0), ("45", []),
@@ -21,7 +30,8 @@ VECTORS: list[tuple[str, Any]] = [
     ("a103c3a978", "éx"), ("b10000000161", "a"), ("a30161", "a"), ("b30000000161", "a"), ("c003024142", [True, False]),
     ("d000000006000000024142", [True, False]), ("c1050252015202", {1: 2}),
     ("d10000000800000002" + "52015202", {1: 2}), ("e00402500102", [1, 2]), ("f00000000700000002500102", [1, 2]),
-    ("00532445", Described(0x24, [])), ("7400000001", b"\0\0\0\1"), ("94" + "00" * 16, bytes(16)),
+    ("730000e000", "\ue000"), ("00532445", Described(0x24, [])), ("7400000001", b"\0\0\0\1"),
+    ("94" + "00" * 16, bytes(16)),
 ]  # fmt: skip
 
 
@@ -112,10 +122,51 @@ def test_nesting_has_a_limit() -> None:
         decode(types.list_([data]))
 
 
-def test_an_array_of_nothing_cannot_ask_for_much_memory() -> None:
-    body = (COUNT_MAX + 1).to_bytes(4, "big") + b"\x40"
-    with pytest.raises(DecodeError, match="does not fit"):
-        decode(b"\xf0" + len(body).to_bytes(4, "big") + body)
+def array_of(count: int, body: bytes) -> bytes:
+    return b"\xf0" + (len(body) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("constructor", range(0x40, 0x50))
+def test_an_array_of_nothing_cannot_ask_for_much_memory(constructor: int) -> None:
+    for count in (FREE_COUNT_MAX + 1, COUNT_MAX, COUNT_MAX + 1, 2**32 - 1):
+        with pytest.raises(DecodeError, match=r"without bytes|does not fit"):
+            decode(array_of(count, bytes((constructor,))))
+    assert decode(array_of(FREE_COUNT_MAX, b"\x41")) == ([True] * FREE_COUNT_MAX, 10)
+
+
+def test_the_elements_of_all_compounds_of_a_value_count_together() -> None:
+    inner = types.list_([types.NULL] * 1_000)
+    fits = types.list_([inner] * 65)
+    assert decode(fits)[1] == decode_fields(fits, 0, len(fits))[1] == len(fits)
+    for wrapped in (types.list_([inner] * 66), types.map_([types.uint(1), types.list_([inner] * 66)])):
+        with pytest.raises(DecodeError, match="more than 65536 elements"):
+            decode(wrapped)
+    with pytest.raises(DecodeError, match="more than 65536 elements"):
+        decode_fields(types.list_([inner] * 66), 0, 1 << 20)
+
+
+@given(st.lists(st.integers(0, 255), max_size=12), st.integers(0, 60_000), st.integers(1, 200))
+@settings(max_examples=500, deadline=None)
+def test_bytes_never_become_much_more_than_they_are(head: list[int], count: int, repeats: int) -> None:
+    bomb = array_of(count, bytes(head))
+    for data in (bomb, types.list_([bomb] * repeats), array_of(repeats, b"\xf0" + bomb[1:] * repeats)):
+        try:
+            value, _ = decode(data)
+        except DecodeError:
+            continue
+        assert elements_of(value) <= FREE_COUNT_MAX * len(data)
+
+
+def elements_of(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(1 + elements_of(item) for item in value.values())
+    return sum(1 + elements_of(item) for item in value) if isinstance(value, list) else 0
+
+
+@pytest.mark.parametrize("number", [0xD800, 0xDFFF, 0x110000])
+def test_a_character_that_unicode_does_not_have_is_refused(number: int) -> None:
+    with pytest.raises(DecodeError, match="not one of Unicode"):
+        decode(b"\x73" + number.to_bytes(4, "big"))
 
 
 def test_a_compound_whose_size_and_items_disagree_is_refused() -> None:
