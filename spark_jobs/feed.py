@@ -49,6 +49,7 @@ from spark_jobs.transforms import BODY_BYTES_MAX, Shape
 class FeedReport:
     """What became of the rows.
 
+    `progress` is the folder that remembers what was sent, to whatever broker.
     rows = messages + duplicates + all quarantined; `accepted` is what the queue acknowledged in this run, `sent`
     counts what a lost connection made this run send again as well, `skipped` is what earlier runs had sent.
     """
@@ -64,6 +65,7 @@ class FeedReport:
     chunks: int
     chunks_skipped: int
     seconds: float
+    progress: str = ""
 
     @property
     def text(self) -> str:
@@ -76,6 +78,8 @@ class FeedReport:
             ("accepted", self.accepted, f"{self.sent} sent, {self.retries} retries"),
             ("skipped", self.skipped, f"already done: {self.chunks_skipped} of {self.chunks} chunks"),
         ]
+        if self.chunks_skipped:
+            lines.append(("", self.chunks_skipped, f"chunks done, says {self.progress}; remove it to send all again"))
         table = [f"{name:<12} {count:>12,}  {note}".rstrip() for name, count, note in lines]
         return "\n".join([*table, f"{'seconds':<12} {self.seconds:>12,.1f}"])
 
@@ -194,7 +198,8 @@ def run(spark: SparkSession, job: Feed, snapshot: Snapshot, frame: Callable[[], 
                 f"feed: chunk {len(done)} of {manifest.chunks}, {accepted} of {manifest.messages} messages accepted, "
                 f"{time.monotonic() - started_s:.1f} s"
             )
-    return report(manifest, done, skipped, time.monotonic() - started_s)
+    seconds = time.monotonic() - started_s
+    return report(manifest, done, skipped, seconds=seconds, progress=str(job.progress.path))
 
 
 def set_aside(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifest) -> None:
@@ -280,7 +285,9 @@ def send_chunk(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifes
     return record
 
 
-def report(manifest: Manifest, done: dict[int, ChunkRecord], skipped: int, seconds: float) -> FeedReport:
+def report(
+    manifest: Manifest, done: dict[int, ChunkRecord], skipped: int, *, seconds: float, progress: str
+) -> FeedReport:
     """Sum up; the first `skipped` records are earlier runs'."""
     before, now = list(done.values())[:skipped], list(done.values())[skipped:]
     quarantined = dict(manifest.quarantined)
@@ -299,6 +306,7 @@ def report(manifest: Manifest, done: dict[int, ChunkRecord], skipped: int, secon
         chunks=manifest.chunks,
         chunks_skipped=skipped,
         seconds=seconds,
+        progress=progress,
     )
 
 
