@@ -156,6 +156,8 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
         if not delivery.message.identity:
             delivery = _identified(source, delivery)
         message = delivery.message
+        if not message.identity.isascii():
+            _check_text(message.identity)
         _check_not_ahead(plan, delivery, now_ms)
         route = source.routes.get(message.type) if message.type else source.only
         if route is None:
@@ -196,6 +198,14 @@ def _identified(source: Source, delivery: Delivery) -> Delivery:
         )
     message = msgspec.structs.replace(delivery.message, outbox_id=f"sequence-{delivery.sequence}")
     return msgspec.structs.replace(delivery, message=message)
+
+
+def _check_text(identity: str) -> None:
+    """Refuse an identity that no wire or log can carry: half of a surrogate pair."""
+    try:
+        identity.encode()
+    except UnicodeEncodeError as error:
+        raise PoisonMessage("no-identity", told(f"the identity is not valid text: {error}")) from error
 
 
 def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox import App, Context, Reject, Retries
+from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.context import HOP_COUNT_MAX
 from outbox.errors import NotRegistrable
+from outbox.message import Message
 from outbox.testing import Harness, SentRecord
 from outbox.verify.faults import Faults
 
@@ -408,3 +409,22 @@ async def test_pydantic_models_are_messages_and_states_under_their_aliases() -> 
 def test_what_is_no_message_type_cannot_be_sent() -> None:
     with pytest.raises(NotRegistrable, match="make it one"):
         App("a").encode({"id": "x"})
+
+
+async def test_an_identity_that_is_no_text_is_refused_and_stops_nobody() -> None:
+    app = App("surrogates")
+
+    @app.handler("q")
+    def handle(message: Plain) -> None:
+        pass
+
+    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+        engine.send("q", [Message(body=b'{"n": 1}', outbox_id="\ud800", type="Plain")])
+        await worker.wait_idle(timeout_s=10)
+        (letter,) = await worker.dead_letters("q")
+        assert letter.reason == "no-identity"
+
+
+@dataclass
+class Plain:
+    n: int
