@@ -115,14 +115,25 @@ class Broker(Core):
         tasks = self.take(queue, count_max, session=session)
         return [self._as_claim(queue, task) for task in tasks]
 
-    def take(self, queue: Queue, count_max: int, *, session: str | None = None) -> list[Task]:
-        """Lock and log up to `count_max` ready tasks of a queue."""
+    def take(self, queue: Queue, count_max: int, *, session: str | None = None, wary: bool = False) -> list[Task]:
+        """Lock and log up to `count_max` ready tasks of a queue; `wary` leaves suspects out."""
         if session is not None:
             tasks = queue.take_session(session, count_max)
         else:
-            tasks = queue.take(count_max, now_ms=self.now_ms())
+            tasks = queue.take(count_max, now_ms=self.now_ms(), wary=wary)
         if tasks:
             self._lock(queue, tasks)
+        return tasks
+
+    def take_suspect(self, queues: Sequence[Queue]) -> list[Task]:
+        """Lock and log the least suspect message of these queues, alone."""
+        now_ms = self.now_ms()
+        found = [(least, queue.number, queue) for queue in queues if (least := queue.least_suspect(now_ms))]
+        if not found:
+            return []
+        queue = min(found)[2]
+        tasks = queue.take_suspect(now_ms)
+        self._lock(queue, tasks)
         return tasks
 
     def _lock(self, queue: Queue, tasks: list[Task]) -> None:

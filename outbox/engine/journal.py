@@ -36,6 +36,10 @@ def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
     ]
 
 
+SUSPECT_EVERY = 4
+"""Each so many claims a suspect comes first, so that a steady stream of new messages does not keep it waiting."""
+
+
 class EngineJournal:
     """Engine scope over an embedded engine."""
 
@@ -53,15 +57,18 @@ class EngineJournal:
         return as_deliveries(tasks)
 
     def _take(self, queues: Sequence[str], count_max: int) -> list[Task]:
+        """A batch of messages never delivered before, or a suspect alone: if there is nothing else, and now and then."""
         engine = self._engine
         taken: list[Task] = []
         self._turn += 1
-        for step in range(len(queues)):
-            queue = engine.queue(queues[(self._turn + step) % len(queues)])
-            taken += engine.take(queue, count_max - len(taken))
+        found = [engine.queue(path) for path in queues]
+        if self._turn % SUSPECT_EVERY == 0:
+            taken = engine.take_suspect(found)
+        for step in range(len(found) if not taken else 0):
+            taken += engine.take(found[(self._turn + step) % len(found)], count_max - len(taken), wary=True)
             if len(taken) >= count_max:
                 break
-        return taken
+        return taken or engine.take_suspect(found)
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]

@@ -4,9 +4,12 @@
 Index entries are removed lazily: an entry counts only while its task is there and active, so that removing a task
 anywhere costs one dict operation.
 
-A plain queue hands out in sequence order, returned messages first.  A `KeyedQueue` hands out per session: a session
-belongs to one receiver at a time, its messages leave in sequence order, and nothing overtakes its head, not even
-while the head waits for a retry.
+A plain queue hands out in sequence order, returned messages first.  A *suspect* is a message that was delivered before
+and never settled: it may be what killed its host, so a host takes it alone, the least suspect first, and everything
+else before it; its neighbours would otherwise die of it delivery by delivery.
+
+A `KeyedQueue` hands out per session: a session belongs to one receiver at a time, its messages leave in sequence
+order, and nothing overtakes its head, not even while the head waits for a retry.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ class Queue:
         """Duplicate detection: broker id -> when it is forgotten, oldest first."""
         self._fresh: deque[int] = deque()
         self._returned: list[int] = []
+        self._suspects: list[tuple[int, int]] = []
         self._scheduled: list[tuple[int, int]] = []
         self._expiring: list[tuple[int, int]] = []
 
@@ -65,7 +69,9 @@ class Queue:
             self._make_ready(task, fresh)
 
     def _make_ready(self, task: Task, fresh: bool) -> None:
-        if fresh:
+        if task.delivery_count:
+            heappush(self._suspects, (task.delivery_count, task.sequence))
+        elif fresh:
             self._fresh.append(task.sequence)
         else:
             heappush(self._returned, task.sequence)
@@ -79,6 +85,7 @@ class Queue:
     def _clear(self) -> None:
         self._fresh.clear()
         self._returned.clear()
+        self._suspects.clear()
         self._scheduled.clear()
         self._expiring.clear()
 
@@ -94,16 +101,36 @@ class Queue:
                 promoted = True
         return promoted
 
-    def take(self, count_max: int, *, now_ms: int) -> list[Task]:
-        """Take up to `count_max` ready tasks in order; they are locked from here on."""
+    def take(self, count_max: int, *, now_ms: int, wary: bool = False) -> list[Task]:
+        """Take up to `count_max` ready tasks in order; they are locked from here on.  `wary` leaves suspects out."""
         taken: list[Task] = []
         find, returned, fresh = self.tasks.get, self._returned, self._fresh
-        while (returned or fresh) and len(taken) < count_max:
-            task = find(heappop(returned) if returned else fresh.popleft())
+        suspects = [] if wary else self._suspects
+        while (returned or suspects or fresh) and len(taken) < count_max:
+            sequence = heappop(returned) if returned else heappop(suspects)[1] if suspects else fresh.popleft()
+            task = find(sequence)
             if task is not None and task.status == ACTIVE:
                 task.status = LOCKED
                 taken.append(task)
         return taken
+
+    def least_suspect(self, now_ms: int) -> int:
+        """How often the least suspect message was delivered without being settled; 0 where there is none."""
+        suspects = self._suspects
+        while suspects:
+            task = self.tasks.get(suspects[0][1])
+            if task is not None and task.status == ACTIVE:
+                return suspects[0][0]
+            heappop(suspects)
+        return 0
+
+    def take_suspect(self, now_ms: int) -> list[Task]:
+        """Take the least suspect message, alone."""
+        if not self.least_suspect(now_ms):
+            return []
+        task = self.tasks[heappop(self._suspects)[1]]
+        task.status = LOCKED
+        return [task]
 
     def has_ready(self) -> bool:
         """Whether `take` would find anything."""
@@ -113,7 +140,7 @@ class Queue:
                 if task is not None and task.status == ACTIVE:
                     return True
                 drop()
-        return False
+        return self.least_suspect(0) > 0
 
     def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
         """Whether a claim now would find anything."""
@@ -267,17 +294,19 @@ class KeyedQueue(Queue):
             heappop(ready)
         return None
 
-    def take_session(self, session_id: str, count_max: int) -> list[Task]:
+    def take_session(self, session_id: str, count_max: int, *, wary: bool = False) -> list[Task]:
         session = self.session(session_id)
         taken: list[Task] = []
         while len(taken) < count_max and (task := self._head(session)) is not None:
+            if wary and task.delivery_count:
+                break
             heappop(session.ready)
             task.status = LOCKED
             taken.append(task)
         session.claimed.update(task.sequence for task in taken)
         return taken
 
-    def take(self, count_max: int, *, now_ms: int) -> list[Task]:
+    def take(self, count_max: int, *, now_ms: int, wary: bool = False) -> list[Task]:
         """Take runs of messages from free sessions; a session stays taken until its run is settled."""
         taken: list[Task] = []
         for session_id in list(self._waiting):
@@ -285,11 +314,25 @@ class KeyedQueue(Queue):
                 break
             session = self.sessions[session_id]
             if session.is_free(now_ms):
-                run = self.take_session(session_id, min(RUN_COUNT_MAX, count_max - len(taken)))
+                run = self.take_session(session_id, min(RUN_COUNT_MAX, count_max - len(taken)), wary=wary)
                 taken += run
                 if not self._head(session):
                     del self._waiting[session_id]
         return taken
+
+    def _suspect_heads(self, now_ms: int) -> list[tuple[int, str]]:
+        sessions = [self.sessions[session_id] for session_id in self._waiting]
+        heads = [(session, self._head(session)) for session in sessions if session.is_free(now_ms)]
+        return [
+            (head.delivery_count, session.id) for session, head in heads if head is not None and head.delivery_count
+        ]
+
+    def least_suspect(self, now_ms: int) -> int:
+        return min(self._suspect_heads(now_ms), default=(0, ""))[0]
+
+    def take_suspect(self, now_ms: int) -> list[Task]:
+        heads = self._suspect_heads(now_ms)
+        return self.take_session(min(heads)[1], 1) if heads else []
 
     def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
         if session is not None:
