@@ -235,7 +235,8 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     if options.json:
         _print_json(moved)
     else:
-        left = f"; {moved.in_hand} left, somebody is receiving them" if moved.in_hand else ""
+        why = "somebody is receiving them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
+        left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
         print(f"{verb} {moved.count} of {options.queue}{left}")
 
 
