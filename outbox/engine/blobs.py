@@ -1,8 +1,13 @@
-"""Write-once blobs in a folder or in memory."""
+"""Write-once blobs in a folder or in memory.
+
+What the operating system refuses is `Throttled`: nothing that depends on the blob is done, and it is tried again.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,33 +19,33 @@ class FolderBlobStore:
     """Blobs as files of one folder, named by the digest of their names so that a name can never leave it."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Take the folder, made if need be.
+
+        Raises:
+            Throttled: it cannot be made.
+        """
         self._folder = Path(folder)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _told(f"the folder {folder} of blobs cannot be made"):
+            _make_folder(self._folder)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{sha256(name.encode()).hexdigest()}.blob"
 
     async def write(self, name: str, data: bytes) -> bool:
         path = self._path(name)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
-            _write_synced(temporary, data)
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            raise Throttled(f"blob {name} could not be written ({error}); free the disk or repair it") from error
-        finally:
-            temporary.unlink(missing_ok=True)
-        _sync_folder(self._folder)
-        return True
+        with _told(f"blob {name} could not be written"):
+            is_new = _write_once(path, path.with_suffix(f".{os.getpid()}.tmp"), data)
+            _sync_folder(self._folder)  # also where the blob was: whoever wrote it may have ended before this
+        return is_new
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
-        data = _read_at_most(self._path(name), bytes_max + 1)
+        with _told(f"blob {name} could not be read"):
+            data = _read_at_most(self._path(name), bytes_max + 1)
         return None if data is None else _checked(name, data, bytes_max)
 
     async def delete(self, name: str) -> None:
-        self._path(name).unlink(missing_ok=True)
+        with _told(f"blob {name} could not be deleted"):
+            self._path(name).unlink(missing_ok=True)
 
 
 class MemoryBlobStore:
@@ -61,6 +66,33 @@ class MemoryBlobStore:
 
     async def delete(self, name: str) -> None:
         self._blobs.pop(name, None)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Throttled(f"{what} ({error}); free the disk or repair it, and it is tried again") from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder and its missing parents; their names survive a power loss, whoever made them."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (*missing, folder):
+        _sync_folder(path.parent)
+
+
+def _write_once(path: Path, temporary: Path, data: bytes) -> bool:
+    try:
+        _write_synced(temporary, data)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
 
 
 def _write_synced(path: Path, data: bytes) -> None:

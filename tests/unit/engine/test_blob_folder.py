@@ -1,0 +1,102 @@
+"""The folder of blobs: what survives a power loss, and what a disk that refuses becomes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from outbox import App, Client, Engine, Worker
+from outbox.engine.blobs import FolderBlobStore
+from outbox.errors import Throttled
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders and files that were flushed, in order."""
+    found: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_a_new_folder_and_its_new_parents_are_in_their_parents_for_good(disk_path: Path, synced: list[Path]) -> None:
+    FolderBlobStore(disk_path / "a" / "blobs")
+    assert {disk_path, disk_path / "a"} <= set(synced)
+    synced.clear()
+    FolderBlobStore(disk_path / "a" / "blobs")  # whoever made it may have lost its power before it was synced
+    assert disk_path / "a" in synced
+
+
+async def test_a_blob_is_in_its_folder_for_good_whoever_wrote_it_first(disk_path: Path, synced: list[Path]) -> None:
+    store = FolderBlobStore(disk_path)
+    synced.clear()
+    assert await store.write("a", b"1")
+    assert synced[-1] == disk_path and len(synced) == 2
+    synced.clear()
+    assert not await store.write("a", b"1")
+    assert synced[-1] == disk_path
+
+
+CALLS: dict[str, Callable[[FolderBlobStore], Awaitable[object]]] = {
+    "write": lambda store: store.write("a", b"1"),
+    "read": lambda store: store.read("a", bytes_max=9),
+    "delete": lambda store: store.delete("a"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_what_the_disk_refuses_is_to_be_tried_again(disk_path: Path, call: str) -> None:
+    store = FolderBlobStore(disk_path / "blobs")
+    (disk_path / "blobs").rmdir()
+    (disk_path / "blobs").touch()
+    with pytest.raises(Throttled, match=r"blob a could not be .* tried again"):
+        await CALLS[call](store)
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_its_name(disk_path: Path) -> None:
+    (disk_path / "file").touch()
+    with pytest.raises(Throttled, match="file/blobs"):
+        FolderBlobStore(disk_path / "file" / "blobs")
+
+
+@dataclass
+class Note:
+    """A large message."""
+
+    text: str
+
+
+async def test_a_disk_that_refuses_for_a_while_holds_a_large_message_up_and_no_longer(disk_path: Path) -> None:
+    app, seen = App("large", claim_check_bytes=100), list[int]()
+    blobs, away = disk_path / "log" / "blobs", disk_path / "away"
+
+    @app.handler("notes")
+    def handle(note: Note) -> None:
+        seen.append(len(note.text))
+
+    async with Engine.open(disk_path / "log") as engine:
+        client = Client(app, engine)
+        await client.declare()
+        await client.send("notes", Note("x" * 1_000), id="taken")
+        shutil.move(blobs, away)
+        blobs.touch()
+        with pytest.raises(Throttled):
+            await client.send("notes", Note("x" * 1_000), id="refused")
+        async with Worker(app, engine) as worker:
+            await asyncio.sleep(0.1)
+            assert seen == []
+            blobs.unlink()
+            shutil.move(away, blobs)
+            await worker.wait_idle(timeout_s=5)
+    assert seen == [1_000]
