@@ -1,7 +1,8 @@
 """Claim checks: a body too large for the bus travels as the name of a blob.
 
 The name holds the message's identity and the digest of the body, so that two attempts that disagree never share a
-blob, and so that what is read can be checked.  Only names of this shape are ever read.
+blob, and so that what is read can be checked.  Only the names that a message's own claims can have are ever read: a
+claim taken from another message does not open that one's body.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from outbox.message import Message
 from outbox.ports import BlobStore
 
 CLAIM_BYTES_MAX = 256 << 20
-_NAME = re.compile(r"claims/[0-9a-f]{64}/([0-9a-f]{64})")
+_NAME = re.compile(r"claims/([0-9a-f]{64})/([0-9a-f]{64})")
 
 
 def to_claim(message: Message) -> tuple[str, bytes]:
     """The name and bytes of the blob that takes a message's body."""
-    owner = sha256(message.identity.encode()).hexdigest()
-    return f"claims/{owner}/{sha256(message.body).hexdigest()}", message.body
+    return f"claims/{_owner(message)}/{sha256(message.body).hexdigest()}", message.body
 
 
 async def redeem(message: Message, blobs: BlobStore) -> Message:
@@ -30,11 +30,16 @@ async def redeem(message: Message, blobs: BlobStore) -> Message:
 
     Raises:
         PoisonMessage: the claim is not one of ours, its blob is gone, or it is not what was claimed.
+        Refused, OutcomeUnknown: it cannot be read now.
     """
     match = _NAME.fullmatch(message.claim)
-    if match is None:
-        raise PoisonMessage("undecodable", "the claim check does not name a blob of ours")
+    if match is None or match[1] != _owner(message):
+        raise PoisonMessage("undecodable", "the claim check does not name a blob of this message")
     body = await blobs.read(message.claim, bytes_max=CLAIM_BYTES_MAX)
-    if body is None or sha256(body).hexdigest() != match[1]:
+    if body is None or sha256(body).hexdigest() != match[2]:
         raise PoisonMessage("undecodable", f"the blob {message.claim} of the claim check is gone or was changed")
     return msgspec.structs.replace(message, body=body, claim="")
+
+
+def _owner(message: Message) -> str:
+    return sha256(message.identity.encode("utf-8", "surrogatepass")).hexdigest()
