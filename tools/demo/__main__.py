@@ -22,16 +22,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from outbox.ops.values import Status
 from tools.demo.data import read_facts, write_transfers
 from tools.demo.host import Host
-from tools.demo.phases import Demo, handled
+from tools.demo.phases import Demo, arrived, handled
 from tools.demo.report import Outcome, text_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+USUAL_FOLDER = ROOT / "demo.data"
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    found = argparse.ArgumentParser(prog="make demo", description="Feed, handle, drain and reconcile under kill -9.")
-    found.add_argument("--folder", type=Path, default=ROOT / "demo.data", help="where state survives (demo.data)")
+    found = argparse.ArgumentParser(
+        prog="python -m tools.demo",
+        description="Feed, handle, drain and reconcile under kill -9.",
+        epilog='By make: make demo ARGS="--fresh --transfers 2000".',
+    )
+    found.add_argument("--folder", type=Path, default=USUAL_FOLDER, help="where state survives (demo.data)")
     found.add_argument("--fresh", action="store_true", help="start clean: remove the folder first")
     found.add_argument("--input", type=Path, help="your own CSV: id,source,target,amount")
     found.add_argument("--transfers", type=int, default=20_000)
@@ -44,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 class Bars:
     """Progress on a terminal, and now and then a line elsewhere."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console) -> None:
         self.progress = Progress(
             TextColumn("{task.description:<22}"),
             BarColumn(),
@@ -52,7 +57,7 @@ class Bars:
             TimeElapsedColumn(),
             console=console,
         )
-        self._fed: TaskID = self.progress.add_task("transfers fed", total=total)
+        self._fed: TaskID = self.progress.add_task("transfers fed", total=None)
         self._handled: TaskID = self.progress.add_task("messages handled", total=None)
         self._ledger: TaskID = self.progress.add_task("ledger drained", total=None)
 
@@ -60,8 +65,12 @@ class Bars:
         """Show what a status says."""
         ledger = status.queues["ledger"]
         self.progress.update(self._fed, completed=status.queues["transfers"].received)
-        self.progress.update(self._handled, completed=handled(status))
+        self.progress.update(self._handled, total=arrived(status) or None, completed=handled(status))
         self.progress.update(self._ledger, total=ledger.received or None, completed=ledger.received - ledger.active)
+
+    def expect(self, fed_count: int) -> None:
+        """Say how many transfers arrive in the end, as soon as somebody knows it; copies count as well."""
+        self.progress.update(self._fed, total=fed_count)
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
@@ -87,9 +96,11 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
     folder, transfers = prepare(arguments)
     facts = read_facts(transfers)
     feeding, draining = (int(count) for count in arguments.kills.split(","))
-    console.print(f"state survives in {folder}; run again to resume, --fresh to start clean", highlight=False)
+    fresh = 'make demo ARGS="--fresh"' if folder == USUAL_FOLDER else "the same with --fresh"
+    console.print(f"state survives in {folder}; run again to resume, {fresh} to start clean", highlight=False)
     host = Host(folder / "host", 0, folder / "host.log")
-    bars = Bars(console, facts.id_count)
+    bars = Bars(console)
+    bars.expect(facts.id_count)  # a few of them are no transfers; only Spark can tell which
     demo = Demo(folder, transfers, facts, host, random.Random(arguments.seed), bars.say)
     started_s = time.monotonic()
     await host.start()
@@ -106,13 +117,13 @@ async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: 
     """Everything in order."""
     bars.say(f"{demo.facts.row_count:,} rows, {len(demo.facts.accounts):,} accounts: opening them")
     await demo.open_accounts()
-    bars.say(f"feeding with Spark; the host will be killed {feeding} times meanwhile")
-    fed_from_s = time.monotonic()
+    handled_before, fed_from_s = handled(await demo.host.asked()), time.monotonic()
     fed = await demo.feed(feeding, bars.look)
     status = await demo.finish(bars.look)
     handled_s = time.monotonic() - fed_from_s
-    bars.say(f"draining the ledger with Spark; the host will be killed {draining} times meanwhile")
+    bars.expect(status.queues["transfers"].received)
     drained = await demo.drain(draining, bars.look)
+    bars.look(await demo.host.asked())
     bars.say("reconciling inputs, ledger and balances with Spark")
     ok, verdict = await demo.reconcile()
     return Outcome(
@@ -122,9 +133,11 @@ async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: 
         drained=drained,
         verdict=verdict,
         status=status,
+        refused_count=len(demo.refused_ids),
         kills=tuple(demo.kills),
         recoveries_s=tuple(demo.host.recoveries_s),
         handling=demo.host.handling,
+        handled_before=handled_before,
         handled_s=handled_s,
         seconds=time.monotonic() - started_s,
     )

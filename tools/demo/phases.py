@@ -44,6 +44,8 @@ class Demo:
     chance: random.Random
     say: Callable[[str], None]
     kills: list[str] = field(default_factory=list)
+    refused_ids: frozenset[str] = frozenset()
+    """The transfers in the dead letters, known when all is reconciled."""
 
     # Spark
 
@@ -75,8 +77,7 @@ class Demo:
         self, name: str, job: Sequence[str], marks: Sequence[int], count: Callable[[Status], int], look: Look
     ) -> dict[str, Any]:
         """Run a job, and kill the host each time that `count` has passed the next mark."""
-        done = count(await self.host.asked())
-        left = [mark for mark in marks if mark > done]
+        left = list(marks)
         running = asyncio.create_task(self._job(name, *job))
         try:
             while not running.done():
@@ -129,8 +130,13 @@ class Demo:
             *("--progress", str(self.folder / "feed.progress"), "--quarantine", str(self.folder / "feed.quarantine")),
             *("--chunks", str(CHUNK_COUNT), "--rate", str(max(1.0, self.facts.id_count / FEED_FOR_S))),
         )
-        marks = self.draw_marks(kill_count, self.facts.id_count)
-        return await self._with_kills("feed", job, marks, lambda s: s.queues["transfers"].received, look)
+        done = (await self.host.asked()).queues["transfers"].received
+        marks = [mark for mark in self.draw_marks(kill_count, self.facts.id_count) if mark > done]
+        self.say(announcement("feeding with Spark", done, len(marks)))
+        report = await self._with_kills("feed", job, marks, lambda s: s.queues["transfers"].received, look)
+        if not report["accepted"]:
+            self.say("everything had been fed before")
+        return report
 
     async def finish(self, look: Look) -> Status:
         """Wait until the host has handled everything."""
@@ -139,19 +145,25 @@ class Demo:
 
     async def drain(self, kill_count: int, look: Look) -> dict[str, Any]:
         """Drain the ledger with Spark, under kills drawn in messages."""
-        held = (await self.host.asked()).queues["ledger"].active
+        ledger = (await self.host.asked()).queues["ledger"]
+        held = ledger.active
         marks = self.draw_marks(kill_count if held else 0, held)
+        self.say(announcement("draining the ledger with Spark", ledger.received - held, len(marks)))
         job = (
             *("--queue", "ledger", "--output", str(self.folder / "ledger"), "--connection", self.host.connection),
             *("--idle-s", "3", "--receivers", "4"),
         )
-        return await self._with_kills("consume", job, marks, lambda s: held - s.queues["ledger"].active, look)
+        report = await self._with_kills("consume", job, marks, lambda s: held - s.queues["ledger"].active, look)
+        if not held:
+            self.say("everything had been drained before")
+        return report
 
     async def reconcile(self) -> tuple[bool, dict[str, Any]]:
         """Compare inputs, ledger and balances; whether each transfer took effect exactly once."""
         export, letters = self.folder / "states.jsonl", self.folder / "dead-letters.jsonl"
         states = await self.host.export()
         refused = await self.host.dead_letter_ids("transfers")
+        self.refused_ids = frozenset(id for id, _ in refused)
         lines = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused]
         for path, data in ((export, states), (letters, b"\n".join(lines))):
             await asyncio.to_thread(path.write_bytes, data)
@@ -164,9 +176,26 @@ class Demo:
         return code == 0, report
 
 
+def announcement(what: str, done: int, kill_count: int) -> str:
+    """What is to come: kills are drawn among the messages that are not through yet."""
+    parts = [what]
+    if done:
+        parts.append(f"{done:,} messages are through already")
+    if kill_count:
+        parts.append(f"the host will be killed {'once' if kill_count == 1 else f'{kill_count} times'} meanwhile")
+    elif done:
+        parts.append("no kill is planned behind them")
+    return "; ".join(parts)
+
+
 def is_idle(status: Status) -> bool:
     """Whether nothing waits in a queue that the host handles."""
     return not any(status.queues[name].active + status.queues[name].scheduled for name in SOURCES)
+
+
+def arrived(status: Status) -> int:
+    """How many messages the host was ever given to handle."""
+    return sum(status.queues[name].received for name in SOURCES)
 
 
 def handled(status: Status) -> int:

@@ -20,9 +20,11 @@ class Outcome:
     drained: dict[str, Any]
     verdict: dict[str, Any]
     status: Status
+    refused_count: int
     kills: tuple[str, ...]
     recoveries_s: tuple[float, ...]
     handling: Handling | None
+    handled_before: int
     handled_s: float
     seconds: float
 
@@ -39,23 +41,52 @@ def rows(outcome: Outcome) -> list[tuple[str, str]]:
     transfers = queues["transfers"]
     distinct = fed["messages"]
     quarantined = ", ".join(f"{count:,} {reason}" for reason, count in fed["quarantined"].items()) or "none"
-    total = handled(outcome.status)
-    once = distinct + len(outcome.facts.accounts) + len(outcome.facts.closed)
-    suppressed = max(0, transfers.received + queues["accounts"].received - once)
+    again = transfers.dead_letters - outcome.refused_count  # a copy of a refused transfer is refused again
+    suppressed = max(0, transfers.received - distinct - again)
     recoveries = sorted(outcome.recoveries_s)
     return [
         ("rows read", f"{outcome.facts.row_count:,}, {fed['duplicates']:,} of them repeated rows"),
         ("quarantined by Spark", quarantined),
         ("transfers fed", f"{distinct:,} distinct, {transfers.received:,} arrived"),
-        ("duplicates suppressed", f"{suppressed:,} messages that had arrived before"),
-        ("refused by a handler", f"{transfers.dead_letters:,}"),
-        ("messages handled", f"{total:,} in {outcome.handled_s:.1f} s, {total / outcome.handled_s:,.0f} a second"),
+        ("duplicates suppressed", f"{suppressed:,} transfers that had arrived before"),
+        ("rejected by a handler", f"{outcome.refused_count:,}, dead-lettered"),
+        ("messages handled", handling_of(outcome)),
         ("claim to durable commit", latency_of(outcome.handling)),
-        ("ledger", f"{queues['ledger'].received:,} postings"),
-        ("crashes survived", f"{len(outcome.kills)} x kill -9: {'; '.join(outcome.kills) or 'none'}"),
+        ("ledger", postings_of(outcome)),
+        ("crashes survived", f"{len(outcome.kills)} x kill -9: {'; '.join(outcome.kills) or 'none in this run'}"),
         ("recovery", f"{', '.join(f'{s:.2f}' for s in recoveries)} s" if recoveries else "-"),
         ("whole run", f"{outcome.seconds:.1f} s"),
     ]
+
+
+def handling_of(outcome: Outcome) -> str:
+    """How many messages were handled ever, and how fast those of this run; the feed sets their pace."""
+    total = handled(outcome.status)
+    now = total - outcome.handled_before
+    if not now:
+        return f"{total:,}, all of them before this run"
+    rate = now / outcome.handled_s
+    return f"{total:,}; {now:,} since feeding began, in {outcome.handled_s:.1f} s: {rate:,.0f} a second"
+
+
+def postings_of(outcome: Outcome) -> str:
+    """How many postings there are, and of which kinds where the numbers of messages explain every one."""
+    queues = outcome.status.queues
+    opened, withdrawn = len(outcome.facts.accounts), queues["deposits"].received
+    refunded = queues["refunds"].received
+    refused = outcome.fed["messages"] - outcome.refused_count - withdrawn
+    total = queues["ledger"].received
+    text = f"{total:,} postings"
+    if min(refused, withdrawn - refunded) < 0 or opened + 2 * withdrawn + refused != total:
+        return text  # of several inputs in one folder, say
+    kinds = {
+        "openings": opened,
+        "withdrawals": withdrawn,
+        "deposits": withdrawn - refunded,
+        "refunds": refunded,
+        "refused withdrawals": refused,
+    }
+    return f"{text}: {', '.join(f'{count:,} {kind}' for kind, count in kinds.items())}"
 
 
 def latency_of(handling: Handling | None) -> str:
