@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
+
+import msgspec
 
 from outbox.app import App
 from outbox.client import Client
@@ -27,7 +31,10 @@ from outbox.runtime.stepping import go_on
 log = logging.getLogger("outbox.worker")
 
 CLAIM_WAIT_S = 5.0
-RENEW_EVERY_S = 2.0
+LOOK_EVERY_S = 2.0
+LOOK_LEAST_S = 0.02
+LOOKS_A_LOCK = 8
+"""Locks are looked at every two seconds, and as often in the shortest that is known; one is renewed at two thirds."""
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
 TURN_S = 0.005
@@ -56,6 +63,10 @@ class Worker(Client):
         self._monotonic_s = monotonic_s
         self._turn_ends_s = 0.0
         self._in_flight: dict[int, Delivery] = {}
+        self._lock_ms: dict[str, int] = {}
+        """How long a lock of each queue is, as its newest claim told."""
+        self._shortest_ms = sys.maxsize
+        self._look = asyncio.Event()
         self._draining = asyncio.Event()
         self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -160,6 +171,7 @@ class Worker(Client):
         fresh one claims.
         """
         self._in_flight.update({delivery.sequence: delivery for delivery in deliveries})
+        self._note_locks(deliveries)
         attempt = self._scope.attempt(deliveries)
         try:
             waits_for = attempt.send(None)
@@ -183,13 +195,41 @@ class Worker(Client):
         self.handled_count += len(deliveries)
         self._room.set()
 
+    # Renewing
+
+    def _note_locks(self, deliveries: Sequence[Delivery]) -> None:
+        """Learn how long the locks of these queues are: of one just claimed all is left."""
+        now_ms = self._ports.operations.now_ms()
+        for queue, until_ms in {delivery.queue: delivery.locked_until_ms for delivery in deliveries}.items():
+            self._lock_ms[queue] = lock_ms = until_ms - now_ms
+            if lock_ms < self._shortest_ms:
+                self._shortest_ms = lock_ms
+                self._look.set()
+
     async def _renew_loop(self) -> None:
         while True:
-            await asyncio.sleep(RENEW_EVERY_S)
+            look_s = max(LOOK_LEAST_S, min(LOOK_EVERY_S, self._shortest_ms / 1_000 / LOOKS_A_LOCK))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(look_s):
+                    await self._look.wait()
+            self._look.clear()
+            self._shortest_ms = min(self._lock_ms.values(), default=sys.maxsize)
             try:
-                await self._ports.journal.renew(list(self._in_flight.values()))
+                await self._renew_due()
             except (Refused, OutcomeUnknown) as error:
                 log.warning("renewal failed", extra={"error": str(error)})
+
+    async def _renew_due(self) -> None:
+        """Renew the locks of which less than two thirds is left."""
+        now_ms, lock_ms, in_flight = self._ports.operations.now_ms(), self._lock_ms, self._in_flight
+        due = [held for held in in_flight.values() if 3 * (held.locked_until_ms - now_ms) < 2 * lock_ms[held.queue]]
+        if not due:
+            return
+        await self._ports.journal.renew(due)
+        for held in due:
+            if in_flight.get(held.sequence) is held:  # else it was settled meanwhile
+                until_ms = now_ms + lock_ms[held.queue]
+                in_flight[held.sequence] = msgspec.structs.replace(held, locked_until_ms=until_ms)
 
     # Tasks
 
