@@ -6,7 +6,7 @@ to memory.  Memory is therefore ahead of the disk, and that is harmless as long 
 synced under power loss (policy `every`), written under a process crash (the other policies).
 
 A failed write or fsync stops the engine for good.  What was in memory only is never acknowledged, and the log,
-opened again, says what is true.
+opened again, says what is true.  The same holds for a record that memory cannot take in: it stays unwritten.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 from outbox.engine import records
+from outbox.engine.checks import FROM_OUTSIDE, reread
 from outbox.engine.items import version_of
 from outbox.engine.state import State
 from outbox.engine.wal import Log
 from outbox.errors import EngineStopped
 from outbox.ports import Clock
+
+
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Else a laptop that slept for a day would take the locks, schedules and ages of its messages for a day younger."""
 
 
 class SystemClock:
@@ -33,8 +38,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Seconds that never run backwards."""
-        return time.monotonic()
+        """Seconds that never run backwards, those for which the machine was suspended included where it can tell."""
+        return time.clock_gettime(_STEADY)
 
 
 _conforms: type[Clock] = SystemClock
@@ -105,17 +110,35 @@ class Core:
 
         Raises:
             EngineStopped: the engine stopped after a failed write, or is closed.
+            Refused: the record holds what could not be read back; nothing was logged.
         """
         if self._stopped is not None:
             raise self._stopped
+        kind, payload = type(record), b""
+        if kind in FROM_OUTSIDE:
+            record, payload = reread(record)
         if self._log is None:
             self._ordinal += 1
             ordinal = self._ordinal
         else:
-            ordinal = self._log.append(records.NUMBERS[type(record)], records.encode(record))
+            ordinal = self._log.append(records.NUMBERS[kind], payload or records.encode(record))
         version = version_of(self._epoch, ordinal)
-        self.state.apply(record, version)
+        try:
+            self.state.apply(record, version)
+        except BaseException as error:
+            self._abandon(ordinal, record, error)
         return version
+
+    def _abandon(self, ordinal: int, record: records.Record, error: BaseException) -> NoReturn:
+        """Stop, because memory took in half of a record; it was not acknowledged, and is not written any more."""
+        reason = EngineStopped(
+            f"record {ordinal} ({type(record).__name__}) could not take effect ({error!r}); it was not acknowledged. "
+            "Open the folder again, and please report this"
+        )
+        if self._log is not None:
+            self._log.abandon(str(reason))
+        self._stop(reason)
+        raise reason from error
 
     def write(self) -> None:
         """Hand everything logged so far to the operating system.

@@ -23,6 +23,7 @@ import msgspec
 
 from outbox.engine import records, snapshot
 from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.checks import check_clock, check_deletes, check_name, check_settings
 from outbox.engine.core import SyncPolicy, SystemClock
 from outbox.engine.disk import Disk, FolderDisk
 from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path, subscription_path
@@ -101,7 +102,7 @@ class Engine(Sessions):
             added = bool(found.records)
             states.append(snapshot.replay(found))
             if not accept_clock:
-                _check_clock(max(found.clock_ms, states[0].time_ms), clock, limits)
+                check_clock(max(found.clock_ms, states[0].time_ms), clock, limits)
 
         log = Log.open(
             disk,
@@ -190,12 +191,12 @@ class Engine(Sessions):
         """Make queues and topics; those that are there as they stand cost nothing.
 
         Raises:
-            NotRegistrable: a queue's ordering would change, or a name cannot be one.
+            NotRegistrable: a queue's ordering would change, or a name or setting cannot be one.
         """
         queues: list[QueueSettings] = []
         topics: list[TopicSettings] = []
         for item in settings:
-            _check_name(item.name)
+            check_settings(item)
             if isinstance(item, TopicSettings):
                 self._declare_topic(item, queues, topics)
             else:
@@ -221,7 +222,7 @@ class Engine(Sessions):
         known = self.state.topics.get(item.name)
         if known is None or not set(item.subscriptions) <= set(known.subscriptions):
             for name in item.subscriptions:
-                _check_name(name)
+                check_name(name)
                 path = subscription_path(item.name, name)
                 if path not in self.state.paths and all(queue.name != path for queue in queues):
                     queues.append(QueueSettings(path))
@@ -265,6 +266,7 @@ class Engine(Sessions):
         written = [(ref.namespace, ref.id) for ref in [*puts, *change.document_deletes]]
         if len(set(named)) < len(named) or len(set(written)) < len(written):
             raise OutboxError("a modification names one task or document twice; say each once")
+        check_deletes(change.document_deletes)
         return all(self._task_is_at(ref.path, ref.sequence, ref.version) for ref in tasks) and all(
             self.document_version(ref.namespace, ref.id) == ref.version for ref in documents
         )
@@ -387,17 +389,3 @@ def _is_copy(other: Task, task: Task) -> bool:
         ours.body,
         ours.claim,
     )
-
-
-def _check_name(name: str) -> None:
-    if not name or len(name) > 260 or "$" in name:
-        raise NotRegistrable(f"{name[:80]!r} cannot be the name of a queue; use 1 to 260 characters without '$'")
-
-
-def _check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
-    ahead_ms = clock.wall_ms() - logged_ms
-    if logged_ms and ahead_ms > limits.clock_ahead_max_s * 1_000:
-        raise OutboxError(
-            f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the "
-            "clock is right, open with accept_clock=True (on the command line: --accept-clock)"
-        )

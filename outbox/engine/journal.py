@@ -14,7 +14,8 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import Settlement
 from outbox.engine.items import LOCKED, Task, pack_token
 from outbox.engine.state import STATES
-from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Refusal, StateDocument
+from outbox.errors import UnknownDestination
+from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Output, Refusal, StateDocument
 
 
 def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
@@ -57,7 +58,7 @@ class EngineJournal:
         return as_deliveries(tasks)
 
     def _take(self, queues: Sequence[str], count_max: int) -> list[Task]:
-        """A batch of messages never delivered before, or a suspect alone: if there is nothing else, and now and then."""
+        """Messages never delivered before, or a suspect alone: if there is nothing else, and now and then."""
         engine = self._engine
         taken: list[Task] = []
         self._turn += 1
@@ -82,6 +83,8 @@ class EngineJournal:
 
     async def commit(self, commit: Commit) -> Conflict | None:
         engine = self._engine
+        if commit.outputs:
+            self._check_outputs(commit.outputs)
         settled = commit.consumed
         consumed, locks = self.held(settled)
         if commit.buried or commit.postponed:
@@ -97,6 +100,26 @@ class EngineJournal:
         engine.wake()
         await engine.gate(alone=True)
         return None
+
+    def _check_outputs(self, outputs: Sequence[Output]) -> None:
+        """Refuse what could be logged but not take effect; a destination may be declared after its sender.
+
+        Raises:
+            UnknownDestination: no such queue or topic, or one that is ordered by key for a message without one.
+        """
+        routes = self._engine.state.routes
+        for output in outputs:
+            path, message = output.destination, output.message
+            queues = routes.get(path)
+            if queues is None:
+                raise UnknownDestination(
+                    f"queue or topic {path!r} does not exist; declare it before {message.identity}"
+                )
+            if not message.session_id and any(queue.settings.ordering == "per_key" for queue in queues):
+                raise UnknownDestination(
+                    f"{path!r} is ordered by key and message {message.identity} has none; declare the queue as per_key "
+                    "in the application that sends to it"
+                )
 
     def held(self, deliveries: Sequence[Delivery]) -> tuple[dict[int, list[int]], list[int]]:
         """The sequences of deliveries by queue number, and those of them whose lock is not ours any more."""

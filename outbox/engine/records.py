@@ -246,3 +246,12 @@ def decode(number: int, payload: bytes) -> Record:
     """
     record: Record = _decoders[number].decode(payload)
     return record
+
+
+def readable(number: int, payload: bytes) -> bool:
+    """Whether `decode` would read it."""
+    try:
+        decode(number, payload)
+    except (KeyError, msgspec.DecodeError):  # of which a ValidationError is one
+        return False
+    return True

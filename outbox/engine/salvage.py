@@ -18,6 +18,7 @@ from struct import Struct as Layout
 from outbox.engine.disk import Disk, replace_file
 from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, encode_record, seed_of, unstuff
 from outbox.engine.segments import (
+    OWN_TYPES,
     TYPE_HEADER,
     TYPE_WITNESS,
     AcceptSnapshot,
@@ -31,6 +32,8 @@ from outbox.engine.segments import (
     snapshot_ordinals,
 )
 from outbox.errors import Refused, TooLarge
+
+Readable = Callable[[int, bytes], bool]
 
 LOST_COUNT_MAX = 10_000_000
 _VOTE_COUNT_MAX = 200
@@ -91,13 +94,17 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What a salvage copied; `skipped_count` counts duplicate ordinals and records of a stale writer."""
+    """What a salvage copied; `skipped_count` counts duplicate ordinals and records of a stale writer.
+
+    `unreadable` are the ordinals of whole records that their owner cannot decode; they are among the `missing`.
+    """
 
     inspection: Inspection
     snapshot: int
     copied_count: int
     skipped_count: int
     missing: tuple[tuple[int, int], ...]
+    unreadable: tuple[int, ...] = ()
 
 
 def inspect(disk: Disk, *, limits: Limits | None = None) -> Inspection:
@@ -129,9 +136,12 @@ def salvage(
     log_id: bytes,
     clock_ms: Callable[[], int],
     accept_snapshot: AcceptSnapshot | None = None,
+    readable: Readable | None = None,
     limits: Limits | None = None,
 ) -> Salvaged:
     """Copy the newest snapshot that decodes and every valid record behind it into an empty folder.
+
+    `readable` tells whether the owner can decode a record (type, payload); one that it cannot counts as lost.
 
     Raises:
         Refused: the target holds a log already.
@@ -151,24 +161,27 @@ def salvage(
                 replace_file(target, snapshot_name(ordinal), data).close()
                 snapshot = ordinal
                 break
-        copy = _Copy(target, Header(log_id, clock_ms()), snapshot)
+        copy = _Copy(target, Header(log_id, clock_ms()), snapshot, readable)
         for segment in _read(disk, limits):
             for record in sorted(segment.records, key=lambda record: (record.ordinal, -record.epoch)):
                 copy.put(record)
         copy.finish(inspection.durable)
     finally:
         target.unlock()
-    return Salvaged(inspection, snapshot, copy.copied_count, copy.skipped_count, tuple(copy.missing))
+    missing, unreadable = tuple(copy.missing), tuple(copy.unreadable)
+    return Salvaged(inspection, snapshot, copy.copied_count, copy.skipped_count, missing, unreadable)
 
 
 class _Copy:
     """The fresh log while it is written, one segment in memory at a time."""
 
-    def __init__(self, target: Disk, header: Header, snapshot: int) -> None:
+    def __init__(self, target: Disk, header: Header, snapshot: int, readable: Readable | None) -> None:
+        self.unreadable: list[int] = []
         self.copied_count = 0
         self.skipped_count = 0
         self.missing: list[tuple[int, int]] = []
         self._target = target
+        self._readable = readable
         self._header = header
         self._seed = seed_of(header.log_id)
         self._next = max(snapshot, 1)
@@ -186,6 +199,10 @@ class _Copy:
             return
         if record.ordinal < self._next or record.epoch < self._epoch:
             self.skipped_count += 1
+            return
+        if self._readable and record.type not in OWN_TYPES and not self._readable(record.type, record.payload):
+            self.unreadable.append(record.ordinal)
+            self._stand_in(record.ordinal)
             return
         self._stand_in(record.ordinal - 1)
         self._epoch = record.epoch

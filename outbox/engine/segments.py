@@ -29,7 +29,7 @@ from struct import Struct as Layout
 
 from outbox.engine.disk import Disk
 from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, Scan, decode_record, end_of, scan, seed_of
-from outbox.errors import CorruptRecord, FormatTooNew
+from outbox.errors import CorruptRecord, FormatTooNew, Refused
 
 FORMAT_VERSION = 1
 TYPE_HEADER = 0
@@ -205,6 +205,23 @@ def recover(disk: Disk, limits: Limits, *, accept: AcceptSnapshot | None = None,
     elif recovery.last_ordinal < recovery.snapshot:
         raise _corrupt(disk, segment_name(ordinals[-1]), 0, recovery.snapshot, "the snapshot is ahead of the log")
     return recovery
+
+
+def read_sealed(
+    disk: Disk, *, limits: Limits | None = None, accept_snapshot: AcceptSnapshot | None = None, tries: int = 3
+) -> Recovery:
+    """Read the newest snapshot and the sealed segments behind it, while a host may be writing the live one.
+
+    Raises:
+        CorruptRecord: a sealed segment is damaged.
+        Refused: the host removed files under the reader at every try.
+    """
+    for _ in range(tries):
+        try:
+            return recover(disk, limits or Limits(), accept=accept_snapshot, sealed_only=True)
+        except FileNotFoundError:
+            continue
+    raise Refused(f"{disk.where}: files were retired while being read, {tries} times; run the compaction again")
 
 
 def _first_record(data: bytes) -> Record | None:

@@ -17,9 +17,9 @@ from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.items import Task, version_of
 from outbox.engine.queues import KeyedQueue
-from outbox.engine.segments import Recovery
+from outbox.engine.segments import Recovery, read_sealed
 from outbox.engine.state import State
-from outbox.engine.wal import Log, read_sealed, store_snapshot
+from outbox.engine.wal import Log, store_snapshot
 from outbox.errors import CorruptRecord, FormatTooNew
 from outbox.ports import Refusal, StateDocument
 
@@ -154,7 +154,13 @@ def replay(recovered: Recovery) -> State:
             raise FormatTooNew(
                 f"record {record.ordinal} is of a kind that this code does not know; upgrade it"
             ) from error
-        state.apply(change, version_of(record.epoch, record.ordinal))
+        try:
+            state.apply(change, version_of(record.epoch, record.ordinal))
+        except Exception as error:
+            raise CorruptRecord(
+                f"record {record.ordinal} ({type(change).__name__}) cannot take effect ({error!r}); records before it "
+                "are missing. Copy the folder, then salvage the copy"
+            ) from error
     recovered.records.clear()
     state.rebuild()
     return state

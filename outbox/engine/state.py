@@ -293,7 +293,7 @@ class State:
             digest = fingerprint(insert.message.body, insert.message.type)
             self.insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
         for doc in change.document_deletes:
-            self.documents[doc.namespace].pop(doc.id, None)
+            self.documents.get(doc.namespace, {}).pop(doc.id, None)
         for write in change.documents:
             space = self.documents.setdefault(write.namespace, {})
             old = space.get(write.id)

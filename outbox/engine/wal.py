@@ -42,7 +42,7 @@ from outbox.engine.segments import (
     snapshot_name,
     snapshot_ordinals,
 )
-from outbox.errors import EngineStopped, OutboxError, Refused, Throttled
+from outbox.errors import EngineStopped, OutboxError, Throttled
 
 _BOUNDARY = b""
 """In the buffer: a segment starts here; its header is encoded when the one before it is synced."""
@@ -261,6 +261,11 @@ class Log:
             self._disk.sync_dir()
             self._retired_to = upto
 
+    def abandon(self, reason: str) -> None:
+        """Never write what is buffered: the log is dead, for a reason that its owner found."""
+        with self._io:
+            self._stopped = self._stopped or f"{self._disk.where}: {reason}"
+
     def close(self) -> None:
         """Flush everything and give the folder back; a dead log only gives it back."""
         with self._io:
@@ -374,23 +379,6 @@ def store_snapshot(disk: Disk, ordinal: int, data: bytes) -> str:
     name = snapshot_name(ordinal)
     replace_file(disk, name, data, check).close()
     return name
-
-
-def read_sealed(
-    disk: Disk, *, limits: Limits | None = None, accept_snapshot: AcceptSnapshot | None = None, tries: int = 3
-) -> Recovery:
-    """Read the newest snapshot and the sealed segments behind it, while a host may be writing the live one.
-
-    Raises:
-        CorruptRecord: a sealed segment is damaged.
-        Refused: the host removed files under the reader at every try.
-    """
-    for _ in range(tries):
-        try:
-            return recover(disk, limits or Limits(), accept=accept_snapshot, sealed_only=True)
-        except FileNotFoundError:
-            continue
-    raise Refused(f"{disk.where}: files were retired while being read, {tries} times; run the compaction again")
 
 
 def _cure(disk: Disk, what: str) -> str:

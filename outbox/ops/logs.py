@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from outbox.engine import records, snapshot
 from outbox.engine import salvage as salvaging
-from outbox.engine import snapshot
 from outbox.engine.disk import FolderDisk
 from outbox.errors import Refused
 from outbox.ops.control_file import is_held
@@ -65,10 +65,12 @@ def salvage(folder: Path, target: Path) -> Answer:
         log_id=os.urandom(16),
         clock_ms=lambda: time.time_ns() // 1_000_000,
         accept_snapshot=snapshot.accept,
+        readable=records.readable,
     )
     if (folder / BLOBS).is_dir():
         shutil.copytree(folder / BLOBS, target / BLOBS)
     kept = f"the snapshot at {done.snapshot}" if done.snapshot else "no snapshot"
     copied = f"{target}: copied {kept} and {done.copied_count} records, skipped {done.skipped_count}"
     lost = [f"  lost: ordinals {first}..{last}" for first, last in done.missing]
+    lost += [f"  ordinal {ordinal} is whole, but this code cannot read it" for ordinal in done.unreadable]
     return asdict(done), "\n".join([done.inspection.text, copied, *lost])

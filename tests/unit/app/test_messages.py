@@ -11,6 +11,7 @@ import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.context import HOP_COUNT_MAX
+from outbox.engine import records
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.testing import Harness, SentRecord
@@ -419,7 +420,9 @@ async def test_an_identity_that_is_no_text_is_refused_and_stops_nobody() -> None
         pass
 
     async with Engine.in_memory() as engine, Worker(app, engine) as worker:
-        engine.send("q", [Message(body=b'{"n": 1}', outbox_id="\ud800", type="Plain")])
+        message = Message(body=b'{"n": 1}', outbox_id="\ud800", type="Plain")
+        engine.state.apply(records.Sent(engine.now_ms(), "q", 0, [message]), 1)  # past `send`, which refuses it
+        engine.wake()
         await worker.wait_idle(timeout_s=10)
         (letter,) = await worker.dead_letters("q")
         assert letter.reason == "no-identity"

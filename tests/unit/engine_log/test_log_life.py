@@ -9,8 +9,8 @@ import pytest
 
 from outbox.engine.disk import Crash, MemoryDisk
 from outbox.engine.framing import encode_record
-from outbox.engine.segments import Header, Limits, Recovery, segment_name, snapshot_name
-from outbox.engine.wal import Log, read_sealed
+from outbox.engine.segments import Header, Limits, Recovery, read_sealed, segment_name, snapshot_name
+from outbox.engine.wal import Log
 from outbox.errors import AlreadyOpen, CorruptRecord, EngineStopped, Refused, Throttled, TooLarge
 
 LOG_ID = b"0123456789abcdef"

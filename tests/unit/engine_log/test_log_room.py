@@ -16,8 +16,8 @@ import pytest
 
 from outbox.engine.disk import Crash, FolderDisk, MemoryDisk, SimulatedCrash
 from outbox.engine.salvage import inspect, salvage
-from outbox.engine.segments import Limits, segment_name
-from outbox.engine.wal import Log, read_sealed
+from outbox.engine.segments import Limits, read_sealed, segment_name
+from outbox.engine.wal import Log
 from outbox.errors import CorruptRecord, EngineStopped
 
 LOG_ID = b"0123456789abcdef"

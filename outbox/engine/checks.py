@@ -1,0 +1,184 @@
+"""What may become a record: nothing reaches the log that could not be read back, or applied, at the next open.
+
+Values from outside are not what their annotations say: a text may be a number, a time infinite.  A record that holds
+one would be acknowledged today and keep the folder from opening tomorrow.  So everything with outside content is
+decoded from its own bytes before it is logged, and what is decoded is what takes effect.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from outbox.engine import records
+from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, TopicSettings
+from outbox.engine.limits import EngineLimits
+from outbox.errors import NotRegistrable, OutboxError, Refused
+from outbox.message import Message
+from outbox.ports import Clock
+
+TIME_MAX_MS = 1 << 53
+"""The last time that a message may name: sums of two such still fit into a record, and a float holds them exactly."""
+
+SECONDS_MAX = 1e12
+"""The longest setting in seconds; the protocol's own `forever` (29,247 years) is below it."""
+
+FROM_OUTSIDE = frozenset((records.Sent, records.Declared, records.Modified, records.Resubmitted, records.SessionSet))
+"""Kinds of records that hold what a caller gave, as it gave it."""
+
+_STEP = re.compile(r"\[(\.\.\.|\d+)\]")
+
+
+def reread(record: records.Record) -> tuple[records.Record, bytes]:
+    """The record as the next open will read it, and its bytes.
+
+    Raises:
+        Refused: it could not be read; the text names the field.
+    """
+    kind = type(record)
+    for message in _messages(record):
+        _check_times(message)
+    try:
+        payload = records.encode(record)
+        return records.decode(records.NUMBERS[kind], payload), payload
+    except msgspec.ValidationError as error:
+        text, _, where = str(error).partition(" - at ")
+        field = _field(record, where)
+        raise Refused(f"{_identity(record)}{field}: {text}; nothing was written, give a value of that type") from error
+    except (TypeError, ValueError, OverflowError) as error:  # UnicodeEncodeError is a ValueError
+        raise Refused(
+            f"{_identity(record)}{kind.__name__}: {error}; nothing was written, give plain text, bytes and numbers of "
+            "at most 64 bits"
+        ) from error
+
+
+def _messages(record: records.Record) -> Iterator[Message]:
+    match record:
+        case records.Sent(due_ms=due_ms, messages=messages):
+            check_due(due_ms)
+            yield from messages
+        case records.Resubmitted(message=message):
+            yield message
+        case records.Modified(modify=change):
+            for insert in change.inserts:
+                check_due(insert.due_ms)
+                yield insert.message
+            for item in change.changes:
+                check_due(item.due_ms)
+                if item.message is not None:
+                    yield item.message
+            for write in change.documents:
+                check_due(write.expires_ms)
+
+
+def check_due(due_ms: int) -> None:
+    """Refuse a time that is none.
+
+    Raises:
+        Refused: it is negative, not a number, or beyond the last time.
+    """
+    if not isinstance(due_ms, int) or not 0 <= due_ms <= TIME_MAX_MS:
+        raise Refused(f"{due_ms!r} is no time in milliseconds since 1970; give a whole number from 0 to {TIME_MAX_MS}")
+
+
+def _check_times(message: Message) -> None:
+    for name in ("time_to_live_ms", "created_ms", "attempt", "hops"):
+        value = getattr(message, name, None)
+        least = -TIME_MAX_MS if name == "created_ms" else 0
+        if not isinstance(value, int) or not least <= value <= TIME_MAX_MS:
+            raise Refused(
+                f"message {getattr(message, 'identity', '')!r}: {name} is {value!r}; give a whole number up to "
+                f"{TIME_MAX_MS}"
+            )
+
+
+def _identity(record: records.Record) -> str:
+    match record:
+        case records.Sent(path=path, messages=[Message() as only]):
+            return f"message {only.identity!r} to {path!r}: "
+        case records.Sent(path=path):
+            return f"messages to {path!r}: "
+    return ""
+
+
+def _field(record: records.Record, where: str) -> str:
+    """The names behind a decoder's `$[3][...][5]`; in a list the first element stands for all."""
+    names: list[str] = [type(record).__name__]
+    value: Any = record
+    for step in _STEP.findall(where):
+        if isinstance(value, msgspec.Struct) and step.isdigit() and int(step) < len(value.__struct_fields__):
+            name = value.__struct_fields__[int(step)]
+            names.append(name)
+            value = getattr(value, name)
+        elif isinstance(value, Mapping):
+            value = next(iter(value.values()), None)
+        elif isinstance(value, list | tuple):
+            value = next(iter(value), None)
+    return ".".join(names)
+
+
+# Declarations
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that no queue may have.
+
+    Raises:
+        NotRegistrable: it is no text, empty, too long, or holds a `$`.
+    """
+    if not isinstance(name, str) or not name or len(name) > NAME_LENGTH_MAX or "$" in name:
+        shown = repr(name)[:80]
+        raise NotRegistrable(f"{shown} cannot be the name of a queue; use 1 to {NAME_LENGTH_MAX} characters, no '$'")
+
+
+def check_settings(item: QueueSettings | TopicSettings) -> None:
+    """Refuse settings that no queue or topic can have.
+
+    Raises:
+        NotRegistrable: the text names the setting.
+    """
+    check_name(item.name)
+    if isinstance(item, TopicSettings):
+        return
+    if item.ordering not in ("unordered", "per_key"):
+        raise NotRegistrable(f"queue {item.name!r}: ordering {item.ordering!r} is unknown; use unordered or per_key")
+    for name in ("lock_s", "duplicate_window_s", "time_to_live_s"):
+        value = getattr(item, name)
+        if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= SECONDS_MAX:
+            raise NotRegistrable(f"queue {item.name!r}: {name} is {value!r}; give seconds from 0 to {SECONDS_MAX:.0f}")
+    if not isinstance(item.max_delivery_count, int) or item.max_delivery_count < 1:
+        raise NotRegistrable(
+            f"queue {item.name!r}: max_delivery_count is {item.max_delivery_count!r}; give a whole number from 1"
+        )
+
+
+def check_deletes(deletes: Sequence[records.DocRef]) -> None:
+    """Refuse to delete what is not there.
+
+    Raises:
+        Refused: a version is 0.
+    """
+    for ref in deletes:
+        if not ref.version:
+            raise Refused(
+                f"document {ref.namespace}/{ref.id}: version 0 is that of an absent one and there is nothing to "
+                "delete; say document_depends where it must be absent"
+            )
+
+
+def check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
+    """Refuse to open a log with a wall clock far ahead of it.
+
+    Raises:
+        OutboxError: it is; how to confirm it.
+    """
+    ahead_ms = clock.wall_ms() - logged_ms
+    if logged_ms and ahead_ms > limits.clock_ahead_max_s * 1_000:
+        raise OutboxError(
+            f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the "
+            "clock is right, open with accept_clock=True (on the command line: --accept-clock)"
+        )
