@@ -118,7 +118,7 @@ def _add_send(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("queue", metavar="QUEUE", help="a queue or topic")
     parser.add_argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin')
     parser.add_argument("--type", default="", help="the wire type; a queue with one type needs none")
-    parser.add_argument("--id", help="the message's identity (default: a fresh one); sent again it has no further effect")
+    parser.add_argument("--id", help="its identity (default: a fresh one); sent again it has no further effect")
     parser.add_argument("--created", type=seconds, metavar="SECONDS", help="its time, since 1970 (default: now)")
     parser.add_argument("--key", "--session", dest="key", default="", help="its key, where the queue is ordered by key")
     parser.add_argument("--correlation-id", default="", metavar="ID")
