@@ -26,8 +26,8 @@ from outbox.errors import EngineStopped
 from outbox.ports import Clock
 
 
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Else a laptop that slept for a day would take the locks, schedules and ages of its messages for a day younger."""
+_STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be younger than they are."""
 
 
 class SystemClock:
@@ -38,7 +38,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Seconds that never run backwards, those for which the machine was suspended included where it can tell."""
+        """Seconds that never run backwards and, where the system can tell, go on while the machine is suspended."""
         return time.clock_gettime(_STEADY)
 
 

@@ -1,0 +1,32 @@
+"""The clock that an engine takes where none is given."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.message import Message
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system's clocks do not tell of a suspension")
+def test_a_message_falls_due_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.in_memory()
+    engine.declare(QueueSettings("q"))
+    engine.send("q", [Message(body=b"m")], due_ms=engine.now_ms() + 3_600_000)
+    engine.tick()
+    assert engine.claim("q", 1) == []
+    real, slept_s = time.clock_gettime, {time.CLOCK_BOOTTIME: 3_600.0}
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + slept_s.get(clock, 0.0))
+    engine.tick()
+    assert len(engine.claim("q", 1)) == 1
+    engine.close()
+
+
+def test_the_steady_clock_does_not_run_backwards() -> None:
+    engine = Engine.in_memory()
+    readings = [engine.now_ms() for _ in range(1_000)]
+    assert readings == sorted(readings)
+    engine.close()
