@@ -25,9 +25,8 @@ from outbox.engine.wal import Log
 from outbox.errors import EngineStopped
 from outbox.ports import Clock
 
-
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be younger than they are."""
+"""Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be too young."""
 
 
 class SystemClock:
