@@ -12,7 +12,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +26,7 @@ __all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCr
 
 LOCK_NAME = "lock"
 TEMPORARY = ".tmp"
+_RANDOM, _SERIAL = secrets.token_hex(4), count(1)
 _WRITE_SIZE_MAX_BYTES = 1 << 30
 _ZEROS = bytes(256 << 10)
 
@@ -89,10 +93,11 @@ def replace_file(
 
     Temporary file, write, sync, `check` what reads back, rename, sync the folder.  `reserve_bytes` is the size up to
     which the file is filled with zeros behind `data`, as far as there is room.
+
+    Nobody else has the temporary file's name: a compaction beside a running host must neither remove nor fill the
+    host's file.  What a crash leaves of them, the next writer removes when it holds the folder.
     """
-    temporary = name + TEMPORARY
-    if temporary in disk.names():
-        disk.remove(temporary)
+    temporary = f"{name}.{os.getpid()}-{_RANDOM}-{next(_SERIAL)}{TEMPORARY}"
     file = disk.create(temporary)
     try:
         file.write(data)
@@ -103,8 +108,11 @@ def replace_file(
             check(disk.read(temporary))
         disk.rename(temporary, name)
         disk.sync_dir()
-    except BaseException:
+    except BaseException as error:
         file.close()
+        if isinstance(error, Exception):  # it may hold much of a disk that is full
+            with suppress(OSError):
+                disk.remove(temporary)
         raise
     return file
 

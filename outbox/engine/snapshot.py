@@ -20,7 +20,7 @@ from outbox.engine.queues import KeyedQueue
 from outbox.engine.segments import Recovery, read_sealed
 from outbox.engine.state import State
 from outbox.engine.wal import Log, store_snapshot
-from outbox.errors import CorruptRecord, FormatTooNew
+from outbox.errors import CorruptRecord, FormatTooNew, Refused
 from outbox.ports import Refusal, StateDocument
 
 FORMAT_VERSION = 1
@@ -167,10 +167,14 @@ def replay(recovered: Recovery) -> State:
 
 
 def store(log: Log, state: State, ordinal: int) -> None:
-    """Store a snapshot of the owner's own state, decode it whole, and retire what it replaces."""
-    data = encode(state, ordinal)
-    log.store_snapshot(ordinal, data)
-    decode(data)
+    """Store a snapshot of the owner's own state, decode whole what then has its name, and retire what it replaces.
+
+    Raises:
+        CorruptRecord: it does not decode; nothing was retired.
+    """
+    log.store_snapshot(ordinal, encode(state, ordinal))
+    if decode(log.read_snapshot(ordinal))[1] != ordinal:
+        raise CorruptRecord(f"the snapshot at {ordinal} is of another ordinal; nothing was retired, compact again")
     log.retire(ordinal)
 
 
@@ -178,22 +182,31 @@ def compact_sealed(disk: Disk) -> int:
     """Write a snapshot of the sealed segments of a folder that a host may be using; the ordinal that it ends with.
 
     0 where nothing is sealed.  A host adopts it within seconds, or at its next open.
+
+    Raises:
+        Refused: a host opened the folder meanwhile and removed what was half written.
     """
     recovered = read_sealed(disk, accept_snapshot=accept)
     ordinal = recovered.last_ordinal
     if not recovered.records:
         return 0
-    store_snapshot(disk, ordinal, encode(replay(recovered), ordinal))
+    try:
+        store_snapshot(disk, ordinal, encode(replay(recovered), ordinal))
+    except FileNotFoundError as error:
+        raise Refused(f"{disk.where}: a host opened the folder meanwhile; run the compaction again") from error
     return ordinal
 
 
 def adopt(log: Log) -> int:
     """Take over the newest snapshot that a separate job wrote: decode it whole, then retire what it replaces.
 
-    Its ordinal; 0 where there is none that is new and decodes.
+    Its ordinal; 0 where there is none that is new and decodes.  One of a newer format is left for a newer host.
     """
     ordinal, data = log.newest_snapshot()
-    if not ordinal or not accept(ordinal, data):
+    try:
+        if not ordinal or not accept(ordinal, data):
+            return 0
+    except FormatTooNew:
         return 0
     log.retire(ordinal)
     return ordinal

@@ -195,9 +195,15 @@ class State:
         del queue.tasks[task.sequence]
         self.body_bytes -= len(task.message.body)
         queue.unlocked(task)
-        if task.stops_session:
-            primary = self.queues[queue.number - 1]
-            assert isinstance(primary, KeyedQueue)
+        self._let_key_go(queue, task)
+
+    def _let_key_go(self, dead: Queue, task: Task) -> None:
+        """A dead letter that stops its key is leaving its queue: the key goes on."""
+        if not task.stops_session:
+            return
+        task.stops_session = False
+        primary = None if dead.is_primary else self.queues[dead.number - 1]
+        if isinstance(primary, KeyedQueue):
             primary.session(task.message.session_id).stopped_by.discard(task.sequence)
             primary.unlocked(task)
 
@@ -309,6 +315,8 @@ class State:
         task = queue.tasks.pop(item.sequence)
         queue.unlocked(task)
         target = self.paths[item.to_path] if item.to_path is not None else queue
+        stays, stops = target is queue, task.stops_session
+        self._let_key_go(queue, task)
         if item.message is not None:
             self.body_bytes += len(item.message.body) - len(task.message.body)
             task.message = item.message
@@ -316,6 +324,10 @@ class State:
         task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
         task.status = SCHEDULED if item.due_ms > now_ms else ACTIVE
         target.tasks[task.sequence] = task
+        primary = self.queues[queue.number - 1]
+        if stays and stops and isinstance(primary, KeyedQueue):  # still there, maybe rewritten under another key
+            task.stops_session = True
+            primary.session(task.message.session_id).stopped_by.add(task.sequence)
         target.index(task)
 
     def rebuild(self) -> None:

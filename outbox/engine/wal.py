@@ -234,6 +234,11 @@ class Log:
                 raise ValueError(f"snapshot at {ordinal}: the live segment begins at {self._first}; seal the log first")
             return store_snapshot(self._disk, ordinal, data)
 
+    def read_snapshot(self, ordinal: int) -> bytes:
+        """The bytes that the folder holds of a snapshot now, whoever wrote them last."""
+        with self._disk_calls("read"):
+            return self._disk.read(snapshot_name(ordinal))
+
     def newest_snapshot(self) -> tuple[int, bytes]:
         """The newest snapshot that another process wrote since the last retirement, and its bytes; 0 without one."""
         with self._disk_calls("read"):

@@ -1,0 +1,76 @@
+"""A dead letter that stops its key: whatever becomes of it, the key goes on, live and after a replay."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from outbox.engine import records
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, dead_letter_path
+from outbox.engine.items import Task
+from outbox.engine.memory_disk import Crash
+from outbox.engine.queues import KeyedQueue
+from outbox.message import Message
+from outbox.testing import START_S, VirtualClock
+
+DEAD = dead_letter_path("k")
+
+
+def stopped(disk: MemoryDisk) -> tuple[Engine, Task]:
+    """An engine whose key `a` is stopped by its first message, with a second one waiting."""
+    engine = Engine.open(disk, clock=VirtualClock(START_S), log_id=b"0" * 16)
+    engine.declare(QueueSettings("k", ordering="per_key"), QueueSettings("q"))
+    engine.send("k", [Message(body=b"%d" % n, outbox_id=str(n), session_id="a") for n in range(2)])
+    queue = engine.queue("k")
+    (task, _) = engine.take(queue, 2)
+    buried = records.Buried(queue.number, task.sequence, "no", "", 1, True)
+    engine.do(records.Committed(1, 1, {}, {}, [], {}, {}, [buried], []))
+    engine.lapse_locks()
+    assert not engine.take(queue, 2)
+    return engine, task
+
+
+def reopened(disk: MemoryDisk, engine: Engine) -> Engine:
+    engine.flush()
+    return Engine.open(disk.crash(Crash.POWER, random.Random(1)), clock=VirtualClock(START_S), log_id=b"0" * 16)
+
+
+@pytest.mark.parametrize("path", ["k", "q", dead_letter_path("q")])
+def test_a_stopping_dead_letter_that_is_moved_lets_its_key_go_on(path: str) -> None:
+    disk = MemoryDisk("moved")
+    engine, task = stopped(disk)
+    change = records.TaskChange(DEAD, task.sequence, task.version, to_path=path)
+    assert engine.modify(records.Modify(changes=[change])) is not None
+    engine.tick()
+    for found in (reopened(disk, engine), engine):
+        taken = found.take(found.queue("k"), 9)
+        assert [t.message.identity for t in taken] == (["0", "1"] if path == "k" else ["1"])
+        found.do(
+            records.Committed(1, 1, {found.queue("k").number: [t.sequence for t in taken]}, {}, [], {}, {}, [], [])
+        )
+        assert not found.queue("k").tasks
+    reopened(disk, engine)
+
+
+def test_a_stopping_dead_letter_rewritten_where_it_lies_stops_the_key_that_it_then_has() -> None:
+    disk = MemoryDisk("rewritten")
+    engine, task = stopped(disk)
+    message = msgspec.structs.replace(task.message, session_id="b")
+    change = records.TaskChange(DEAD, task.sequence, task.version, message=message)
+    assert engine.modify(records.Modify(changes=[change])) is not None
+    for found in (reopened(disk, engine), engine):
+        queue = found.queue("k")
+        assert isinstance(queue, KeyedQueue)
+        assert queue.session("b").stopped_by == {task.sequence} and not queue.session("a").stopped_by
+
+
+def test_a_stopping_dead_letter_that_is_deleted_lets_its_key_go_on() -> None:
+    disk = MemoryDisk("deleted")
+    engine, task = stopped(disk)
+    engine.modify(records.Modify(deletes=[records.TaskRef(DEAD, task.sequence, task.version)]))
+    for found in (reopened(disk, engine), engine):
+        assert [t.message.identity for t in found.take(found.queue("k"), 9)] == ["1"]
