@@ -155,7 +155,11 @@ def status(options: Options) -> None:
 
 def state(options: Options) -> None:
     """Print the state of a key."""
-    found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
+    try:
+        found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
+    except LookupError as unknown:  # no state is of that type: what was asked for is not there, and why may be a typo
+        found = None
+        print(f"outbox: {unknown}", file=sys.stderr)
     if options.json:
         sys.stdout.buffer.write((found or b"null") + b"\n")
     elif found is None:
