@@ -159,7 +159,7 @@ def state(options: Options) -> None:
         found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
     except LookupError as unknown:  # no state is of that type: what was asked for is not there, and why may be a typo
         found = None
-        print(f"outbox: {unknown}", file=sys.stderr)
+        print(f"outbox: {' '.join(str(unknown).split())}", file=sys.stderr)
     if options.json:
         sys.stdout.buffer.write((found or b"null") + b"\n")
     elif found is None:
