@@ -43,6 +43,9 @@ BODY_MAX_BYTES = 32 << 20
 BODY_WITHIN_S = 30.0
 LINE_MAX_BYTES = 16 << 10
 REQUEST_COUNT_MAX = 64
+CONNECTION_COUNT_MAX = 64
+IDLE_MAX_S = 5.0
+"""How long a connection may take for a request's head, the first or the next."""
 STOP_WITHIN_S = 1.0
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
@@ -189,17 +192,75 @@ async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
         max_line_size=LINE_MAX_BYTES,
         max_field_size=LINE_MAX_BYTES,
         shutdown_timeout=STOP_WITHIN_S,
+        keepalive_timeout=IDLE_MAX_S,
     )
     await runner.setup()
+    server, inside = runner.server, set[_Door]()
+    assert server is not None, "a runner that is set up has a server"
+    listening = await asyncio.get_running_loop().create_server(lambda: _Door(server, inside), "127.0.0.1", 0)
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        port = int(runner.addresses[0][1])
+        port = int(listening.sockets[0].getsockname()[1])
         write_control_file(folder, ControlFile(port, os.getpid(), token))
         yield port
     finally:
         remove_control_file(folder)
+        listening.close()
         await runner.cleanup()
+
+
+class _Door(asyncio.Protocol):
+    """A connection: let in to the server while there is room, else closed, and closed if it asks nothing for a while.
+
+    A limit on requests comes too late: connections that never ask anything would take all the descriptors of the host,
+    and the log could not open its next file.  After its first request the server judges it.
+    """
+
+    def __init__(self, server: web.Server, inside: set[_Door]) -> None:
+        self._server = server
+        self._inside = inside
+        self._guest: asyncio.Protocol | None = None
+        self._unasked: asyncio.TimerHandle | None = None
+        self._end = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        if len(self._inside) >= CONNECTION_COUNT_MAX:
+            transport.abort()
+            return
+        self._inside.add(self)
+        self._guest = self._server()
+        self._guest.connection_made(transport)
+        self._unasked = asyncio.get_running_loop().call_later(IDLE_MAX_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        if self._unasked is not None:
+            self._end = self._end[-3:] + data
+            if b"\r\n\r\n" in self._end:
+                self._heard()
+        if self._guest is not None:
+            self._guest.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._guest.eof_received() if self._guest is not None else None
+
+    def pause_writing(self) -> None:
+        if self._guest is not None:
+            self._guest.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._guest is not None:
+            self._guest.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._inside.discard(self)
+        self._heard()
+        if self._guest is not None:
+            self._guest.connection_lost(error)
+
+    def _heard(self) -> None:
+        if self._unasked is not None:
+            self._unasked.cancel()
+        self._unasked, self._end = None, b""
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

@@ -158,6 +158,36 @@ async def test_only_so_many_requests_are_under_way(wire: Wire, monkeypatch: pyte
         assert (await Wire(file).ask("GET", "/status"))[0] == 200
 
 
+async def test_connections_have_a_limit_and_those_that_ask_nothing_are_closed(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any
+) -> None:
+    monkeypatch.setattr(control, "CONNECTION_COUNT_MAX", 3)
+    monkeypatch.setattr(control, "IDLE_MAX_S", 0.5)
+    async with serve_control(Operator(bank.engine), bank.folder):
+        file = read_control_file(bank.folder)
+        assert file is not None
+        silent = [await asyncio.open_connection("127.0.0.1", file.port) for _ in range(3)]
+        silent[0][1].write(b"GET /status HTTP/1.1\r\nHost: ")  # a head that never ends
+        await asyncio.sleep(0.05)
+        assert await Wire(file).exchange(b"GET /health HTTP/1.1\r\n\r\n") == b""
+        async with asyncio.timeout(3):
+            for reader, writer in silent:
+                assert await reader.read() == b""
+                writer.close()
+        assert (await Wire(file).ask("GET", "/status"))[0] == 200
+
+
+async def test_a_connection_is_kept_for_the_next_request_and_then_let_go(bank: Any, wire: Wire) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", wire.file.port)
+    ask = f"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {wire.file.token}\r\n\r\n"
+    for _ in range(control.CONNECTION_COUNT_MAX + 1):
+        writer.write(ask.encode())
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+    writer.close()
+    for _ in range(control.CONNECTION_COUNT_MAX + 1):  # those that are closed make room
+        assert (await wire.ask("GET", "/health"))[0] == 200
+
+
 WRONG = {
     "method": ["PUT", "DELETE", "HEAD", "OPTIONS", "G\x00T", "", "A" * 9_000],
     "query": [
