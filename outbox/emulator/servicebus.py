@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import resource
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -21,6 +22,7 @@ from outbox.errors import EngineStopped, Refused
 
 log = logging.getLogger(__name__)
 
+CONNECTION_COUNT_MAX = 512
 KEY_NAME = "outbox"
 TIME_CHECK_S = 0.2
 CLOSE_WITHIN_S = 2.0
@@ -38,9 +40,12 @@ class ServiceBusServer:
         key: str | None = None,
         message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES,
         limits: Limits | None = None,
-        connection_count_max: int = 512,
+        connection_count_max: int | None = None,
     ) -> None:
         """Take the engine to serve; port 0 lets the system choose one.
+
+        Without a `connection_count_max` it is 512, or a quarter of the descriptors that the process may have open if
+        that is less: the log must find one for its next file.
 
         Raises:
             Refused: a host that others can reach, without a key.
@@ -53,7 +58,7 @@ class ServiceBusServer:
         self.key = key
         self.limits = replace(limits or Limits(), message_size_max_bytes=message_size_max_bytes)
         self.container_id = "outbox-servicebus"
-        self._connection_count_max = connection_count_max
+        self._connection_count_max = connection_count_max or _connection_count_max()
         self._peers: set[Peer] = set()
         self._deserted = asyncio.Event()
         self._deserted.set()
@@ -154,3 +159,8 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _connection_count_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTION_COUNT_MAX if soft == resource.RLIM_INFINITY else max(1, min(CONNECTION_COUNT_MAX, soft // 4))

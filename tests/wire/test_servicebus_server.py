@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -203,6 +204,24 @@ async def test_connections_have_a_limit() -> None:
         assert await (await Wire.open(server)).wait_end() == b""
         first.writer.close()
         second.writer.close()
+
+
+@pytest.mark.parametrize(("soft", "count_max"), [(40, 10), (3, 1), (1 << 20, 512), (resource.RLIM_INFINITY, 512)])
+async def test_connections_leave_descriptors_for_the_log(
+    soft: int, count_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, soft))
+    async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
+        taken = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(min(count_max, 10))]
+        another = Wire(*await asyncio.open_connection("127.0.0.1", server.port))
+        await asyncio.sleep(0.05)
+        another.writer.write(client.opening())
+        if count_max > 10:
+            await another.wait_frames(0x11)
+        else:
+            assert await another.wait_end() == b""
+        for _, writer in [*taken, (another.reader, another.writer)]:
+            writer.close()
 
 
 async def test_a_peer_with_a_time_out_hears_from_an_idle_server() -> None:
