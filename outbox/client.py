@@ -53,7 +53,9 @@ class Client:
     async def declare(self) -> None:
         """Make sure that everything the application declared exists."""
         queues = {spec.name: spec.ordering for spec in self.app.queues.values()}
-        await self._ports.operations.declare(queues, {name: list(subs) for name, subs in self.app.topics.items()})
+        topics = {name: list(subs) for name, subs in self.app.topics.items()}
+        stop_keys = {handler.source for handler in self.app.handlers if handler.on_dead_letter == "stop_key"}
+        await self._ports.operations.declare(queues, topics, stop_keys=stop_keys & queues.keys())
 
     async def send(
         self,

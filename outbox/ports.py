@@ -12,7 +12,7 @@ runtime is one call of one of these, so every `await` is a crash point and wrapp
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -339,8 +339,14 @@ class Operations(Protocol):
     def now_ms(self) -> int:
         """The backend's time, milliseconds since 1970."""
 
-    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
-        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist."""
+    async def declare(
+        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
+    ) -> None:
+        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist.
+
+        In the queues `stop_keys` a dead letter stops its key, also one that the backend itself makes; a declaration
+        switches this on and never off, because an application that only sends does not know who handles.
+        """
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send messages from outside; on return they survive the declared failures."""

@@ -6,7 +6,9 @@ queues.  Whatever they hand out has passed the gate.  Engine scope is in `journa
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+import msgspec
 
 from outbox.engine import records
 from outbox.engine.engine import Engine
@@ -49,12 +51,20 @@ class EngineOperations:
     def now_ms(self) -> int:
         return self._engine.now_ms()
 
-    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+    async def declare(
+        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
+    ) -> None:
         known = self._engine.queues
         wanted = [
-            QueueSettings(name, ordering="per_key" if o == "per_key" else "unordered") for name, o in queues.items()
+            QueueSettings(name, "per_key" if o == "per_key" else "unordered", stop_key=name in stop_keys)
+            for name, o in queues.items()
         ]
         fresh = [q for q in wanted if q.name not in known or known[q.name].ordering != q.ordering]
+        fresh += [  # what else was set for it stays
+            msgspec.structs.replace(known[name], stop_key=True)
+            for name in stop_keys
+            if name in known and not known[name].stop_key and known[name].ordering == queues.get(name)
+        ]
         self._engine.declare(*fresh, *(TopicSettings(name, tuple(subs)) for name, subs in topics.items()))
         await self._engine.gate()
 

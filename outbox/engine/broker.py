@@ -112,17 +112,22 @@ class Broker(Core):
     def claim(self, path: str, count_max: int, *, session: str | None = None) -> list[Claim]:
         """Lock up to `count_max` messages; on a `per_key` queue those of a session that you hold."""
         queue = self.queue(path)
-        tasks = self.take(queue, count_max, session=session)
+        tasks = self.take(queue, count_max, session=session, outside=True)
         return [self._as_claim(queue, task) for task in tasks]
 
-    def take(self, queue: Queue, count_max: int, *, session: str | None = None, wary: bool = False) -> list[Task]:
-        """Lock and log up to `count_max` ready tasks of a queue; `wary` leaves suspects out."""
+    def take(
+        self, queue: Queue, count_max: int, *, session: str | None = None, wary: bool = False, outside: bool = False
+    ) -> list[Task]:
+        """Lock and log up to `count_max` ready tasks of a queue; `wary` leaves suspects out.
+
+        `outside` says that they leave the engine: handled here after all, they are remembered by a marker.
+        """
         if session is not None:
             tasks = queue.take_session(session, count_max)
         else:
             tasks = queue.take(count_max, now_ms=self.now_ms(), wary=wary)
         if tasks:
-            self._lock(queue, tasks)
+            self._lock(queue, tasks, outside=outside)
         return tasks
 
     def take_suspect(self, queues: Sequence[Queue]) -> list[Task]:
@@ -136,9 +141,9 @@ class Broker(Core):
         self._lock(queue, tasks)
         return tasks
 
-    def _lock(self, queue: Queue, tasks: list[Task]) -> None:
+    def _lock(self, queue: Queue, tasks: list[Task], *, outside: bool = False) -> None:
         sequences = [task.sequence for task in tasks]
-        self.do(records.Claimed(queue.number, sequences))
+        self.do(records.Claimed(queue.number, sequences, outside))
         self._lock_count = lock = self._lock_count + 1
         until_ms = self.now_ms() + round(queue.settings.lock_s * 1_000)
         for task in tasks:
@@ -171,7 +176,7 @@ class Broker(Core):
                 raise LookupError(f"{path}/{sequence} is not a deferred message")
         found = [task for task in tasks if task is not None]
         if found:
-            self._lock(queue, found)
+            self._lock(queue, found, outside=True)
         return [self._as_claim(queue, task) for task in found]
 
     # Settle

@@ -160,6 +160,17 @@ class Core:
             self.flush_count += 1
             self._last_sync_s = self._clock.monotonic_s()
 
+    def flush_when_due(self, *, idle: bool) -> None:
+        """Sync what was written and waits for no further traffic: an interval that is over, a count that never fills.
+
+        Raises:
+            EngineStopped: the write or the fsync failed; the engine has stopped.
+        """
+        interval_s = self._sync.interval_s if self._sync.kind == "interval" else None
+        is_over = interval_s is not None and self._clock.monotonic_s() - self._last_sync_s >= interval_s
+        if is_over or (idle and self._sync.kind == "every_n"):
+            self.flush()
+
     def _guarded(self, step: Callable[[], object]) -> None:
         try:
             step()

@@ -167,16 +167,21 @@ class Engine(Sessions):
         while self._stopped is None:
             await asyncio.sleep(TICK_S)
             try:
+                self.write()  # so that the buffer has room for what the time brings
                 self.tick()
                 ticks += 1
                 if ticks % _ADOPT_TICKS == 0:
                     self.adopt()
                 if self._log is not None:
                     idle_ticks = idle_ticks + 1 if self._log.appended == seen else 0
-                    if idle_ticks == _IDLE_TICKS and self._log.synced:
+                    self.flush_when_due(idle=idle_ticks >= _IDLE_TICKS)
+                    if idle_ticks >= _IDLE_TICKS and self._log.synced:
                         self.witness()
                     seen = self._log.appended
             except EngineStopped:
+                return
+            except Exception as error:  # without time no lock runs out and nothing scheduled comes: better to stop
+                self._stop(EngineStopped(f"the engine's time stands still ({error!r}); open it again and report this"))
                 return
 
     def witness(self) -> None:

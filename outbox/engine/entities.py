@@ -17,6 +17,7 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     """A queue or subscription; `per_key` queues are ordered by session and every message carries one.
 
     `duplicate_window_s` 0 switches broker duplicate detection off, `time_to_live_s` 0 keeps messages for ever.
+    `stop_key` says that a message of a `per_key` queue that the engine itself dead-letters stops its key.
     """
 
     name: str
@@ -26,6 +27,7 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True):
     duplicate_window_s: float = 0.0
     time_to_live_s: float = 0.0
     dead_letter_on_expiry: bool = True
+    stop_key: bool = False
 
 
 class TopicSettings(msgspec.Struct, frozen=True, array_like=True):

@@ -187,8 +187,9 @@ class Queue:
         if not self.settings.duplicate_window_s or not broker_id:
             return False
         self.forget_seen(now_ms)
-        if broker_id in self.seen:
+        if self.seen.get(broker_id, 0) > now_ms:
             return True
+        self.seen.pop(broker_id, None)  # over, behind one whose window was longer: the new one goes to the end
         self.seen[broker_id] = now_ms + round(self.settings.duplicate_window_s * 1_000)
         return False
 
@@ -297,6 +298,8 @@ class KeyedQueue(Queue):
     def take_session(self, session_id: str, count_max: int, *, wary: bool = False) -> list[Task]:
         session = self.session(session_id)
         taken: list[Task] = []
+        if session.stopped_by:  # stopped in its holder's hands
+            return taken
         while len(taken) < count_max and (task := self._head(session)) is not None:
             if wary and task.delivery_count:
                 break
@@ -337,7 +340,7 @@ class KeyedQueue(Queue):
     def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
         if session is not None:
             found = self.sessions.get(session)
-            return found is not None and self._head(found) is not None
+            return found is not None and not found.stopped_by and self._head(found) is not None
         return self.free_session(now_ms) is not None
 
     def may_leave(self, task: Task, now_ms: int) -> bool:

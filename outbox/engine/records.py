@@ -39,10 +39,11 @@ class Sent(msgspec.Struct, array_like=True, gc=False):
 
 
 class Claimed(msgspec.Struct, array_like=True, gc=False):
-    """Messages of one queue were handed out."""
+    """Messages of one queue were handed out; `outside`: to a receiver that is not this engine's own runtime."""
 
     queue: int
     sequences: list[int]
+    outside: bool = False
 
 
 class Settled(msgspec.Struct, array_like=True, gc=False):

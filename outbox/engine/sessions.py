@@ -34,7 +34,7 @@ class Sessions(Broker):
         queue = self._keyed(path)
         now_ms = self.now_ms()
         session = queue.free_session(now_ms) if session_id is None else queue.session(session_id)
-        if session is None or session.lock or session.claimed:
+        if session is None or not session.is_free(now_ms):
             return None
         self._lock_count += 1
         session.lock = self._lock_count

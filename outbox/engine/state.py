@@ -107,10 +107,13 @@ class State:
                     self.insert(queue, message, record.now_ms, record.due_ms, version, digest)
 
     def insert(self, queue: Queue, message: Message, now_ms: int, due_ms: int, version: int, digest: bytes) -> None:
-        """Put a message into a queue under the next sequence number; one from outside has its payload's digest."""
+        """Put a message into a queue under the next sequence number; one from outside has its payload's digest.
+
+        A scheduled one arrives when it is due: from then on it ages.
+        """
         self.sequence = sequence = self.sequence + 1
-        status = SCHEDULED if due_ms > now_ms else ACTIVE
-        task = Task(sequence, queue.path, message, now_ms, version, status, due_ms, 0, 0, 0, digest != b"", digest)
+        status, since_ms = (SCHEDULED, due_ms) if due_ms > now_ms else (ACTIVE, now_ms)
+        task = Task(sequence, queue.path, message, since_ms, version, status, due_ms, 0, 0, 0, digest != b"", digest)
         if message.time_to_live_ms or queue.settings.time_to_live_s:
             lives_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
             task.expires_ms = max(now_ms, due_ms) + lives_ms
@@ -125,6 +128,8 @@ class State:
         for sequence in record.sequences:
             task = tasks[sequence]
             task.status, task.version = LOCKED, version
+            if record.outside:  # whoever has it may send it on: a marker is to know the copy
+                task.external = True
 
     def _settled(self, record: records.Settled, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -147,7 +152,7 @@ class State:
         task.delivery_count += counted
         if counted and task.delivery_count >= queue.settings.max_delivery_count and queue.is_primary:
             text = f"delivered {task.delivery_count} times without being settled"
-            self.bury(queue, task, "MaxDeliveryCountExceeded", text)
+            self.bury(queue, task, "MaxDeliveryCountExceeded", text, stops_session=queue.settings.stop_key)
             return
         queue.index(task)
         queue.unlocked(task)
@@ -160,7 +165,8 @@ class State:
         for sequence in record.expired:
             task = queue.tasks[sequence]
             if queue.settings.dead_letter_on_expiry and queue.is_primary:
-                self.bury(queue, task, "TTLExpiredException", "the message expired and was dead lettered")
+                text = "the message expired and was dead lettered"
+                self.bury(queue, task, "TTLExpiredException", text, stops_session=queue.settings.stop_key)
             else:
                 self.remove(queue, task)
 
@@ -270,6 +276,7 @@ class State:
         queue = self.queues[postponed.queue]
         task = queue.tasks[postponed.sequence]
         task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version
+        task.external = True  # some of its handlers may have applied it: from here on markers say which
         keyed = isinstance(queue, KeyedQueue)
         task.status = ACTIVE if keyed or not postponed.due_ms else SCHEDULED
         queue.index(task)

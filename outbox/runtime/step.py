@@ -40,8 +40,8 @@ class Work(msgspec.Struct, gc=False):
 
     Works of one `lane` are handled one after the other; `in_order` says that nothing of the lane may overtake it,
     `stops_key` that its dead letter stops the lane.  A message that several handlers read has its other parts in
-    `others`.  A message that a commit of this very log made, read by one handler, is not `remembered` by a marker: its
-    task is consumed by the record that applies it.
+    `others`.  A message that a commit of this very log made, read by one handler, and that was neither given back nor
+    handed to an outside receiver, is not `remembered` by a marker: its task is consumed by the record that applies it.
     """
 
     delivery: Delivery

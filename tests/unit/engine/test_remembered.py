@@ -1,0 +1,148 @@
+"""What the engine remembers of a message and of time: who has had it, when it came, when its window is over."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from outbox.engine import engine as engines
+from outbox.engine import records
+from outbox.engine.adapters import EngineOperations
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
+from outbox.engine.items import Task
+from outbox.engine.journal import EngineJournal
+from outbox.engine.memory_disk import Crash
+from outbox.message import Message
+from outbox.ports import Commit, Output, Postponement
+from outbox.testing import START_S, VirtualClock
+
+
+def opened(disk: MemoryDisk, clock: VirtualClock | None = None) -> Engine:
+    return Engine.open(disk, clock=clock or VirtualClock(START_S), log_id=b"0" * 16)
+
+
+def after_a_crash(disk: MemoryDisk, engine: Engine) -> Engine:
+    engine.flush()
+    return opened(disk.crash(Crash.POWER, random.Random(1)))
+
+
+def emit(engine: Engine) -> Task:
+    """A message that a commit made, which no marker remembers."""
+    output = Output("q", 0, Message(body=b"{}", outbox_id="inner"))
+    engine.do(records.Committed(engine.now_ms(), 1, {}, {}, [output], {}, {}, [], []))
+    (task,) = engine.peek("q", 0, 1)
+    assert not task.external
+    return task
+
+
+async def test_a_message_that_was_given_back_is_remembered_by_a_marker() -> None:
+    disk = MemoryDisk("postponed")
+    engine = opened(disk)
+    engine.declare(QueueSettings("q"))
+    emit(engine)
+    journal = EngineJournal(engine)
+    (delivery,) = await journal.claim(["q"], count_max=1, wait_s=0)
+    commit = Commit(engine.now_ms(), 1, [], {}, {}, [], {}, {}, {}, [], [Postponement(delivery, 0, 0)])
+    assert await journal.commit(commit) is None
+    for found in (after_a_crash(disk, engine), engine):
+        (again,) = await EngineJournal(found).claim(["q"], count_max=1, wait_s=0)
+        assert again.from_outside
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_message_that_an_outside_receiver_held_is_remembered_by_a_marker(deferred: bool) -> None:
+    disk = MemoryDisk("outside")
+    engine = opened(disk)
+    engine.declare(QueueSettings("q"))
+    task = emit(engine)
+    if deferred:
+        engine.take(engine.queue("q"), 1)
+        engine.do(records.Settled(engine.now_ms(), 0, Settlement.DEFER, [task.sequence]))
+        assert not task.external
+        engine.claim_deferred("q", [task.sequence])
+    else:
+        engine.claim("q", 1)
+    assert task.external and after_a_crash(disk, engine).peek("q", 0, 1)[0].external
+
+
+def test_a_scheduled_message_ages_from_its_due_time() -> None:
+    clock = VirtualClock(START_S)
+    engine = opened(MemoryDisk("due"), clock)
+    engine.declare(QueueSettings("q"))
+    due_ms = engine.now_ms() + 8 * 86_400_000
+    engine.send("q", [Message(body=b"{}")], due_ms=due_ms)
+    clock.seconds += 9 * 86_400
+    engine.tick()
+    assert [claim.enqueued_ms for claim in engine.claim("q", 1)] == [due_ms]
+
+
+def test_an_id_is_free_again_when_its_own_window_is_over() -> None:
+    clock = VirtualClock(START_S)
+    engine = opened(MemoryDisk("window"), clock)
+    for id, window_s in (("long", 1_000), ("short", 10)):
+        engine.declare(QueueSettings("q", duplicate_window_s=window_s))
+        engine.send("q", [Message(body=b"1", message_id=id)])
+    clock.seconds += 20
+    assert engine.send("q", [Message(body=b"2", message_id="short")])[0] > 0
+    assert engine.send("q", [Message(body=b"3", message_id="short")]) == [0]
+    assert engine.send("q", [Message(body=b"4", message_id="long")]) == [0]
+
+
+@pytest.mark.parametrize("by", ["deliveries", "age"])
+async def test_a_dead_letter_of_the_engine_itself_stops_its_key_where_that_was_asked_for(by: str) -> None:
+    disk, clock = MemoryDisk("stops"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    engine.declare(QueueSettings("k", "per_key", max_delivery_count=1))
+    await EngineOperations(engine).declare({"k": "per_key"}, {}, stop_keys={"k"})
+    assert engine.queues["k"] == QueueSettings("k", "per_key", max_delivery_count=1, stop_key=True)
+    lives_ms = 1_000 if by == "age" else 0
+    engine.send("k", [Message(body=b"1", session_id="a", time_to_live_ms=lives_ms), Message(body=b"2", session_id="a")])
+    if by == "age":
+        clock.seconds += 2
+        engine.tick()
+    else:
+        lock = engine.accept_session("k", "a")
+        assert lock is not None
+        (held,) = engine.claim("k", 1, session="a")
+        engine.settle(held.token, Settlement.ABANDON)
+        assert engine.claim("k", 1, session="a") == []  # nothing goes on in its holder's hands
+        engine.release_session(lock.token)
+    assert engine.queue(dead_letter_path("k")).counts()["active"] == 1
+    for found in (after_a_crash(disk, engine), engine):
+        assert found.take(found.queue("k"), 9) == [] and found.accept_session("k", "a") is None
+        found.discard("k", 1)
+        assert found.accept_session("k", "a") is not None
+
+
+@pytest.mark.parametrize("sync", ["interval:0.01", "every_n:1000"])
+async def test_what_was_written_is_synced_without_further_traffic(sync: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "TICK_S", 0.002)
+    async with Engine.open(MemoryDisk("idle"), sync=sync) as engine:
+        engine.declare(QueueSettings("q"))
+        engine.send("q", [Message(body=b"{}")])
+        await engine.gate()
+        assert engine.log is not None
+        appended = engine.log.appended
+        for _ in range(1_000):
+            await asyncio.sleep(0.005)
+            if engine.log.synced >= appended:
+                break
+        assert engine.log.synced >= appended
+
+
+async def test_an_engine_whose_time_fails_stops_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "TICK_S", 0.002)
+    async with Engine.open(MemoryDisk("stuck")) as engine:
+
+        def broken() -> None:
+            raise RuntimeError("no time")
+
+        stopped = asyncio.Event()
+        engine.on_stop = lambda reason: stopped.set()
+        engine.tick = broken  # type: ignore[method-assign]  # what is tried
+        await asyncio.wait_for(stopped.wait(), 5)
+        assert "no time" in str(engine.stopped)
