@@ -14,7 +14,17 @@ from heapq import heappop, heappush
 from outbox.engine import records
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
-from outbox.engine.items import DEFERRED, LOCKED, SCHEDULED, Claim, Task, first_lock, pack_token, unpack_token
+from outbox.engine.items import (
+    DEFERRED,
+    LOCKED,
+    SCHEDULED,
+    Claim,
+    Task,
+    first_lock,
+    held_bytes,
+    pack_token,
+    unpack_token,
+)
 from outbox.engine.limits import EngineLimits
 from outbox.engine.queues import Queue
 from outbox.errors import LockLost, Throttled, TooLarge, UnknownDestination
@@ -87,7 +97,7 @@ class Broker(Core):
     def _admit(self, path: str, messages: Sequence[Message]) -> None:
         limit = self.limits.message_bytes_max
         for message in messages:
-            if len(message.body) + len(message.wire) + len(message.wire_body) > limit:
+            if held_bytes(message) > limit:
                 raise TooLarge(f"message {message.identity} to {path} is over {limit} bytes; send a claim check")
         if self.state.body_bytes + self.state.overhead_bytes > self.limits.memory_bytes_max:
             raise Throttled(
@@ -242,7 +252,7 @@ class Broker(Core):
             queue.promote(now_ms)
             if expired := queue.expired(now_ms):
                 self.do(records.Lapsed(now_ms, queue.number, [], expired))
-        self.state.forget_markers(now_ms)
+        self.state.forget(now_ms)
         self.wake()
 
     def _expire_locks(self, now_ms: int) -> None:

@@ -47,6 +47,15 @@ def unpack_token(token: bytes) -> tuple[int, int, int, int]:
     return epoch, epoch << _LOCK_BITS | lock, rest >> _QUEUE_BITS, rest & (QUEUE_COUNT_MAX - 1)
 
 
+def held_bytes(message: Message) -> int:
+    """What a message's contents take in memory, roughly; its short texts are part of a task's own estimate."""
+    size_bytes = len(message.body) + len(message.wire) + len(message.wire_body)
+    if message.properties:
+        for name, value in message.properties.items():
+            size_bytes += 100 + len(name) + (len(value) if isinstance(value, str) else 0)
+    return size_bytes
+
+
 class Task(msgspec.Struct, gc=False):
     """A message in a queue.  `failures` counts failed handlings, `delivery_count` deliveries that never settled.
 

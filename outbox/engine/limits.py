@@ -10,8 +10,8 @@ class EngineLimits:
     """What the engine takes in before it refuses.
 
     `message_bytes_max` is one message with its properties, `memory_bytes_max` an estimate of all that is held
-    (messages, documents, markers): beyond it sends are refused, because retention that does not fit must not be
-    admitted.  `segment_bytes_max` is the size at which the log rotates.
+    (messages with what they came in, documents, markers): beyond it sends are refused, because retention that does
+    not fit must not be admitted.  `segment_bytes_max` is the size at which the log rotates.
     """
 
     message_bytes_max: int = 1 << 20

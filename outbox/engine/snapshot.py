@@ -15,7 +15,7 @@ import msgspec
 from outbox.engine import records
 from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.items import Task, version_of
+from outbox.engine.items import Task, held_bytes, version_of
 from outbox.engine.queues import KeyedQueue
 from outbox.engine.segments import Recovery, read_sealed
 from outbox.engine.state import State
@@ -62,7 +62,7 @@ _decoder = msgspec.msgpack.Decoder(Image)
 def encode(state: State, ordinal: int) -> bytes:
     """The state as bytes; expiry is judged by the time that the log knows, never by a clock."""
     now_ms = state.time_ms
-    state.forget_markers(now_ms)
+    state.forget(now_ms)
     queues = []
     for number in range(0, len(state.queues), 2):
         queue, dead = state.queues[number], state.queues[number + 1]
@@ -125,8 +125,11 @@ def _restore(image: Image) -> State:
                 queue.session(session).state = kept
         for target, tasks in ((queue, found.tasks), (state.queues[queue.number + 1], found.dead_letters)):
             target.tasks.update((task.sequence, task) for task in tasks)
-            state.body_bytes += sum(len(task.message.body) for task in tasks)
-    state.documents.update(image.documents)
+            state.body_bytes += sum(held_bytes(task.message) for task in tasks)
+    for name, space in image.documents.items():
+        state.documents.setdefault(name, {})
+        for id, document in space.items():
+            state.put(name, id, document)
     state.markers.update(image.applied)
     state.markers.update(image.refused)
     state.marker_ages = deque(image.marker_ages)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from outbox.engine import records
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path, subscription_path
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
+from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes
 from outbox.engine.queues import KeyedQueue, Queue, make_queue
 from outbox.lineage import fingerprint
 from outbox.message import Message
@@ -41,6 +42,9 @@ class State:
         self.sequence = 0
         self.time_ms = 0
         self.body_bytes = 0
+        """What the contents of messages and documents take."""
+        self.expiring: list[tuple[int, str, str]] = []
+        """Documents that expire, tombstones among them: when, namespace, id; soonest first."""
         self._apply: dict[type[Any], Callable[[Any, int], None]] = {
             records.Opened: self._opened,
             records.Declared: self._declared,
@@ -117,7 +121,7 @@ class State:
         if message.time_to_live_ms or queue.settings.time_to_live_s:
             lives_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
             task.expires_ms = max(now_ms, due_ms) + lives_ms
-        self.body_bytes += len(message.body)
+        self.body_bytes += held_bytes(message)
         queue.append(task)
 
     def _idle(self, record: records.Idle, version: int) -> None:
@@ -185,7 +189,7 @@ class State:
         fresh = Task(task.sequence, queue.path, message, record.now_ms, version, external=task.external)
         if task.external:
             fresh.fingerprint = fingerprint(message.body, message.type)
-        self.body_bytes += len(message.body)
+        self.body_bytes += held_bytes(message)
         queue.tasks[fresh.sequence] = fresh
         queue.index(fresh)
 
@@ -199,7 +203,7 @@ class State:
     def remove(self, queue: Queue, task: Task) -> None:
         """Take a task out of the engine for good."""
         del queue.tasks[task.sequence]
-        self.body_bytes -= len(task.message.body)
+        self.body_bytes -= held_bytes(task.message)
         queue.unlocked(task)
         self._let_key_go(queue, task)
 
@@ -234,10 +238,9 @@ class State:
         self.time_ms = max(self.time_ms, now_ms)
         for number, sequences in record.consumed.items():
             self._consume(self.queues[number], sequences)
-        states = self.documents[STATES]
         for id, change in record.states.items():
             expires_ms = 0 if change.value else record.markers_expire_ms
-            states[id] = StateDocument(change.value, version, change.schema, change.serial, expires_ms)
+            self.put(STATES, id, StateDocument(change.value, version, change.schema, change.serial, expires_ms))
         if record.applied or record.refused:
             self._mark(record)
         routes = self.routes
@@ -257,7 +260,7 @@ class State:
     def _consume(self, queue: Queue, sequences: list[int]) -> None:
         if type(queue) is Queue and queue.is_primary:  # nothing but the task itself to forget
             pop = queue.tasks.pop
-            self.body_bytes -= sum([len(pop(sequence).message.body) for sequence in sequences])
+            self.body_bytes -= sum([held_bytes(pop(sequence).message) for sequence in sequences])
         else:
             for sequence in sequences:
                 self.remove(queue, queue.tasks[sequence])
@@ -282,8 +285,30 @@ class State:
         queue.index(task)
         queue.unlocked(task)
 
-    def forget_markers(self, now_ms: int) -> None:
-        """Drop the markers whose time is over."""
+    def put(self, namespace: str, id: str, document: StateDocument) -> None:
+        """Write a document in place of what was there."""
+        space = self.documents.get(namespace)
+        if space is None:
+            space = self.documents[namespace] = {}
+        old = space.get(id)
+        self.body_bytes += len(document.value) - (0 if old is None else len(old.value))
+        space[id] = document
+        if document.expires_ms:
+            heappush(self.expiring, (document.expires_ms, namespace, id))
+
+    def _drop_document(self, namespace: str, id: str) -> None:
+        old = self.documents.get(namespace, {}).pop(id, None)
+        if old is not None:
+            self.body_bytes -= len(old.value)
+
+    def forget(self, now_ms: int) -> None:
+        """Drop the markers and documents whose time is over."""
+        expiring = self.expiring
+        while expiring and expiring[0][0] <= now_ms:
+            _, namespace, id = heappop(expiring)
+            found = self.documents.get(namespace, {}).get(id)
+            if found is not None and 0 < found.expires_ms <= now_ms:  # it may have been written again since
+                self._drop_document(namespace, id)
         ages = self.marker_ages
         while ages and ages[0][0] <= now_ms:
             for key in ages.popleft()[1]:
@@ -306,12 +331,15 @@ class State:
             digest = fingerprint(insert.message.body, insert.message.type)
             self.insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
         for doc in change.document_deletes:
-            self.documents.get(doc.namespace, {}).pop(doc.id, None)
+            self._drop_document(doc.namespace, doc.id)
         for write in change.documents:
-            space = self.documents.setdefault(write.namespace, {})
-            old = space.get(write.id)
+            old = self.documents.get(write.namespace, {}).get(write.id)
+            if old is not None and 0 < old.expires_ms <= now_ms:
+                old = None  # whether it was forgotten already is no memory
             serial = old.serial + 1 if old else 1
-            space[write.id] = StateDocument(write.value, version, write.schema, serial, write.expires_ms)
+            self.put(
+                write.namespace, write.id, StateDocument(write.value, version, write.schema, serial, write.expires_ms)
+            )
         if change.operation_id:
             self.operations[change.operation_id] = (version, list(range(first, self.sequence + 1)))
             while len(self.operations) > OPERATION_COUNT_MAX:
@@ -325,7 +353,7 @@ class State:
         stays, stops = target is queue, task.stops_session
         self._let_key_go(queue, task)
         if item.message is not None:
-            self.body_bytes += len(item.message.body) - len(task.message.body)
+            self.body_bytes += held_bytes(item.message) - held_bytes(task.message)
             task.message = item.message
             task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b""
         task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
