@@ -80,7 +80,7 @@ def test_a_count_is_not_exceeded_and_the_rest_stays_in_the_queue(spark: Any, bro
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["prepared", "committed"])
+@pytest.mark.parametrize("point", [pytest.param("prepared", marks=pytest.mark.soak), "committed"])
 def test_a_driver_killed_around_the_commit_adds_each_row_once(
     spark: Any, broker: Any, tmp_path: Path, run_killed: Callable[..., SimpleNamespace], point: str
 ) -> None:
@@ -118,6 +118,7 @@ def test_senseless_limits_are_refused(spark: Any, tmp_path: Path, capsys: pytest
     assert "set OUTBOX_SERVICEBUS" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_receivers_sit_out_a_broker_that_is_killed_and_started_again(
     spark: Any, mortal_broker: Any, tmp_path: Path

@@ -142,6 +142,7 @@ def test_a_session_keeps_its_order(spark: Any, broker: Any, tmp_path: Path) -> N
         assert steps == list(range(30))
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_a_killed_driver_a_killed_worker_and_a_killed_broker_cost_nothing(
     spark: Any, mortal_broker: Any, tmp_path: Path, run_killed: Callable[..., SimpleNamespace]

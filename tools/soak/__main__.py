@@ -1,4 +1,4 @@
-"""`make soak`: kill a host 100 times under load, then run the bank under drawn faults until the time is over.
+"""`make soak`: the long tests, a host killed 100 times under load, then the bank under drawn faults for a while.
 
 python -m tools.soak [--kills 100] [--minutes 5] [--seed 1]
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -25,8 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args(argv)
     started_s = time.monotonic()
+    print("the tests that are too long for every run", flush=True)
+    tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "soak"], cwd=ROOT, check=False)
+    broken = [] if tests.returncode == 0 else ["a long test failed"]
     print(f"a host under load, {arguments.kills} x kill -9", flush=True)
-    broken = asyncio.run(kills.run(ROOT / "build" / "soak", kill_count=arguments.kills, seed=arguments.seed))
+    broken += asyncio.run(kills.run(ROOT / "build" / "soak", kill_count=arguments.kills, seed=arguments.seed))
     print(f"the bank under drawn faults for {arguments.minutes:g} minutes", flush=True)
     broken += asyncio.run(faults.run(minutes=arguments.minutes, seed=arguments.seed))
     for line in broken:
