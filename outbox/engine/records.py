@@ -124,12 +124,6 @@ class Committed(msgspec.Struct, array_like=True, gc=False):
     postponed: list[Postponed]
 
 
-class Idle(msgspec.Struct, array_like=True, gc=False):
-    """Nothing happened: the record that witnesses the flush before it."""
-
-    now_ms: int
-
-
 class TaskInsert(msgspec.Struct, array_like=True, gc=False):
     """A message to put into a queue."""
 
@@ -201,18 +195,7 @@ class Modified(msgspec.Struct, array_like=True, gc=False):
 
 
 Record = (
-    Opened
-    | Declared
-    | Sent
-    | Claimed
-    | Settled
-    | Lapsed
-    | Cancelled
-    | Resubmitted
-    | SessionSet
-    | Committed
-    | Modified
-    | Idle
+    Opened | Declared | Sent | Claimed | Settled | Lapsed | Cancelled | Resubmitted | SessionSet | Committed | Modified
 )
 
 TYPES: dict[int, type[Any]] = {
@@ -227,7 +210,6 @@ TYPES: dict[int, type[Any]] = {
     24: SessionSet,
     25: Committed,
     26: Modified,
-    27: Idle,
 }
 """The log's record types; a number is never used again for something else."""
 

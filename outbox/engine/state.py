@@ -57,7 +57,6 @@ class State:
             records.SessionSet: self._session_set,
             records.Committed: self._committed,
             records.Modified: self._modified,
-            records.Idle: self._idle,
         }
 
     @property
@@ -123,9 +122,6 @@ class State:
             task.expires_ms = max(now_ms, due_ms) + lives_ms
         self.body_bytes += held_bytes(message)
         queue.append(task)
-
-    def _idle(self, record: records.Idle, version: int) -> None:
-        self.time_ms = max(self.time_ms, record.now_ms)
 
     def _claimed(self, record: records.Claimed, version: int) -> None:
         tasks = self.queues[record.queue].tasks
