@@ -17,7 +17,7 @@ from outbox.context import BlobRef, to_ms
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, message_from_properties
-from outbox.ports import Backend, Buried, Output, Ports
+from outbox.ports import Backend, Buried, Output, Ports, StorePorts
 from outbox.runtime.claims import redeem, to_claim
 
 State = TypeVar("State")
@@ -47,7 +47,7 @@ class Client:
 
     def __init__(self, app: App, backend: Backend, *, new_id: Callable[[], str] | None = None) -> None:
         self.app = app
-        self._ports: Ports = backend.ports()
+        self._ports: Ports | StorePorts = backend.ports()
         self._new_id = new_id or (lambda: str(uuid4()))
 
     async def declare(self) -> None:

@@ -23,6 +23,24 @@ from outbox.message import Message
 Version = str
 """An opaque version (ETag) of a document; only its store may order or interpret it."""
 
+Session = str
+"""An opaque session token: a read that carries it is at least as fresh as the answer that it came with."""
+
+
+class Tag(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a write means, for those who watch: simulations, recorded histories, audits.  No store looks at it.
+
+    `what` is the step's name (`commit`, `state`, `stage`, `mark`, ...), `inbox` the handlings that it is about, and
+    `tx` the attempt that makes it.
+    """
+
+    what: str
+    inbox: tuple[bytes, ...] = ()
+    tx: str = ""
+
+
+UNTAGGED = Tag("")
+
 
 # Documents
 
@@ -37,11 +55,12 @@ class DocumentKey:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as read."""
+    """A document as read; `session` is the token of the answer that it came with."""
 
     key: DocumentKey
     body: bytes
     version: Version
+    session: Session = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +70,7 @@ class Create:
     key: DocumentKey
     body: bytes
     ttl_s: float | None = None
+    tag: Tag = UNTAGGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +81,7 @@ class Replace:
     body: bytes
     if_match: Version
     ttl_s: float | None = None
+    tag: Tag = UNTAGGED
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +90,7 @@ class Delete:
 
     key: DocumentKey
     if_match: Version
+    tag: Tag = UNTAGGED
 
 
 Write = Create | Replace | Delete
@@ -79,6 +101,7 @@ class Won:
     """The write took effect; one new version for each operation (empty for a delete)."""
 
     versions: tuple[Version, ...] = ()
+    session: Session = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +110,7 @@ class Lost:
 
     operation: int
     current: Document | None = None
+    session: Session = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +133,8 @@ class StateStore(Protocol):
     @property
     def capabilities(self) -> StoreCapabilities: ...
 
-    async def read(self, key: DocumentKey) -> Document | None:
-        """The document, or None where there is none."""
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        """The document, or None where there is none; with `session` at least as fresh as that token's answer."""
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         """Apply all operations or none; they share a partition.
@@ -122,6 +146,9 @@ class StateStore(Protocol):
 
     def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         """The documents of a partition whose ids begin with `prefix`, by id."""
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        """The documents of all partitions whose body, a JSON object, has a member `pending`; for the sweeper."""
 
 
 # Messages
@@ -280,6 +307,8 @@ class Commit(msgspec.Struct, gc=False):
     replacing: dict[bytes, int]
     buried: list[Burial]
     postponed: list[Postponement]
+    handled: list[bytes] = []
+    """The inbox keys of the messages that were run in this commit, for those who watch; nothing acts on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,18 +398,32 @@ class Operations(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A backend's ports as a worker uses them."""
+    """The ports of a backend whose queues, states and markers share one log: engine scope."""
 
     journal: Journal
     operations: Operations
     blobs: BlobStore
 
 
+@dataclass(frozen=True, slots=True)
+class StorePorts:
+    """The ports of a backend whose store and bus are apart: partition or item scope, as the store's capabilities say.
+
+    `infrastructure` keeps the protocol's own documents where that is not where the states are; item scope only.
+    """
+
+    store: StateStore
+    bus: MessageBus
+    operations: Operations
+    blobs: BlobStore
+    infrastructure: StateStore | None = None
+
+
 class Backend(Protocol):
     """Whatever a worker or client runs on."""
 
-    def ports(self) -> Ports:
-        """Its ports."""
+    def ports(self) -> Ports | StorePorts:
+        """Its ports; their kind decides which commit protocol runs."""
 
 
 class Clock(Protocol):

@@ -23,8 +23,9 @@ import msgspec
 from outbox.app import App
 from outbox.client import Client
 from outbox.errors import EngineStopped, OutcomeUnknown, Refused
-from outbox.ports import Backend, Delivery
+from outbox.ports import Backend, Delivery, Ports
 from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.intake import Intake
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.stepping import go_on
 
@@ -76,6 +77,9 @@ class Worker(Client):
         self._failed: asyncio.Future[None] | None = None
         self.handled_count = 0
         """Deliveries that ended here: committed, given back or lost."""
+        if not isinstance(self._ports, Ports):
+            raise NotImplementedError
+        self._intake: Intake = self._ports.journal
         self._scope = EngineScope(
             self._plan,
             self._ports.journal,
@@ -119,7 +123,7 @@ class Worker(Client):
         left = list(self._in_flight.values())
         if left and not self._has_failed:
             log.warning("given back undone", extra={"count": len(left)})
-            await self._ports.journal.release(left)
+            await self._intake.release(left)
             self._settled(left)
 
     @property
@@ -147,7 +151,7 @@ class Worker(Client):
 
     async def _claim_loop(self) -> None:
         """Claim and handle one batch after the other, up to one that has to wait: another loop goes on after that."""
-        journal, paths = self._ports.journal, self._plan.paths
+        intake, paths = self._intake, self._plan.paths
         while not self._draining.is_set():
             room = self._concurrency - len(self._in_flight)
             if room <= 0:
@@ -155,7 +159,7 @@ class Worker(Client):
                 await self._room.wait()
                 continue
             try:
-                deliveries = await journal.claim(paths, count_max=room, wait_s=CLAIM_WAIT_S)
+                deliveries = await intake.claim(paths, count_max=room, wait_s=CLAIM_WAIT_S)
             except (Refused, OutcomeUnknown) as error:
                 log.warning("claim failed", extra={"error": str(error)})
                 await asyncio.sleep(PORT_ERROR_PAUSE_S)
@@ -225,7 +229,7 @@ class Worker(Client):
         due = [held for held in in_flight.values() if 3 * (held.locked_until_ms - now_ms) < 2 * lock_ms[held.queue]]
         if not due:
             return
-        await self._ports.journal.renew(due)
+        await self._intake.renew(due)
         for held in due:
             if in_flight.get(held.sequence) is held:  # else it was settled meanwhile
                 until_ms = now_ms + lock_ms[held.queue]

@@ -29,6 +29,7 @@ from outbox.ports import (
     Output,
     Ports,
     Replace,
+    Session,
     Settle,
     StateDocument,
     StateStore,
@@ -159,7 +160,7 @@ class EngineStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def read(self, key: DocumentKey) -> Document | None:
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = self._read(key)
         await self._engine.gate()
         return found
@@ -206,6 +207,27 @@ class EngineStore:
             document = self._read(DocumentKey(partition, id))
             if document is not None:
                 yield document
+
+    async def unfinished(self) -> AsyncIterator[Document]:
+        spaces = {name: space for name, space in self._engine.state.documents.items() if name.startswith("p/")}
+        await self._engine.gate()
+        for name in sorted(spaces):
+            for id in sorted(spaces[name]):
+                document = self._read(DocumentKey(name.removeprefix("p/"), id))
+                if document is not None and _is_pending(document.body):
+                    yield document
+
+
+class _Unfinished(msgspec.Struct):
+    pending: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def _is_pending(body: bytes) -> bool:
+    """Whether a body is a JSON object with a member `pending`."""
+    try:
+        return msgspec.json.decode(body, type=_Unfinished).pending is not msgspec.UNSET
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
 
 
 def _namespace(partition: str) -> str:

@@ -50,7 +50,10 @@ class Metered:
     """A backend whose journal is metered."""
 
     def __init__(self, backend: Backend, meter: Meter) -> None:
-        self._ports = backend.ports()
+        ports = backend.ports()
+        if not isinstance(ports, Ports):
+            raise TypeError("only a backend with a journal can be metered so; meter a store's and a bus's own calls")
+        self._ports = ports
         self._journal = MeteredJournal(self._ports.journal, meter)
 
     def ports(self) -> Ports:

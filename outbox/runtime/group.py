@@ -42,7 +42,7 @@ class Group:
         self.works: list[Work] = []
         """The first part of every message that is settled in this commit."""
         self.blobs: list[tuple[str, bytes]] = []
-        self.commit = Commit(now_ms, now_ms + plan.record_life_ms, [], {}, {}, [], {}, {}, {}, [], [])
+        self.commit = Commit(now_ms, now_ms + plan.record_life_ms, [], {}, {}, [], {}, {}, {}, [], [], [])
 
     def sibling(self) -> Group:
         """Another group that starts from the same states and markers."""
@@ -103,8 +103,9 @@ class Group:
                 commit.outputs.append(output)
             if context.blobs:
                 self.blobs += context.blobs
+        key = work.inbox
+        commit.handled.append(key)
         if work.remembered:
-            key = work.inbox
             if key in self._markers:
                 self._mark(work, work.fingerprint)
             else:

@@ -34,6 +34,7 @@ from outbox.ports import (
     Marker,
     MessageBus,
     Output,
+    Session,
     Settle,
     StateDocument,
     StateStore,
@@ -202,14 +203,17 @@ class FaultyStore:
             ordered_versions=known.ordered_versions,
         )
 
-    async def read(self, key: DocumentKey) -> Document | None:
-        return await self._plan.call("read", lambda: self._store.read(key))
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        return await self._plan.call("read", lambda: self._store.read(key, session=session))
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         return await self._plan.call("write", lambda: self._store.write(operations))
 
     def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         return self._store.scan(partition, prefix=prefix)
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._store.unfinished()
 
 
 class FaultyBus:

@@ -1,0 +1,50 @@
+"""Where a worker's messages come from: a journal claims from all queues at once, a bus receives from one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from outbox.errors import LockLost, OutcomeUnknown, Refused
+from outbox.ports import Delivery, Journal, MessageBus, Settle
+
+
+class Intake(Protocol):
+    """What a worker asks of its source of messages."""
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        """Up to `count_max` messages of these queues, locked."""
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        """Extend the locks that are still ours; how many were."""
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        """Give back uncounted what is still ours."""
+
+
+class BusIntake:
+    """A bus as an intake; asked for several queues it waits for the first of them only."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        self._bus = bus
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        for queue in queues[1:]:
+            found = await self._bus.receive(queue, count_max=count_max, wait_s=0)
+            if found:
+                return found
+        return await self._bus.receive(queues[0], count_max=count_max, wait_s=wait_s)
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        renewed = 0
+        for delivery in deliveries:
+            with suppress(LockLost):
+                await self._bus.renew(delivery)
+                renewed += 1
+        return renewed
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            with suppress(Refused, OutcomeUnknown):  # a lock that is not given back runs out
+                await self._bus.settle(delivery, Settle("release"))
