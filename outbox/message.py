@@ -20,6 +20,7 @@ PROPERTY_CREATED = "outbox-created"
 PROPERTY_HOPS = "outbox-hops"
 PROPERTY_ATTEMPT = "outbox-attempt"
 PROPERTY_CLAIM = "outbox-claim"
+PROPERTY_FAILURES = "outbox-failures"
 PROPERTY_CORRELATION = "correlation-id"
 PROPERTY_CAUSATION = "causation-id"
 PROPERTY_TRACEPARENT = "traceparent"
@@ -55,6 +56,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     properties: dict[str, Scalar] | None = None
     wire: bytes = b""
     wire_body: bytes = b""
+    failures: int = 0
+    """How often handling it has failed, where a delayed copy has to carry that."""
 
     @property
     def identity(self) -> str:
@@ -95,6 +98,7 @@ def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Me
         hops=number(PROPERTY_HOPS),
         attempt=number(PROPERTY_ATTEMPT),
         claim=text(PROPERTY_CLAIM),
+        failures=max(0, number(PROPERTY_FAILURES)),
         session_id=text("session-id"),
         reply_to=text("reply-to"),
         properties=own or None,
@@ -114,6 +118,7 @@ def properties_of(message: Message) -> dict[str, Scalar]:
         (PROPERTY_HOPS, message.hops),
         (PROPERTY_ATTEMPT, message.attempt),
         (PROPERTY_CLAIM, message.claim),
+        (PROPERTY_FAILURES, message.failures),
     ):
         if value:
             found[name] = value

@@ -185,11 +185,15 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """How a delivery ends: `complete`, `abandon` (counted), `release` (uncounted), `defer` or `dead-letter`."""
+    """How a delivery ends: `complete`, `abandon` (counted), `release` (uncounted), `defer` or `dead-letter`.
+
+    What is released may rest until `due_ms`, in its place, where the bus can do that; else it comes back at once.
+    """
 
     how: Literal["complete", "abandon", "release", "defer", "dead-letter"]
     reason: str = ""
     description: str = ""
+    due_ms: int = 0
 
 
 class MessageBus(Protocol):

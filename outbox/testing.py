@@ -33,7 +33,8 @@ from outbox.engine.state import STATES
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, properties_of
 from outbox.ports import Commit, Conflict, Delivery, Journal, Output
-from outbox.runtime.engine_scope import NOT_DONE, EngineScope
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.plan import compile_plan
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyJournal, SimulatedCrash
 

@@ -21,20 +21,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
-from outbox.message import Message
+from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
+from outbox.runtime.admission import NOT_DONE, Admission
 from outbox.runtime.backoff import Again, RetryError, attempts
-from outbox.runtime.claims import redeem
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run, start
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, admit, told, unhandled
-
-NOT_DONE = (OutcomeUnknown, Refused)
-"""What a port raises when nothing was written, or when nobody can tell."""
+from outbox.runtime.step import Later, Outcome, Work, told
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -57,6 +51,7 @@ class EngineScope:
         self._plan = plan
         self._journal = journal
         self._blobs = blobs
+        self._admission = Admission(plan, blobs, sleep)
         self._now_ms = now_ms
         self._life = Life(now_ms, is_stopping)
         self._sleep = sleep
@@ -69,34 +64,7 @@ class EngineScope:
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, postponed or given back."""
-        plan, now_ms = self._plan, self._now_ms()
-        works = admit(plan, deliveries, now_ms)
-        for index in [index for index, delivery in enumerate(deliveries) if delivery.message.claim]:
-            works[index] = await self._redeemed(deliveries[index], now_ms)
-        await self._handle(works)
-
-    async def _redeemed(self, delivery: Delivery, now_ms: int) -> Work:
-        """A message whose body lies in the blob store; one whose body cannot be had now rests for a while."""
-        plan, replace = self._plan, msgspec.structs.replace
-        refusal: PoisonMessage | Later = Later(GIVE_BACK_DELAY_S, delivery.failures)
-        try:
-            async for attempt in attempts(self._sleep):
-                with attempt:
-                    whole = replace(delivery, message=await self._redeem(delivery), fingerprint=b"")
-                    return admit(plan, [whole], now_ms)[0]
-        except PoisonMessage as poison:
-            refusal = poison
-        except RetryError:
-            pass
-        return unhandled(plan, delivery, refusal)
-
-    async def _redeem(self, delivery: Delivery) -> Message:
-        try:
-            return await redeem(delivery.message, self._blobs)
-        except TooLarge as error:
-            raise PoisonMessage("oversize", str(error)) from error
-        except NOT_DONE as error:
-            raise Again from error
+        await self._handle(await self._admission.admit(deliveries, self._now_ms()))
 
     # Several messages, one commit
 
@@ -169,7 +137,7 @@ class EngineScope:
     async def _hand_over(
         self,
         group: Group,
-        suspended: Suspended,
+        suspended: Suspended[Group],
         rest: Sequence[Work],
         given_back: list[Delivery],
         held: set[str | None],
@@ -246,7 +214,7 @@ class EngineScope:
 
     # One message on its own
 
-    async def _occupy(self, work: Work, suspended: Suspended | None) -> None:
+    async def _occupy(self, work: Work, suspended: Suspended[Group] | None) -> None:
         """Handle one message on its own; whoever shares its lane waits, and is handled after it."""
         lane = work.lane
         if lane is not None:
@@ -261,7 +229,7 @@ class EngineScope:
         elif waiting:
             await self._give_back([later.delivery for later in waiting])
 
-    async def _alone(self, work: Work, suspended: Suspended | None, *, retried: bool = False) -> bool:
+    async def _alone(self, work: Work, suspended: Suspended[Group] | None, *, retried: bool = False) -> bool:
         """Handle and commit one message, again while nothing was written; whether its lane may go on."""
         try:
             async for attempt in attempts(self._sleep):
@@ -274,7 +242,7 @@ class EngineScope:
             await self._give_back([work.delivery])
         return False
 
-    async def _try(self, work: Work, suspended: Suspended | None) -> bool:
+    async def _try(self, work: Work, suspended: Suspended[Group] | None) -> bool:
         """One attempt at one message; whether its lane may go on.
 
         Raises:

@@ -8,18 +8,45 @@ from __future__ import annotations
 
 import types
 from asyncio import CancelledError, Future, current_task
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from outbox.context import Context
 from outbox.errors import PoisonMessage
-from outbox.runtime.group import Group
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import cancelled, go_on
+
+
+class Effects(Protocol):
+    """What a handling finds, and where it puts what it does: a commit in the making."""
+
+    now_ms: int
+    durable: Callable[[], Awaitable[None]]
+
+    def sibling(self) -> Self:
+        """Where a handler that waits goes on."""
+
+    def follow(self, work: Work) -> PoisonMessage | bool:
+        """What is on record for a message: False nothing, True that it was applied, or why it is refused."""
+
+    def state(self, work: Work) -> Any:
+        """The state that a message sees, decoded anew."""
+
+    def apply(self, work: Work, state: Any, context: Context | None) -> None:
+        """Add a handled message; what cannot be encoded adds nothing."""
+
+    def refuse(self, work: Work, poison: PoisonMessage) -> None:
+        """Add a refusal."""
+
+    def has_refused(self, work: Work) -> bool:
+        """Whether the refusal of a message is on record for this attempt or a later one."""
+
+
+Made = TypeVar("Made", bound=Effects)
 
 DONE = object()
 """What a coroutine waits for that has ended."""
@@ -34,10 +61,10 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended:
+class Suspended(Generic[Made]):
     """A handling that waits for something outside, and the group whose states it has seen."""
 
-    group: Group
+    group: Made
     work: Work
     state: Any
     context: Context | None
@@ -45,7 +72,7 @@ class Suspended:
     waits_for: Any
 
 
-def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
+def start(plan: Plan, group: Made, work: Work) -> Outcome | Suspended[Made]:
     """Handle a message as far as it goes without waiting; one handler's part of it."""
     found = group.follow(work)
     if found is not False or work.handler is None or work.refusal is not None:
@@ -69,7 +96,7 @@ def start(plan: Plan, group: Group, work: Work) -> Outcome | Suspended:
     return None
 
 
-async def resume(plan: Plan, group: Group, suspended: Suspended, life: Life) -> Outcome:
+async def resume(plan: Plan, group: Made, suspended: Suspended[Made], life: Life) -> Outcome:
     """Take a suspended handling to its end."""
     work = suspended.work
     try:
@@ -90,7 +117,7 @@ async def resume(plan: Plan, group: Group, suspended: Suspended, life: Life) -> 
     return None
 
 
-async def abandon(suspended: Suspended) -> None:
+async def abandon(suspended: Suspended[Made]) -> None:
     """Cancel a handling where it waits, in the task that it began in, and let it end."""
     if isinstance(suspended.waits_for, Future):
         suspended.waits_for.cancel()
@@ -101,20 +128,23 @@ async def abandon(suspended: Suspended) -> None:
         raise CancelledError  # the worker stops
 
 
-async def run(plan: Plan, group: Group, work: Work, life: Life) -> Outcome:
+async def run_part(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
+    """Run one handler's part of a message to its end."""
+    outcome = start(plan, group, work)
+    if isinstance(outcome, Suspended):
+        outcome = await resume(plan, group, outcome, life)
+    return outcome
+
+
+async def run(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
     """Run every handler of a message to its end."""
     parts = (work, *work.others)
-    outcomes: list[Outcome] = []
-    for part in parts:
-        outcome = start(plan, group, part)
-        if isinstance(outcome, Suspended):
-            outcome = await resume(plan, group, outcome, life)
-        outcomes.append(outcome)
+    outcomes = [await run_part(plan, group, part, life) for part in parts]
     later = [outcome for outcome in outcomes if isinstance(outcome, Later)]
     return later[0] if later else refusal_of_all(parts, outcomes)
 
 
-def _recorded(group: Group, work: Work, found: PoisonMessage | bool) -> Outcome:
+def _recorded(group: Effects, work: Work, found: PoisonMessage | bool) -> Outcome:
     """Follow what is on record; a refusal that is not makes its record, where there is an identity to keep it under."""
     if found is True:
         return None
@@ -127,7 +157,7 @@ def _recorded(group: Group, work: Work, found: PoisonMessage | bool) -> Outcome:
     return poison
 
 
-def _failed(plan: Plan, group: Group, work: Work, error: BaseException) -> Outcome:
+def _failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
     outcome = judge(error, work.delivery, plan.retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from outbox.errors import LockLost, OutcomeUnknown, Refused
-from outbox.ports import Delivery, Journal, MessageBus, Settle
+from outbox.ports import Delivery, MessageBus, Settle
 
 
 class Intake(Protocol):

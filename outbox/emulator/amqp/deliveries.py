@@ -26,6 +26,7 @@ from outbox.message import (
     PROPERTY_CLAIM,
     PROPERTY_CORRELATION,
     PROPERTY_CREATED,
+    PROPERTY_FAILURES,
     PROPERTY_HOPS,
     PROPERTY_ID,
     PROPERTY_TRACEPARENT,
@@ -138,6 +139,8 @@ def _sections_of(item: Claim | Task) -> bytes:
             string(PROPERTY_ATTEMPT): long_(message.attempt),
             string(PROPERTY_CREATED): long_(message.created_ms),
         }
+    if message.failures and message.wire:  # a delayed copy of what a client sent
+        added[string(PROPERTY_FAILURES)] = long_(message.failures)
     if item.reason or item.description:
         added[string(DEAD_LETTER_REASON)] = string(item.reason)
         added[string(DEAD_LETTER_DESCRIPTION)] = string(item.description)
@@ -155,7 +158,8 @@ def encode_sections(message: Message) -> bytes:
         if text:
             items += (string(name), string(text))
     for name, number in (
-        (PROPERTY_CREATED, message.created_ms), (PROPERTY_HOPS, message.hops), (PROPERTY_ATTEMPT, message.attempt)
+        (PROPERTY_CREATED, message.created_ms), (PROPERTY_HOPS, message.hops), (PROPERTY_ATTEMPT, message.attempt),
+        (PROPERTY_FAILURES, message.failures),
     ):  # fmt: skip
         if number:
             items += (string(name), long_(number))

@@ -36,6 +36,7 @@ from outbox.message import (
     PROPERTY_CLAIM,
     PROPERTY_CORRELATION,
     PROPERTY_CREATED,
+    PROPERTY_FAILURES,
     PROPERTY_HOPS,
     PROPERTY_ID,
     PROPERTY_TRACEPARENT,
@@ -64,6 +65,7 @@ _KNOWN: dict[str, tuple[str, type]] = {
     PROPERTY_HOPS: ("hops", int),
     PROPERTY_ATTEMPT: ("attempt", int),
     PROPERTY_CLAIM: ("claim", str),
+    PROPERTY_FAILURES: ("failures", int),
 }
 
 

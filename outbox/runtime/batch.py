@@ -1,0 +1,141 @@
+"""What the messages of one partition do together: the state that they see and change, and a record for each.
+
+A batch starts from one state as it was read.  Every message that is applied or refused adds its record, and what it
+made of the state is what the next one sees; one that raises adds nothing.  A batch does no I/O and knows no port: the
+scopes make writes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from outbox.context import ABSENT, Context
+from outbox.errors import PoisonMessage
+from outbox.lineage import fingerprint
+from outbox.ports import Output
+from outbox.runtime.cache import Held
+from outbox.runtime.claims import to_claim
+from outbox.runtime.items import NO_VALUE, Record, StateItem
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import Outcome, Work
+
+
+class Entry(msgspec.Struct):
+    """One message of a batch, its record, and what became of it."""
+
+    work: Work
+    record: Record
+    outcome: Outcome = None
+
+
+async def never_durable() -> None:
+    """What a call out of a handler waits for where nothing has to be looked up first."""
+
+
+class Batch:
+    """The messages of one partition that commit together, as the transaction `tx`."""
+
+    __slots__ = ("_plan", "_schema", "_value", "blobs", "durable", "entries", "loaded", "now_ms", "stopped", "tx")
+
+    def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: Held) -> None:
+        self._plan = plan
+        self.now_ms = now_ms
+        self.tx = tx
+        self.loaded = loaded
+        self._value, self._schema = loaded.item.value, loaded.item.schema
+        self.entries: list[Entry] = []
+        self.blobs: list[tuple[str, bytes]] = []
+        self.stopped = loaded.item.stopped
+        """The inbox key of the refused message behind which this key stands still; empty: it goes on."""
+        self.durable: Callable[[], Awaitable[None]] = never_durable
+        """What a call out of a handler waits for."""
+
+    def sibling(self) -> Batch:
+        """The batch that a handler which waits goes on in: this one, for its messages are run one after the other."""
+        return self
+
+    # What a message finds
+
+    def follow(self, work: Work) -> PoisonMessage | bool:
+        """The age fence: a message as old as retention is never run, because its record may be gone.
+
+        Whether it has a record nobody knows yet; the commit will tell.
+        """
+        age_ms = self.now_ms - (work.delivery.message.created_ms or work.delivery.enqueued_ms)
+        if age_ms >= self._plan.retention_ms:
+            return PoisonMessage("too-old", f"created {age_ms} ms ago, retention is {self._plan.retention_ms} ms")
+        return False
+
+    def state(self, work: Work) -> Any:
+        """The state that a message sees, decoded anew; a fresh one where there is none.
+
+        Raises:
+            FormatTooNew: a newer version of the code wrote it.
+        """
+        codec = work.handler.state if work.handler is not None else None
+        if codec is None:
+            return None
+        value = bytes(self._value)
+        return codec.fresh() if value == b"null" else codec.decode(value, self._schema)
+
+    # What a message does
+
+    def apply(self, work: Work, state: Any, context: Context | None) -> None:
+        """Add a handled message: its state, outputs and blobs.  What cannot be encoded adds nothing."""
+        handler = work.handler
+        value, schema = self._value, self._schema
+        if work.state_id is not None and handler is not None and handler.state is not None:
+            if context is not None and context.replaced is not ABSENT:
+                state = context.replaced
+            value = NO_VALUE if state is None else msgspec.Raw(handler.state.codec.encode(state))
+            schema = handler.state.version
+        outputs: list[Output] = []
+        blobs: list[tuple[str, bytes]] = []
+        if context is not None:
+            for output in context.outputs:
+                if len(output.message.body) > self._plan.claim_check_bytes:
+                    name, data = to_claim(output.message)
+                    blobs.append((name, data))
+                    claim = msgspec.structs.replace(output.message, body=b"", claim=name)
+                    output = Output(output.destination, output.due_ms, claim)
+                outputs.append(output)
+            blobs += context.blobs or []
+        self._value, self._schema = value, schema
+        self.blobs += blobs
+        self._add(work, Record("", b"", 0, bool(outputs), tuple(outputs)))
+        if self.stopped == work.inbox:
+            self.stopped = b""
+
+    def refuse(self, work: Work, poison: PoisonMessage) -> None:
+        """Add a refusal: the message's record; the state stays as it is and is conditional all the same."""
+        self._add(work, Record("", b"", 0, reason=poison.reason, description=poison.description))
+        if work.stops_key and not self.stopped:
+            self.stopped = work.inbox
+
+    def has_refused(self, work: Work) -> bool:
+        """Whether the refusal of a message is in this batch."""
+        return any(entry.work is work and entry.record.reason for entry in self.entries)
+
+    def _add(self, work: Work, record: Record) -> None:
+        message = work.delivery.message
+        digest = work.fingerprint or fingerprint(message.body, message.type)
+        record = msgspec.structs.replace(
+            record, tx=self.tx, fingerprint=digest, at_ms=self.now_ms, attempt=message.attempt
+        )
+        self.entries.append(Entry(work, record))
+
+    # What is written
+
+    @property
+    def state_after(self) -> StateItem:
+        """The state behind the last message: one version further, even if it is the same."""
+        before = self.loaded.item
+        return StateItem(self._value, self._schema, before.version + 1, "", before.token, self.stopped)
+
+    @property
+    def inboxes(self) -> tuple[bytes, ...]:
+        """The inbox keys of the messages that have a record in here."""
+        return tuple(entry.work.inbox for entry in self.entries)

@@ -1,0 +1,140 @@
+"""The documents that the store protocols keep: states, records, staged results and processed markers.
+
+Bodies are JSON objects, so that a user can query them where they lie.  A document with a member `pending` is unfinished
+business: a record whose outputs may not have left yet, or a state that points to the transaction which changed it.
+What has no time to live stays until it is finished.
+
+    partition = state id      `state`          the state, its version, and in item scope its pointer
+                              `inbox:<key>`    partition scope: the record of one handled message
+                              `failures:<key>` how often a message of an ordered source has failed
+    partition = inbox:<key>   `inbox:<key>`    the record of a stateless handler's message
+                              `processed`      item scope: the marker of one handled message
+    partition = tx:<tx>       `staged`         item scope: what an attempt will do if its state is swapped in
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from outbox.errors import CorruptRecord, PoisonMessage
+from outbox.ports import Document, DocumentKey, Output, Session
+
+STATE = "state"
+STAGED = "staged"
+PROCESSED = "processed"
+RECORD_PREFIX = "inbox:"
+NO_VALUE = msgspec.Raw(b"null")
+
+
+class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state as stored: its value (null: a tombstone), schema version, and a version that only grows.
+
+    `pending` is the transaction that changed it, until everything that one emitted has left; `token` a session token
+    at which that one's staged record, or the marker of the last, can be read.  `stopped` is the inbox key of the
+    refused message behind which its key stands still.
+    """
+
+    value: msgspec.Raw = NO_VALUE
+    schema: int = 1
+    version: int = 0
+    pending: str = ""
+    token: Session = ""
+    stopped: bytes = b""
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether there is no state here."""
+        return bytes(self.value) == b"null"
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one handled message did: the outputs of its effect, or the reason of its refusal.
+
+    `fingerprint` is the digest of its payload, `at_ms` the time of its commit, `attempt` the resubmission that it
+    answers, `spilled` the blob that holds the outputs where they do not fit in here.
+    """
+
+    tx: str
+    fingerprint: bytes
+    at_ms: int
+    pending: bool = False
+    outputs: tuple[Output, ...] = ()
+    spilled: str = ""
+    reason: str = ""
+    description: str = ""
+    attempt: int = 0
+
+    @property
+    def refusal(self) -> PoisonMessage | None:
+        """Why the message was refused; None where it was applied."""
+        return PoisonMessage(self.reason, self.description) if self.reason else None
+
+    def marked(self) -> Record:
+        """The same when its outputs have left: without them, they are not needed any more."""
+        return msgspec.structs.replace(self, pending=False, outputs=(), spilled="")
+
+
+class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Item scope: the record that a transaction will have, and what it would change; kept until the pointer is cleared.
+
+    `version` is the state version that the attempt had loaded: once the state is past it without ever having pointed
+    here, the transaction can not take effect any more.
+    """
+
+    inbox: bytes
+    state: str
+    version: int
+    record: Record
+    dispatched: bool = False
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """How often a message of an ordered source has failed; it may undercount."""
+
+    count: int
+
+
+def state_key(state_id: str) -> DocumentKey:
+    """Where a state lies."""
+    return DocumentKey(state_id, STATE)
+
+
+def record_key(state_id: str | None, inbox: bytes) -> DocumentKey:
+    """Where the record of a message lies: beside its state, or in a partition of its own."""
+    id = RECORD_PREFIX + inbox.hex()
+    return DocumentKey(state_id or id, id)
+
+
+def failures_key(state_id: str | None, inbox: bytes) -> DocumentKey:
+    """Where the failures of a message are counted."""
+    return DocumentKey(state_id or RECORD_PREFIX + inbox.hex(), "failures:" + inbox.hex())
+
+
+def staged_key(tx: str) -> DocumentKey:
+    """Where an attempt's result is staged."""
+    return DocumentKey(f"tx:{tx}", STAGED)
+
+
+def processed_key(inbox: bytes) -> DocumentKey:
+    """Where the marker of a message lies in item scope."""
+    return DocumentKey(RECORD_PREFIX + inbox.hex(), PROCESSED)
+
+
+encode = msgspec.json.Encoder().encode
+
+Item = TypeVar("Item", StateItem, Record, Staged, Failures)
+
+
+def decode(document: Document, kind: type[Item]) -> Item:
+    """A document as what it must be.
+
+    Raises:
+        CorruptRecord: it is not; somebody else writes to this container.
+    """
+    try:
+        return msgspec.json.decode(document.body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        where = f"{document.key.partition}/{document.key.id}"
+        raise CorruptRecord(f"document {where} is not a {kind.__name__}: {error}; who else writes here?") from error
