@@ -19,6 +19,7 @@ from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, message_from_properties
 from outbox.ports import Backend, Buried, Output, Ports, StorePorts
 from outbox.runtime.claims import redeem, to_claim
+from outbox.runtime.store_operations import operations_over
 
 State = TypeVar("State")
 
@@ -48,6 +49,7 @@ class Client:
     def __init__(self, app: App, backend: Backend, *, new_id: Callable[[], str] | None = None) -> None:
         self.app = app
         self._ports: Ports | StorePorts = backend.ports()
+        self._operations = operations_over(app, self._ports)
         self._new_id = new_id or (lambda: str(uuid4()))
 
     async def declare(self) -> None:
@@ -55,7 +57,7 @@ class Client:
         queues = {spec.name: spec.ordering for spec in self.app.queues.values()}
         topics = {name: list(subs) for name, subs in self.app.topics.items()}
         stop_keys = {handler.source for handler in self.app.handlers if handler.on_dead_letter == "stop_key"}
-        await self._ports.operations.declare(queues, topics, stop_keys=stop_keys & queues.keys())
+        await self._operations.declare(queues, topics, stop_keys=stop_keys & queues.keys())
 
     async def send(
         self,
@@ -110,7 +112,7 @@ class Client:
         await self._send(Output(self.app.destination(queue), 0, message_from_properties(body, properties or {})))
 
     def _output(self, destination: str, message: Message, created: datetime | float | None, after_s: float) -> Output:
-        now_ms = self._ports.operations.now_ms()
+        now_ms = self._operations.now_ms()
         due_ms = to_ms(now_ms / 1_000 + after_s) if after_s > 0 else 0
         created_ms = due_ms or now_ms if created is None else to_ms(created)
         return Output(destination, due_ms, replace(message, created_ms=created_ms))
@@ -122,13 +124,13 @@ class Client:
             await self._ports.blobs.write(name, data)
             claim = replace(message, body=b"", claim=name)
             output = Output(output.destination, output.due_ms, claim)
-        await self._ports.operations.send([output])
+        await self._operations.send([output])
         return message.identity
 
     async def state(self, kind: type[State], key: Key) -> State | None:
         """The state of a key; None where there is none or it was deleted."""
         codec = self.app.state_codec(kind)
-        found = await self._ports.operations.state(state_id(codec.name, as_key(key)))
+        found = await self._operations.state(state_id(codec.name, as_key(key)))
         if found is None:
             return None
         value: State = codec.decode(found.value, found.schema)
@@ -136,7 +138,7 @@ class Client:
 
     async def dead_letters(self, queue: str) -> list[DeadLetter]:
         """The dead letters of a queue, oldest first."""
-        letters = await self._ports.operations.dead_letters(queue)
+        letters = await self._operations.dead_letters(queue)
         return [self.dead_letter(replace(b, message=await self.with_body(b.message))) for b in letters]
 
     async def with_body(self, message: Message) -> Message:
@@ -190,7 +192,7 @@ class Client:
             LookupError: the queue has no dead letter of that id.
         """
         newest = (await self._find(queue, id))[-1]
-        await self._ports.operations.resubmit(queue, newest.sequence)
+        await self._operations.resubmit(queue, newest.sequence)
 
     async def discard(self, queue: str, id: str) -> None:
         """Delete the dead letters of an id.
@@ -199,10 +201,10 @@ class Client:
             LookupError: the queue has no dead letter of that id.
         """
         for buried in await self._find(queue, id):
-            await self._ports.operations.discard(queue, buried.sequence)
+            await self._operations.discard(queue, buried.sequence)
 
     async def _find(self, queue: str, id: str) -> list[Buried]:
-        letters = await self._ports.operations.dead_letters(queue)
+        letters = await self._operations.dead_letters(queue)
         found = [buried for buried in letters if buried.message.identity == id]
         if not found:
             raise LookupError(f"queue {queue!r} has no dead letter {id!r}; list them to see what is there")

@@ -29,14 +29,39 @@ from outbox.engine.adapters import dead_letters
 from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.memory_disk import Crash
+from outbox.engine.narrow import NarrowEngine
 from outbox.engine.state import STATES
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, properties_of
-from outbox.ports import Commit, Conflict, Delivery, Journal, Output
+from outbox.ports import (
+    Backend,
+    BlobStore,
+    Commit,
+    Conflict,
+    Create,
+    Delete,
+    Delivery,
+    DocumentKey,
+    Journal,
+    Lost,
+    Output,
+    Ports,
+    Replace,
+    StateStore,
+    StorePorts,
+    Won,
+    Write,
+)
+from outbox.runtime import items, spill
 from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.cache import held
+from outbox.runtime.intake import BusIntake, Intake
+from outbox.runtime.items import Record, Staged, StateItem, state_key
+from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
-from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyJournal, SimulatedCrash
+from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.sweep import sweep
+from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 
 State = TypeVar("State")
 
@@ -78,11 +103,17 @@ class Harness:
     """An application on an engine of its own, under test."""
 
     def __init__(
-        self, app: App, *, faults: Faults | None = None, seed: int = 0, scope: Literal["engine"] = "engine"
+        self,
+        app: App,
+        *,
+        faults: Faults | None = None,
+        seed: int = 0,
+        scope: Literal["engine", "partition", "item"] = "engine",
     ) -> None:
-        if scope != "engine":
-            raise ValueError(f"scope={scope!r} is not there; the harness runs 'engine'")
+        if scope not in ("engine", "partition", "item"):
+            raise ValueError(f'scope={scope!r} is not there; the harness runs "engine", "partition" or "item"')
         self.app = app
+        self._scope_name = scope
         self._plan = compile_plan(app)
         self._chance = random.Random(seed)  # the same seed must run the same way
         self._clock = VirtualClock(START_S)
@@ -111,19 +142,33 @@ class Harness:
         self._engine = Engine.open(disk, clock=self._clock, log_id=self._chance.randbytes(16), accept_clock=True)
         if blobs is not None:
             self._engine.blobs = blobs.blobs  # a blob store is durable by itself
-        self._client = Client(self.app, self._engine, new_id=self._new_id)
-        ports = self._engine.ports()
-        self._journal = FaultyJournal(_Recorder(ports.journal, self._outputs), self._faults, self._double)
-        self._scope = EngineScope(
+        backend: Backend = self._engine
+        if self._scope_name != "engine":
+            backend = NarrowEngine(self._engine, self._scope_name)
+        self._client = Client(self.app, backend, new_id=self._new_id)
+        self._ports = backend.ports()
+        ports = self._watched(self._ports)
+        self._intake: Intake = ports.journal if isinstance(ports, Ports) else BusIntake(ports.bus)
+        self._scope = scope_over(
             self._plan,
-            self._journal,
-            FaultyBlobs(ports.blobs, self._faults),
+            ports,
             now_ms=self._engine.now_ms,
             sleep=lambda _: asyncio.sleep(0),
             spawn=self._spawn,
             settled=self._settled,
             is_stopping=lambda: self._stopping,
+            new_tx=lambda: self._chance.randbytes(16).hex(),
         )
+
+    def _watched(self, ports: Ports | StorePorts) -> Ports | StorePorts:
+        """Ports that fail as planned and keep what is committed."""
+        plan = self._faults
+        blobs = FaultyBlobs(ports.blobs, plan)
+        if isinstance(ports, Ports):
+            journal = FaultyJournal(_JournalRecorder(ports.journal, self._outputs), plan, self._double)
+            return Ports(journal, ports.operations, blobs)
+        store = FaultyStore(_StoreRecorder(ports.store, ports.blobs, self._outputs), plan)
+        return StorePorts(store, FaultyBus(ports.bus, plan, self._double), ports.operations, blobs)
 
     def _new_id(self) -> str:
         self._id_count += 1
@@ -157,11 +202,19 @@ class Harness:
         """Put a state in place of what a key has."""
         codec = self.app.state_codec(kind)
         id = state_id(codec.name, as_key(key))
+        if isinstance(self._ports, StorePorts):
+            await self._given(self._ports.store, state_key(id), codec.codec.encode(state), codec.version)
+            return
         version = self._engine.document_version(STATES, id)
         value = codec.codec.encode(state)
         write = records.DocWrite(STATES, id, value, version, 0, codec.version)
         self._engine.modify(records.Modify(documents=[write]))
         await self._engine.gate()
+
+    async def _given(self, store: StateStore, key: DocumentKey, value: bytes, schema: int) -> None:
+        found = held(await store.read(key))
+        body = items.encode(StateItem(msgspec.Raw(value), schema, found.item.version + 1, self._clock.wall_ms()))
+        await store.write([Replace(key, body, found.version) if found.version else Create(key, body)])
 
     async def send(self, queue: str, message: Any, **options: Any) -> str:
         """Send a message from outside; the options are those of `Client.send`."""
@@ -192,7 +245,7 @@ class Harness:
         self._engine.tick()
         count_max = self._chance.randint(1, BATCH_COUNT_MAX)
         try:
-            deliveries = await self._journal.claim(self._plan.paths, count_max=count_max, wait_s=0)
+            deliveries = await self._intake.claim(self._plan.paths, count_max=count_max, wait_s=0)
         except NOT_DONE:
             self._engine.lapse_locks()
             return True
@@ -229,7 +282,13 @@ class Harness:
             self._clock.seconds = max(self._clock.seconds, due_ms / 1_000)
             await self.wait_idle()
         self._clock.seconds = end_ms / 1_000
+        await self._sweep()
         await self.wait_idle()
+
+    async def _sweep(self) -> None:
+        """Finish what crashes have left, as a worker does every so often."""
+        if isinstance(self._scope, Lanes) and isinstance(self._ports, StorePorts):
+            await sweep(self._scope.protocol, *stores_of(self._ports), now_ms=self._engine.now_ms)
 
     async def restart(self) -> None:
         """Kill the process and open the engine again on what was durable."""
@@ -313,7 +372,7 @@ class Harness:
         await self._client.discard(queue, id)
 
 
-class _Recorder:
+class _JournalRecorder:
     """A journal that keeps what its commits emit."""
 
     def __init__(self, journal: Journal, outputs: list[Output]) -> None:
@@ -330,3 +389,34 @@ class _Recorder:
         if conflict is None:
             self._outputs += commit.outputs
         return conflict
+
+
+class _StoreRecorder:
+    """A store that keeps what is committed in it: records as they are created, staged ones when their state points."""
+
+    def __init__(self, store: StateStore, blobs: BlobStore, outputs: list[Output]) -> None:
+        self._store = store
+        self._blobs = blobs
+        self._outputs = outputs
+        self._staged: dict[str, Record] = {}
+        self.capabilities = store.capabilities
+        self.read = store.read
+        self.scan = store.scan
+        self.unfinished = store.unfinished
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        answer = await self._store.write(operations)
+        for operation in operations if isinstance(answer, Won) else ():
+            if isinstance(operation, Delete):
+                continue
+            what, tx = operation.tag.what, operation.tag.tx
+            if what == "stage":
+                self._staged[tx] = msgspec.json.decode(operation.body, type=Staged).record
+            elif what == "swap":
+                await self._keep(self._staged[tx])
+            elif what == "commit":
+                await self._keep(msgspec.json.decode(operation.body, type=Record))
+        return answer
+
+    async def _keep(self, record: Record) -> None:
+        self._outputs += await spill.outputs_of(record, self._blobs) or ()

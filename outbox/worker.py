@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
+from uuid import uuid4
 
 import msgspec
 
 from outbox.app import App
 from outbox.client import Client
 from outbox.errors import EngineStopped, OutcomeUnknown, Refused
-from outbox.ports import Backend, Delivery, Ports
-from outbox.runtime.engine_scope import EngineScope
-from outbox.runtime.intake import Intake
+from outbox.ports import Backend, Delivery, Ports, StorePorts
+from outbox.runtime.intake import BusIntake, Intake
+from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
+from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stepping import go_on
+from outbox.runtime.sweep import sweep
 
 log = logging.getLogger("outbox.worker")
 
@@ -38,8 +42,20 @@ LOOKS_A_LOCK = 8
 """Locks are looked at every two seconds, and as often in the shortest that is known; one is renewed at two thirds."""
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
+SWEEP_EVERY_S = 30.0
 TURN_S = 0.005
 """How long a worker that always finds something to do keeps the loop to itself."""
+
+
+class _Reach:
+    """Queues that are claimed from together, and what is in flight of them, by sequence."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = paths
+        self.in_flight: dict[int, Delivery] = {}
+        self.room = asyncio.Event()
+        self.claiming: asyncio.Task[None] | None = None
+        """The task that claims; it handles what it has claimed, and another takes its place when that has to wait."""
 
 
 class Worker(Client):
@@ -53,6 +69,7 @@ class Worker(Client):
         concurrency: int = 64,
         drain_s: float = 30.0,
         new_id: Callable[[], str] | None = None,
+        new_tx: Callable[[], str] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(app, backend, new_id=new_id)
@@ -63,39 +80,40 @@ class Worker(Client):
         self._drain_s = drain_s
         self._monotonic_s = monotonic_s
         self._turn_ends_s = 0.0
-        self._in_flight: dict[int, Delivery] = {}
+        self._reaches = self._reaches_over(self._plan.paths)
+        self._reach_of = {path: reach for reach in self._reaches for path in reach.paths}
         self._lock_ms: dict[str, int] = {}
         """How long a lock of each queue is, as its newest claim told."""
         self._shortest_ms = sys.maxsize
         self._look = asyncio.Event()
         self._draining = asyncio.Event()
-        self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._claiming: asyncio.Task[None] | None = None
-        """The task that claims; it handles what it has claimed, and another takes its place when that has to wait."""
+        self._sweeping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
         self.handled_count = 0
         """Deliveries that ended here: committed, given back or lost."""
-        if not isinstance(self._ports, Ports):
-            raise NotImplementedError
-        self._intake: Intake = self._ports.journal
-        self._scope = EngineScope(
+        ports = self._ports
+        self._intake: Intake = ports.journal if isinstance(ports, Ports) else BusIntake(ports.bus)
+        self._scope = scope_over(
             self._plan,
-            self._ports.journal,
-            self._ports.blobs,
-            now_ms=self._ports.operations.now_ms,
+            ports,
+            now_ms=self._operations.now_ms,
             sleep=asyncio.sleep,
             spawn=self._spawn,
             settled=self._settled,
             is_stopping=self._draining.is_set,
+            new_tx=new_tx or (lambda: uuid4().hex),
         )
 
     async def __aenter__(self) -> Self:
         await self.declare()
         self._failed = asyncio.get_running_loop().create_future()
         if self._plan.paths:
-            self._claiming = self._start(self._claim_loop(), "claims")
+            for reach in self._reaches:
+                reach.claiming = self._start(self._claim_loop(reach), "claims")
+            if isinstance(self._ports, StorePorts) and isinstance(self._scope, Lanes):
+                self._sweeping = self._start(self._sweep_loop(self._ports, self._scope), "sweeps")
             self._renewing = self._start(self._renew_loop(), "renewals")
         return self
 
@@ -111,7 +129,8 @@ class Worker(Client):
     async def drain(self) -> None:
         """Stop: claim nothing more, let what is in flight end, give back what does not."""
         self._draining.set()
-        loops = [loop for loop in (self._claiming, self._renewing) if loop is not None]
+        claiming = [reach.claiming for reach in self._reaches]
+        loops = [loop for loop in (*claiming, self._renewing, self._sweeping) if loop is not None]
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
@@ -120,7 +139,7 @@ class Worker(Client):
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        left = list(self._in_flight.values())
+        left = [delivery for reach in self._reaches for delivery in reach.in_flight.values()]
         if left and not self._has_failed:
             log.warning("given back undone", extra={"count": len(left)})
             await self._intake.release(left)
@@ -130,6 +149,10 @@ class Worker(Client):
     def _has_failed(self) -> bool:
         return self._failed is not None and self._failed.done()
 
+    @property
+    def _is_busy(self) -> bool:
+        return any(reach.in_flight for reach in self._reaches)
+
     async def wait_idle(self, *, timeout_s: float = 30.0) -> None:
         """Wait until nothing of this application's queues waits or is being handled; scheduled messages do not count.
 
@@ -137,7 +160,7 @@ class Worker(Client):
             TimeoutError: it took longer.
         """
         async with asyncio.timeout(timeout_s):
-            while self._in_flight or not await self._ports.operations.is_idle(self._plan.paths):
+            while self._is_busy or not await self._operations.is_idle(self._plan.paths):
                 if self._failed is not None and self._failed.done():
                     self._failed.result()
                 await asyncio.sleep(IDLE_POLL_S)
@@ -149,14 +172,19 @@ class Worker(Client):
 
     # Claiming
 
-    async def _claim_loop(self) -> None:
+    def _reaches_over(self, paths: list[str]) -> list[_Reach]:
+        """A journal claims from all queues at once; of a bus each queue is waited for by itself."""
+        together = isinstance(self._ports, Ports)
+        return [_Reach(paths)] if together else [_Reach([path]) for path in paths]
+
+    async def _claim_loop(self, reach: _Reach) -> None:
         """Claim and handle one batch after the other, up to one that has to wait: another loop goes on after that."""
-        intake, paths = self._intake, self._plan.paths
+        intake, paths = self._intake, reach.paths
         while not self._draining.is_set():
-            room = self._concurrency - len(self._in_flight)
+            room = self._concurrency - len(reach.in_flight)
             if room <= 0:
-                self._room.clear()
-                await self._room.wait()
+                reach.room.clear()
+                await reach.room.wait()
                 continue
             try:
                 deliveries = await intake.claim(paths, count_max=room, wait_s=CLAIM_WAIT_S)
@@ -164,17 +192,17 @@ class Worker(Client):
                 log.warning("claim failed", extra={"error": str(error)})
                 await asyncio.sleep(PORT_ERROR_PAUSE_S)
                 continue
-            if deliveries and not await self._take_on(deliveries):
+            if deliveries and not await self._take_on(reach, deliveries):
                 return
 
-    async def _take_on(self, deliveries: Sequence[Delivery]) -> bool:
+    async def _take_on(self, reach: _Reach, deliveries: Sequence[Delivery]) -> bool:
         """Handle a batch in this very task; whether the task is free to claim again.
 
         A task of its own for each batch would cost a small one more than its handling.  At the first wait, be it a
         handler's or a port's, this task stays with the batch (a handler must end in the task that it began in) and a
         fresh one claims.
         """
-        self._in_flight.update({delivery.sequence: delivery for delivery in deliveries})
+        reach.in_flight.update({delivery.sequence: delivery for delivery in deliveries})
         self._note_locks(deliveries)
         attempt = self._scope.attempt(deliveries)
         try:
@@ -182,7 +210,7 @@ class Worker(Client):
         except StopIteration:
             await self._yield_when_due()
             return True
-        self._claiming = self._start(self._claim_loop(), "claims")
+        reach.claiming = self._start(self._claim_loop(reach), "claims")
         await go_on(attempt, waits_for)
         return False
 
@@ -193,17 +221,20 @@ class Worker(Client):
             self._turn_ends_s = self._monotonic_s() + TURN_S
 
     def _settled(self, deliveries: Sequence[Delivery]) -> None:
-        in_flight = self._in_flight
+        if not deliveries:
+            return
+        reach = self._reach_of[deliveries[0].queue]  # those of one call are of one reach
+        in_flight = reach.in_flight
         for delivery in deliveries:
             in_flight.pop(delivery.sequence, None)
         self.handled_count += len(deliveries)
-        self._room.set()
+        reach.room.set()
 
     # Renewing
 
     def _note_locks(self, deliveries: Sequence[Delivery]) -> None:
         """Learn how long the locks of these queues are: of one just claimed all is left."""
-        now_ms = self._ports.operations.now_ms()
+        now_ms = self._operations.now_ms()
         for queue, until_ms in {delivery.queue: delivery.locked_until_ms for delivery in deliveries}.items():
             self._lock_ms[queue] = lock_ms = until_ms - now_ms
             if lock_ms < self._shortest_ms:
@@ -225,7 +256,11 @@ class Worker(Client):
 
     async def _renew_due(self) -> None:
         """Renew the locks of which less than two thirds is left."""
-        now_ms, lock_ms, in_flight = self._ports.operations.now_ms(), self._lock_ms, self._in_flight
+        for reach in self._reaches:
+            await self._renew_reach(reach)
+
+    async def _renew_reach(self, reach: _Reach) -> None:
+        now_ms, lock_ms, in_flight = self._operations.now_ms(), self._lock_ms, reach.in_flight
         due = [held for held in in_flight.values() if 3 * (held.locked_until_ms - now_ms) < 2 * lock_ms[held.queue]]
         if not due:
             return
@@ -234,6 +269,21 @@ class Worker(Client):
             if in_flight.get(held.sequence) is held:  # else it was settled meanwhile
                 until_ms = now_ms + lock_ms[held.queue]
                 in_flight[held.sequence] = msgspec.structs.replace(held, locked_until_ms=until_ms)
+
+    # Sweeping
+
+    async def _sweep_loop(self, ports: StorePorts, scope: Lanes) -> None:
+        """Finish now and then what a crash has left: of this worker or of any other."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S * (0.5 + random.random()))  # workers that started together drift apart
+            try:
+                swept = await sweep(scope.protocol, *stores_of(ports), now_ms=self._operations.now_ms)
+            except (Refused, OutcomeUnknown) as error:
+                log.warning("sweep failed", extra={"error": str(error)})
+                continue
+            if swept.seen_count:
+                fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
+                log.info("swept", extra=fields)
 
     # Tasks
 
@@ -262,4 +312,5 @@ class Worker(Client):
                 self._failed.set_exception(error)
                 self._failed.exception()  # somebody may look at it later, or nobody
         self._draining.set()
-        self._room.set()
+        for reach in self._reaches:
+            reach.room.set()

@@ -15,20 +15,21 @@ import msgspec
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
 from outbox.lineage import fingerprint
-from outbox.ports import Output
+from outbox.ports import Output, Version
 from outbox.runtime.cache import Held
 from outbox.runtime.claims import to_claim
 from outbox.runtime.items import NO_VALUE, Record, StateItem
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Outcome, Work
+from outbox.runtime.step import Work
 
 
 class Entry(msgspec.Struct):
-    """One message of a batch, its record, and what became of it."""
+    """One message of a batch and its record: whole, as it is stored, and the store's version of it once it is."""
 
     work: Work
     record: Record
-    outcome: Outcome = None
+    stored: Record
+    version: Version = ""
 
 
 async def never_durable() -> None:
@@ -125,7 +126,7 @@ class Batch:
         record = msgspec.structs.replace(
             record, tx=self.tx, fingerprint=digest, at_ms=self.now_ms, attempt=message.attempt
         )
-        self.entries.append(Entry(work, record))
+        self.entries.append(Entry(work, record, record))
 
     # What is written
 
@@ -133,7 +134,14 @@ class Batch:
     def state_after(self) -> StateItem:
         """The state behind the last message: one version further, even if it is the same."""
         before = self.loaded.item
-        return StateItem(self._value, self._schema, before.version + 1, "", before.token, self.stopped)
+        return StateItem(
+            self._value,
+            self._schema,
+            before.version + 1,
+            self.now_ms,
+            token=before.token,
+            stopped=self.stopped,
+        )
 
     @property
     def inboxes(self) -> tuple[bytes, ...]:

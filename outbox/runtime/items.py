@@ -6,10 +6,12 @@ What has no time to live stays until it is finished.
 
     partition = state id      `state`          the state, its version, and in item scope its pointer
                               `inbox:<key>`    partition scope: the record of one handled message
+                              `done:<key>`     item scope: the processed marker of one handled message
+                              `staged:<tx>`    item scope: what an attempt will do if its state is swapped in
                               `failures:<key>` how often a message of an ordered source has failed
     partition = inbox:<key>   `inbox:<key>`    the record of a stateless handler's message
-                              `processed`      item scope: the marker of one handled message
-    partition = tx:<tx>       `staged`         item scope: what an attempt will do if its state is swapped in
+
+Markers and staged records share a partition, because a session token is good for the partition that it came from.
 """
 
 from __future__ import annotations
@@ -22,8 +24,7 @@ from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.ports import Document, DocumentKey, Output, Session
 
 STATE = "state"
-STAGED = "staged"
-PROCESSED = "processed"
+STAGED_PREFIX = "staged:"
 RECORD_PREFIX = "inbox:"
 NO_VALUE = msgspec.Raw(b"null")
 
@@ -31,14 +32,15 @@ NO_VALUE = msgspec.Raw(b"null")
 class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A state as stored: its value (null: a tombstone), schema version, and a version that only grows.
 
-    `pending` is the transaction that changed it, until everything that one emitted has left; `token` a session token
-    at which that one's staged record, or the marker of the last, can be read.  `stopped` is the inbox key of the
-    refused message behind which its key stands still.
+    `at_ms` is when this version was written.  `pending` is the transaction that wrote it, until everything that one
+    emitted has left; `token` a session token at which its staged record, or the marker of the last, can be read.
+    `stopped` is the inbox key of the refused message behind which its key stands still.
     """
 
     value: msgspec.Raw = NO_VALUE
     schema: int = 1
     version: int = 0
+    at_ms: int = 0
     pending: str = ""
     token: Session = ""
     stopped: bytes = b""
@@ -77,12 +79,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Item scope: the record that a transaction will have, and what it would change; kept until the pointer is cleared.
+    """Item scope: what the transaction `pending` does if the state's swap lands; kept until the pointer is cleared.
 
     `version` is the state version that the attempt had loaded: once the state is past it without ever having pointed
     here, the transaction can not take effect any more.
     """
 
+    pending: str
     inbox: bytes
     state: str
     version: int
@@ -112,14 +115,14 @@ def failures_key(state_id: str | None, inbox: bytes) -> DocumentKey:
     return DocumentKey(state_id or RECORD_PREFIX + inbox.hex(), "failures:" + inbox.hex())
 
 
-def staged_key(tx: str) -> DocumentKey:
+def staged_key(state_id: str, tx: str) -> DocumentKey:
     """Where an attempt's result is staged."""
-    return DocumentKey(f"tx:{tx}", STAGED)
+    return DocumentKey(state_id, STAGED_PREFIX + tx)
 
 
-def processed_key(inbox: bytes) -> DocumentKey:
+def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
     """Where the marker of a message lies in item scope."""
-    return DocumentKey(RECORD_PREFIX + inbox.hex(), PROCESSED)
+    return DocumentKey(state_id, "done:" + inbox.hex())
 
 
 encode = msgspec.json.Encoder().encode

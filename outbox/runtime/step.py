@@ -19,7 +19,7 @@ from outbox.app import Handler
 from outbox.errors import FormatTooNew, PoisonMessage
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
-from outbox.ports import Delivery
+from outbox.ports import Delivery, Version
 from outbox.retries import Reject, Retries, Retry
 from outbox.runtime.plan import REASON_LENGTH_MAX, Plan, Route, Source
 
@@ -60,6 +60,8 @@ class Work(msgspec.Struct, gc=False):
     refusal: PoisonMessage | Later | None = None
     """Why nobody can handle it, for good or for now."""
     others: tuple[Work, ...] = ()
+    replaces: Version = ""
+    """The version of the refusal that a resubmission replaces; empty: its record is to be created."""
 
     @property
     def delivery_count(self) -> int:

@@ -219,9 +219,10 @@ class FaultyStore:
 class FaultyBus:
     """A message bus whose calls fail as planned."""
 
-    def __init__(self, bus: MessageBus, plan: FaultPlan) -> None:
+    def __init__(self, bus: MessageBus, plan: FaultPlan, double: Double | None = None) -> None:
         self._bus = bus
         self._plan = plan
+        self._double = double or self._send_copies
 
     async def send(self, outputs: Sequence[Output]) -> None:
         await self._plan.call("send", lambda: self._bus.send(outputs))
@@ -231,10 +232,15 @@ class FaultyBus:
             return await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
 
         deliveries = await self._plan.call("receive", call)
-        for delivery in self._plan.doubled(deliveries):
-            copy = msgspec.structs.replace(delivery.message, message_id=f"{delivery.message.broker_id}-copy")
-            await self._bus.send([Output(queue, 0, copy)])
+        twice = self._plan.doubled(deliveries)
+        if twice:
+            await self._double(twice)
         return deliveries
+
+    async def _send_copies(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            copy = msgspec.structs.replace(delivery.message, message_id=f"{delivery.message.broker_id}-copy")
+            await self._bus.send([Output(delivery.queue, 0, copy)])
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         await self._plan.call(settle.how, lambda: self._bus.settle(delivery, settle))

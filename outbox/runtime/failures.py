@@ -1,0 +1,49 @@
+"""How often the messages of an ordered source have failed.
+
+Nothing of such a source is put off as a copy that could carry its count, so the count lies beside the message's record.
+It may undercount, for a write of it that fails is not tried again; the broker's own limit stands far above ours.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from outbox.ports import Create, Replace, StateStore, Tag
+from outbox.runtime import items
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.items import Failures, failures_key
+from outbox.runtime.step import Later, Outcome, Work
+
+
+class FailureCounts:
+    """The counts of one store; each is kept for `life_s` seconds."""
+
+    def __init__(self, store: StateStore, life_s: float) -> None:
+        self._store = store
+        self._life_s = life_s
+
+    async def recall(self, work: Work) -> None:
+        """Let a message know how often it has failed; only one that was delivered before can have."""
+        if not work.in_order or not work.delivery.delivery_count:
+            return
+        with suppress(*NOT_DONE):
+            found = await self._store.read(failures_key(work.state_id, work.inbox))
+            if found is not None:
+                count, delivery = items.decode(found, Failures).count, work.delivery
+                left = max(0, delivery.delivery_count - count)
+                work.delivery = msgspec.structs.replace(delivery, failures=count, delivery_count=left)
+
+    async def note(self, work: Work, outcome: Outcome) -> None:
+        """Count a failure that is not the last."""
+        if not (work.in_order and isinstance(outcome, Later) and outcome.failures > work.delivery.failures):
+            return
+        key, body = failures_key(work.state_id, work.inbox), items.encode(Failures(outcome.failures))
+        tag = Tag("failures", (work.inbox,))
+        with suppress(*NOT_DONE):
+            known = await self._store.read(key)
+            if known is None:
+                await self._store.write([Create(key, body, self._life_s, tag)])
+            else:
+                await self._store.write([Replace(key, body, known.version, self._life_s, tag)])

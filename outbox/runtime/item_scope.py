@@ -1,0 +1,409 @@
+"""Item scope: a store that swaps one item at a time; states and the protocol's own documents may live apart.
+
+Theory of operation.  The protocol of the Exactly-Once talk (a state that points to the transaction which changed it),
+repaired where exploring it found holes.  One attempt:
+
+     1  read the state
+     2  if it points to a transaction, finish that one first (8 to 10)
+     3  read the message's processed marker, as fresh as the token in the state says; found: follow it
+     4  run the handler on a copy
+     5  stage the result under a fresh transaction id, without a time to live
+     6  read the marker again, with the session of that write
+     7  swap the state: next version, pointer to the transaction, token.  The point of no return
+     8  publish what is staged
+     9  create the marker, then turn the staged record to `dispatched`
+    10  clear the pointer; only then may the staged record go
+
+A crash before 7 leaves a staged record that nothing points to; one after it leaves a pointer, and whoever comes next,
+a worker with the key's next message or the sweeper, goes on from there with what is staged.  A staged record is kept
+after any failure: it is reclaimed when a state was seen past the version that its attempt had loaded, with a pointer
+that is not its own, because then its swap can not land any more.  A pointer whose staged record cannot be found stops
+its key and raises an alarm; clearing it would lose outputs and apply the message again.
+
+A stateless handler's record is the commit by itself, as in partition scope.
+Every `await` of a port is a crash point.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from outbox.errors import OutcomeUnknown, PoisonMessage, TooLarge
+from outbox.ports import (
+    BlobStore,
+    Create,
+    Delete,
+    Document,
+    DocumentKey,
+    Lost,
+    Replace,
+    Session,
+    StateStore,
+    Tag,
+    Version,
+    Won,
+    Write,
+)
+from outbox.runtime import items, spill
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Again
+from outbox.runtime.batch import Batch
+from outbox.runtime.cache import Held, held
+from outbox.runtime.endings import Endings
+from outbox.runtime.failures import FailureCounts
+from outbox.runtime.handling import Life, run_part
+from outbox.runtime.items import (
+    RECORD_PREFIX,
+    STAGED_PREFIX,
+    Record,
+    Staged,
+    processed_key,
+    staged_key,
+    state_key,
+)
+from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+
+log = logging.getLogger("outbox.item_scope")
+
+LEFT_COUNT_MAX = 10_000
+"""How many staged records of lost attempts are remembered to be reclaimed; beyond it the sweeper finds them."""
+
+
+class Quarantined(Exception):
+    """A state points to a transaction that cannot be found: its key stands still until somebody has looked."""
+
+
+class ItemScope:
+    """Commits messages over a store with compare-and-swap of single items."""
+
+    group_count_max = 1
+
+    def __init__(
+        self,
+        plan: Plan,
+        states: StateStore,
+        infrastructure: StateStore,
+        blobs: BlobStore,
+        endings: Endings,
+        *,
+        now_ms: Callable[[], int],
+        new_tx: Callable[[], str],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._plan = plan
+        self._states = states
+        self._infrastructure = infrastructure
+        self._blobs = blobs
+        self._endings = endings
+        self._now_ms = now_ms
+        self._new_tx = new_tx
+        self._life = Life(now_ms, is_stopping)
+        self._life_s = plan.record_life_ms / 1_000
+        self.stateless = PartitionScope(
+            plan, infrastructure, blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
+        )
+        self._failures = FailureCounts(infrastructure, self._life_s)
+        self._left: dict[str, list[tuple[str, int]]] = {}
+        """By state: the transactions staged here that may come to nothing, and the version that each had loaded."""
+
+    async def finish(self) -> None:
+        await self.stateless.finish()
+
+    async def together(self, works: Sequence[Work]) -> list[Outcome]:
+        return []  # a pointer names one transaction, a transaction is one message
+
+    async def once(self, work: Work) -> Outcome:
+        if work.state_id is None:
+            return await self.stateless.once(work)
+        try:
+            state = held(await self._read(self._states, state_key(work.state_id)))  # 1
+            if state.item.pending:
+                state = await self._complete(work.state_id, state)  # 2
+            return await self._handle(work, work.state_id, state)
+        except Quarantined:
+            return Later(GIVE_BACK_DELAY_S, work.delivery.failures)
+        except Superseded as found:
+            return self._follow(work, found.record)
+
+    async def _handle(self, work: Work, state_id: str, state: Held) -> Outcome:
+        """Steps 3 to 10 of one message, over a state that points nowhere."""
+        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3
+        if marker is not None and not self._resubmits(work, marker):
+            return self._follow(work, marker)
+        batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
+        batch.durable = partial(self._look, work, state_id, state.item.token)
+        if batch.stopped and work.stops_key and batch.stopped != work.inbox:
+            return Later(GIVE_BACK_DELAY_S, work.delivery.failures)
+        await self._failures.recall(work)
+        outcome = await run_part(self._plan, batch, work, self._life)  # 4
+        await self._failures.note(work, outcome)
+        if not batch.entries:
+            return outcome
+        staged = await self._prepared(work, state_id, batch)
+        if self._now_ms() - batch.now_ms > self._plan.attempt_ms_max:
+            raise Again  # past its deadline an attempt writes nothing
+        token, version = await self._stage(state_id, batch.tx, staged)  # 5
+        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6
+        if marker is not None and not self._resubmits(work, marker):
+            return self._follow(work, marker)
+        swapped = await self._swap(work, state_id, batch, token)  # 7
+        if isinstance(swapped, Document):
+            return self._follow(work, swapped)
+        await self._dispatch(state_id, swapped, Found(staged, version, token))  # 8, 9, 10
+        return outcome
+
+    # 3, 6. The processed marker
+
+    def _resubmits(self, work: Work, marker: Document) -> bool:
+        """Whether a message is the resubmission of what its marker refused."""
+        record = items.decode(marker, Record)
+        return bool(record.reason) and record.attempt < work.delivery.message.attempt
+
+    def _follow(self, work: Work, marker: Document) -> Outcome:
+        record = items.decode(marker, Record)
+        if work.fingerprint and record.fingerprint != work.fingerprint:
+            text = f"id {work.delivery.message.identity} was used with another payload; use a new id"
+            return PoisonMessage("payload-differs", text)
+        return record.refusal
+
+    async def _look(self, work: Work, state_id: str, token: Session) -> None:
+        """Before a call leaves a handler: a message that was handled already makes none."""
+        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), token)
+        if marker is not None and not self._resubmits(work, marker):
+            raise Superseded(marker)
+
+    # 5. Stage
+
+    async def _prepared(self, work: Work, state_id: str, batch: Batch) -> Staged:
+        """What is to be staged, when the blobs are there that it mentions."""
+        entry, limit = batch.entries[0], self._infrastructure.capabilities.item_bytes_max
+        staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
+        if len(items.encode(staged)) > limit:
+            record, name, data = spill.spilled(entry.record)
+            staged = msgspec.structs.replace(staged, record=record)
+            batch.blobs.append((name, data))
+        if max(len(items.encode(staged)), len(items.encode(batch.state_after))) > limit:
+            work.refusal = PoisonMessage("oversize", f"its state or record is over the store's {limit} bytes")
+            raise Again
+        for name, data in batch.blobs:
+            try:
+                await self._blobs.write(name, data)
+            except NOT_DONE as error:
+                raise Again from error
+        return staged
+
+    async def _stage(self, state_id: str, tx: str, staged: Staged) -> tuple[Session, Version]:
+        """Stage a result; the session of that write, and the version that it has."""
+        left = self._left.setdefault(state_id, [])
+        if sum(map(len, self._left.values())) < LEFT_COUNT_MAX:
+            left.append((tx, staged.version))
+        key = staged_key(state_id, tx)
+        try:
+            answer = await self._write(
+                self._infrastructure, Create(key, items.encode(staged), None, Tag("stage", (staged.inbox,), tx))
+            )
+        except OutcomeUnknown as error:
+            found = await self._read(self._infrastructure, key)
+            if found is None:
+                raise Again from error
+            return found.session, found.version
+        if isinstance(answer, Lost):
+            raise Again  # nobody but us knows this id: an earlier try of a client library was it
+        return answer.session, answer.versions[0]
+
+    # 7. The point of no return
+
+    async def _swap(self, work: Work, state_id: str, batch: Batch, token: Session) -> Held | Document:
+        """Swap the state; the state then, or the marker that shows that the message is done.
+
+        Raises:
+            Again: it has moved, or nothing is known to have been written.
+        """
+        item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
+        key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
+        body = items.encode(item)
+        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
+        try:
+            answer = await self._write(self._states, write)
+        except OutcomeUnknown as error:
+            found = held(await self._read(self._states, key))
+            if found.item.pending == batch.tx:
+                return found
+            marker = await self._read(
+                self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token
+            )
+            if marker is None:
+                raise Again from error  # it may still land: the next swap loses then
+            return marker
+        if isinstance(answer, Lost):
+            raise Again
+        return Held(item, answer.versions[0], answer.session)
+
+    # 2, 8 to 10. Finish a transaction
+
+    async def _complete(self, state_id: str, state: Held) -> Held:
+        """Finish the transaction that a state points to, whoever began it; the state when it points nowhere.
+
+        Raises:
+            Quarantined: what it staged cannot be found.
+        """
+        tx = state.item.pending
+        document = await self._read(self._infrastructure, staged_key(state_id, tx), state.item.token)
+        if document is None:
+            state = held(await self._read(self._states, state_key(state_id), state.session))
+            if state.item.pending != tx:
+                raise Again  # somebody else has finished it
+            log.critical("staged record is missing, key stopped", extra={"state": state_id, "tx": tx})
+            raise Quarantined
+        found = Found(items.decode(document, Staged), document.version, document.session)
+        return await self._dispatch(state_id, state, found)
+
+    async def _dispatch(self, state_id: str, state: Held, found: Found) -> Held:
+        staged, tx = found.staged, state.item.pending
+        token = found.session
+        if not staged.dispatched:
+            outputs = await spill.outputs_of(staged.record, self._blobs)
+            if outputs is None:
+                raise Again  # dispatched meanwhile: read it again
+            await self._endings.push(outputs)  # 8
+            token = await self._mark_processed(staged)  # 9
+            found = await self._mark_dispatched(tx, found)
+        return await self._clear(state_id, state, found, token)  # 10
+
+    async def _mark_processed(self, staged: Staged) -> Session:
+        """Create the marker, or replace that of an earlier refusal; the session in which it can be read."""
+        key, record = processed_key(staged.state, staged.inbox), staged.record.marked()
+        body, tag = items.encode(record), Tag("processed", (staged.inbox,), record.tx)
+        write: Write = Create(key, body, self._life_s, tag)
+        for _ in range(LOOK_COUNT_MAX):
+            try:
+                answer = await self._write(self._infrastructure, write)
+            except OutcomeUnknown as error:
+                raise Again from error  # whoever comes next finds the pointer and does it again
+            if isinstance(answer, Won):
+                return answer.session
+            known = answer.current or await self._read(self._infrastructure, key, answer.session)
+            if known is None:
+                raise Again
+            earlier = items.decode(known, Record)
+            if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
+                return answer.session or known.session
+            write = Replace(key, body, known.version, self._life_s, tag)
+        raise Again
+
+    async def _mark_dispatched(self, tx: str, found: Found) -> Found:
+        staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
+        write = Replace(
+            staged_key(staged.state, tx),
+            items.encode(staged),
+            found.version,
+            None,
+            Tag("dispatched", (staged.inbox,), tx),
+        )
+        try:
+            answer = await self._write(self._infrastructure, write)
+        except OutcomeUnknown as error:
+            raise Again from error
+        if isinstance(answer, Lost):
+            raise Again  # somebody else is at it: read the state again
+        if found.staged.record.spilled:
+            await self._blobs.delete(found.staged.record.spilled)
+        return Found(staged, answer.versions[0], found.session)
+
+    async def _clear(self, state_id: str, state: Held, found: Found, token: Session) -> Held:
+        tx = state.item.pending
+        item = msgspec.structs.replace(state.item, pending="", token=token)
+        write = Replace(
+            state_key(state_id), items.encode(item), state.version, None, Tag("clear", (found.staged.inbox,), tx)
+        )
+        try:
+            answer = await self._write(self._states, write)
+        except OutcomeUnknown as error:
+            raise Again from error
+        if isinstance(answer, Lost):
+            raise Again
+        state = Held(item, answer.versions[0], answer.session)
+        await self._delete(staged_key(state_id, tx), found.version, tx)
+        await self._reclaim(state_id, state, but=tx)
+        return state
+
+    # Staged records that came to nothing
+
+    async def _reclaim(self, state_id: str, state: Held, *, but: str) -> None:
+        """Delete what lost attempts have staged for a state that is past them and points nowhere."""
+        left = self._left.pop(state_id, [])
+        for tx, version in left:
+            if tx == but:
+                continue
+            if version >= state.item.version:
+                self._left.setdefault(state_id, []).append((tx, version))
+                continue
+            found = await self._read(self._infrastructure, staged_key(state_id, tx))
+            if found is not None:
+                await self._delete(found.key, found.version, tx)
+
+    async def redo(self, document: Document) -> bool:
+        """Finish what a crash has left: a state that points to a transaction, a record, a staged record that is lost.
+
+        It starts from states, never from staged records: publishing one of those could publish what never commits.
+        """
+        try:
+            if document.key.id.startswith(RECORD_PREFIX):
+                return await self.stateless.redo(document)
+            if document.key.id.startswith(STAGED_PREFIX):
+                return await self._reclaimed(items.decode(document, Staged), document)
+            await self._complete(document.key.partition, held(document))
+        except (Again, Quarantined):
+            return False
+        return True
+
+    async def _reclaimed(self, staged: Staged, document: Document) -> bool:
+        """Delete a staged record whose state has gone past it without pointing to it; whether that is so."""
+        state = held(await self._read(self._states, state_key(staged.state)))
+        if state.item.version <= staged.version or state.item.pending == staged.pending:
+            return False
+        await self._delete(document.key, document.version, staged.pending)
+        return True
+
+    async def _delete(self, key: DocumentKey, version: Version, tx: str) -> None:
+        """Delete a staged record that nothing points to; if that fails the sweeper finds it."""
+        try:
+            await self._infrastructure.write([Delete(key, version, Tag("unstage", (), tx))])
+        except NOT_DONE:
+            return
+
+    async def _read(self, store: StateStore, key: DocumentKey, session: Session = "") -> Document | None:
+        try:
+            return await store.read(key, session=session)
+        except NOT_DONE as error:
+            raise Again from error
+
+    async def _write(self, store: StateStore, write: Write) -> Won | Lost:
+        """Write one document.
+
+        Raises:
+            OutcomeUnknown: nobody can tell whether it was written.
+            Again: it was not.
+        """
+        try:
+            return await store.write([write])
+        except OutcomeUnknown:
+            raise
+        except TooLarge as error:
+            raise Again from error
+        except NOT_DONE as error:
+            raise Again from error
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A staged record as it was read or written: its version, and a session in which it can be read."""
+
+    staged: Staged
+    version: Version
+    session: Session

@@ -1,0 +1,188 @@
+"""The frame round a store protocol: which messages go together, in which order, and how often they are tried.
+
+Theory of operation.  Messages of one partition form a lane, on an ordered source those of one session.  Within a lane
+one thing happens at a time in this worker; lanes go side by side.  A lane's messages are committed together first.
+When that is not to be had (somebody else wrote, a message was here before, nobody can tell) each is handled on its own,
+a bounded number of times with pauses between, and then given back.  Other workers may do the same at the same moment:
+nothing here is for safety, which is the protocols' alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import groupby
+from typing import Any, Protocol
+
+import msgspec
+
+from outbox.errors import PoisonMessage
+from outbox.ports import BlobStore, Delivery, Document
+from outbox.runtime.admission import Admission
+from outbox.runtime.backoff import Again, RetryError, attempts
+from outbox.runtime.endings import Endings
+from outbox.runtime.items import RECORD_PREFIX
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import Later, Outcome, Work
+
+
+class StoreProtocol(Protocol):
+    """One commit protocol over a store and a bus."""
+
+    @property
+    def group_count_max(self) -> int:
+        """How many messages can share a commit."""
+
+    async def together(self, works: Sequence[Work]) -> list[Outcome]:
+        """Commit messages of one partition together and push what they emitted; what became of each.
+
+        It may stop after a message that its successors have to wait for; the rest has no outcome then.
+
+        Raises:
+            Again: nothing is known to have been committed; handle each on its own.
+        """
+
+    async def once(self, work: Work) -> Outcome:
+        """One attempt at one message: follow its record, or run it, commit and push.
+
+        Raises:
+            Again: nothing is known to have been committed, or it could not be pushed now.
+        """
+
+    async def redo(self, document: Document) -> bool:
+        """Finish a document that a crash has left pending; whether it is finished."""
+
+    async def finish(self) -> None:
+        """Do what may come after a settlement: mark what has left."""
+
+
+class Lanes:
+    """Handles the deliveries of one worker over a store and a bus."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        protocol: StoreProtocol,
+        endings: Endings,
+        blobs: BlobStore,
+        *,
+        now_ms: Callable[[], int],
+        sleep: Callable[[float], Awaitable[None]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self.protocol = protocol
+        self._endings = endings
+        self._admission = Admission(plan, blobs, sleep)
+        self._now_ms = now_ms
+        self._sleep = sleep
+        self._spawn = spawn
+        self._waiting: dict[str, list[Work]] = {}
+        """Lanes in which something is being handled, and what waits behind it."""
+
+    async def attempt(self, deliveries: Sequence[Delivery]) -> None:
+        """Handle a batch: every delivery ends completed, dead-lettered, put off or given back."""
+        works = await self._admission.admit([_counted(delivery) for delivery in deliveries], self._now_ms())
+        lanes: dict[str, list[Work]] = {}
+        for work in works:
+            self._endings.expect(work)
+            for part in (work, *work.others):
+                lanes.setdefault(_lane_of(part), []).append(part)
+        first: str | None = None
+        for lane, parts in lanes.items():
+            if lane in self._waiting:
+                self._waiting[lane] += parts
+                continue
+            self._waiting[lane] = []  # now: the task that is to occupy it has yet to begin
+            if first is None:
+                first = lane
+            else:
+                self._spawn(self._occupy(lane, parts))
+        if first is not None:
+            await self._occupy(first, lanes[first])
+
+    async def _occupy(self, lane: str, works: list[Work]) -> None:
+        """Handle what is in a lane, and what has come in meanwhile."""
+        try:
+            while works:
+                await self._handle(works)
+                works, self._waiting[lane] = self._waiting[lane], []
+        finally:
+            del self._waiting[lane]
+        await self.protocol.finish()
+
+    async def _handle(self, works: Sequence[Work]) -> None:
+        """Handle the messages of a lane in order; behind one that holds an ordered lane nothing goes on."""
+        held = False
+        for group in _groups(works, self.protocol.group_count_max):
+            if not held:
+                held = await self._go_through(group)
+            else:
+                for work in group:
+                    await self._endings.give_back(work)
+
+    async def _go_through(self, works: Sequence[Work]) -> bool:
+        """Handle messages of one partition, together or else singly; whether they hold their lane."""
+        try:
+            outcomes = await self.protocol.together(works) if len(works) > 1 else []
+        except Again:
+            outcomes = []
+        held = False
+        for work, outcome in zip(works, outcomes, strict=False):
+            await self._endings.end(work, outcome)
+            held = held or _holds_lane(work, outcome)
+        for work in works[len(outcomes) :]:
+            if held:
+                await self._endings.give_back(work)
+            else:
+                held = await self._alone(work)
+        return held
+
+    async def _alone(self, work: Work) -> bool:
+        """Handle one message, again while nothing is known to be committed; whether it holds its lane."""
+        try:
+            outcome = await self.protocol.once(work)
+        except Again:
+            try:
+                async for attempt in attempts(self._sleep):
+                    with attempt:
+                        outcome = await self.protocol.once(work)
+            except RetryError:
+                await self._endings.give_back(work)
+                return work.in_order
+        await self._endings.end(work, outcome)
+        return _holds_lane(work, outcome)
+
+
+def _counted(delivery: Delivery) -> Delivery:
+    """A delivery with the failures that its message has been through."""
+    failures = delivery.message.failures
+    return msgspec.structs.replace(delivery, failures=failures) if failures else delivery
+
+
+def _lane_of(part: Work) -> str:
+    """What a message must not be handled beside."""
+    if part.in_order and part.lane is not None:
+        return part.lane
+    return part.state_id or RECORD_PREFIX + part.inbox.hex()
+
+
+def _groups(works: Sequence[Work], count_max: int) -> list[list[Work]]:
+    """The messages of a lane in runs that may share a commit: of one state, each message once, so many at most."""
+    groups: list[list[Work]] = []
+    for state_id, run in groupby(works, lambda work: work.state_id):
+        group: list[Work] = []
+        for work in run:
+            alone = state_id is None or not work.inbox or bool(work.others)
+            if alone or len(group) >= count_max or any(work.inbox == other.inbox for other in group):
+                groups.append(group)
+                group = []
+            group.append(work)
+            if alone:
+                groups.append(group)
+                group = []
+        groups.append(group)
+    return [group for group in groups if group]
+
+
+def _holds_lane(work: Work, outcome: Outcome) -> bool:
+    """Whether what became of a message keeps its successors back."""
+    return work.in_order and (isinstance(outcome, Later) or (work.stops_key and isinstance(outcome, PoisonMessage)))

@@ -1,0 +1,76 @@
+"""Marks: records whose outputs have left say so, and get their time to live; off the critical path.
+
+A mark is only ever an improvement: without it the sweeper sends the outputs again under the same ids, and a copy of
+the message that comes back finds them pending and does the same.  So a mark that fails is dropped.  It replaces the
+record under the version that was seen, never writes one that is not there, and is one write a partition.  Outputs that
+lay in a blob are deleted behind it, not before: until then the record needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from outbox.ports import BlobStore, DocumentKey, Lost, Replace, StateStore, Tag, Version
+from outbox.runtime import items
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.items import Record
+from outbox.runtime.plan import Plan
+
+DUE_COUNT_MAX = 10_000
+"""How many marks may be due; beyond it new ones are left to the sweeper."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A record to be marked, and the blob that it does not need afterwards (empty: none)."""
+
+    write: Replace
+    spilled: str = ""
+
+
+class Marks:
+    """The marks that are due, by partition."""
+
+    def __init__(self, plan: Plan, store: StateStore, blobs: BlobStore) -> None:
+        self._plan = plan
+        self._store = store
+        self._blobs = blobs
+        self._count_max = store.capabilities.batch_count_max
+        self._due: dict[str, list[Mark]] = {}
+        self.due_count = 0
+
+    def add(self, key: DocumentKey, version: Version, record: Record, inbox: bytes) -> None:
+        """Note that the outputs of a record have left."""
+        if self.due_count >= DUE_COUNT_MAX or not version:
+            return
+        ttl_s = self._plan.record_life_ms / 1_000
+        write = Replace(key, items.encode(record.marked()), version, ttl_s, Tag("mark", (inbox,), record.tx))
+        self._due.setdefault(key.partition, []).append(Mark(write, record.spilled))
+        self.due_count += 1
+
+    def content(self) -> tuple[Mark, ...]:
+        """What is due; the same for workers that have the same to do."""
+        return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks)
+
+    async def write(self) -> None:
+        """Write what is due."""
+        while self._due:
+            marks = self._due.pop(next(iter(self._due)))
+            self.due_count -= len(marks)
+            with suppress(*NOT_DONE):  # the sweeper will find what is left
+                for at in range(0, len(marks), self._count_max):
+                    await self._write(marks[at : at + self._count_max])
+
+    async def _write(self, marks: Sequence[Mark]) -> None:
+        """Write the marks of one partition; one that lost was made by somebody else, the others go on without it."""
+        left = list(marks)
+        while left:
+            answer = await self._store.write([mark.write for mark in left])
+            if not isinstance(answer, Lost):
+                break
+            del left[answer.operation]
+        for mark in left:
+            if mark.spilled:
+                await self._blobs.delete(mark.spilled)

@@ -1,0 +1,306 @@
+"""Partition scope: a state and the records of its messages share a partition, so one batch commits both.
+
+Theory of operation.  One attempt is: have the state (from the cache, else a point read), run the handler on a copy,
+write one batch, push what it emitted.  The batch *creates* the message's record, whose id is the inbox key, and
+*creates or replaces* the state under the version that was seen, even where nothing changed.  So it loses when the
+message was here before, or when what its result rests on has moved:
+
+    won                  push what was written, settle, mark later
+    lost on the record   the record says what became of the message: push what it holds if that is pending, then follow
+    lost on the state    forget what was at hand, read, run again
+    unknown              read the record: mine, won; another's, lost on it; none, run again, because a batch that
+                         lands late makes the next create lose
+
+Nothing is undone, nothing is pushed but what a record holds, nothing is settled before its push.  A record whose
+outputs may not have left is `pending` and has no time to live; a mark takes both away (see `marks`), and the sweeper
+finds what a crash has left so.  A stateless handler's record is the commit by itself, in a partition of its own.
+
+Every `await` of a port is a crash point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from outbox.errors import OutcomeUnknown, PoisonMessage, TooLarge
+from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
+from outbox.runtime import items, spill
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Again
+from outbox.runtime.batch import Batch, Entry
+from outbox.runtime.cache import NOTHING, Held, StateCache, held
+from outbox.runtime.endings import Endings
+from outbox.runtime.failures import FailureCounts
+from outbox.runtime.handling import Life, run_part
+from outbox.runtime.items import RECORD_PREFIX, Record, record_key, state_key
+from outbox.runtime.marks import Marks
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+
+LOOK_COUNT_MAX = 5
+"""How often a record is read that must be there, before the attempt starts again."""
+
+
+class Superseded(BaseException):
+    """The message that a handler is working on has its record already; not for the handler to catch."""
+
+    def __init__(self, record: Document) -> None:
+        super().__init__()
+        self.record = record
+
+
+class PartitionScope:
+    """Commits messages over a store that writes a partition's documents together."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: StateStore,
+        blobs: BlobStore,
+        endings: Endings,
+        *,
+        now_ms: Callable[[], int],
+        new_tx: Callable[[], str],
+        is_stopping: Callable[[], bool],
+        cache: StateCache | None = None,
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._blobs = blobs
+        self._endings = endings
+        self._now_ms = now_ms
+        self._new_tx = new_tx
+        self._life = Life(now_ms, is_stopping)
+        self.cache = cache if cache is not None else StateCache()
+        self.marks = Marks(plan, store, blobs)
+        self._life_s = plan.record_life_ms / 1_000
+        self._failures = FailureCounts(store, self._life_s)
+        self._behind: dict[str, Session] = {}
+        """States that were found to have moved, and the session in which that can be seen."""
+
+    @property
+    def group_count_max(self) -> int:
+        return self._store.capabilities.batch_count_max - 1
+
+    async def finish(self) -> None:
+        await self.marks.write()
+
+    # One attempt
+
+    async def together(self, works: Sequence[Work]) -> list[Outcome]:
+        state_id, outcomes = works[0].state_id, list[Outcome]()
+        batch = await self._begin(state_id)
+        try:
+            for work in works:
+                outcomes.append(await self._run(batch, work))
+                if work.in_order and outcomes[-1] is not None:
+                    break  # its successors may have to wait
+        except Superseded as found:
+            raise Again from found
+        if batch.entries:
+            if await self._commit(batch, state_id) is not None:
+                raise Again
+            await self._push(batch, state_id)
+        return outcomes
+
+    async def once(self, work: Work) -> Outcome:
+        batch = await self._begin(work.state_id)
+        try:
+            outcome = await self._run(batch, work)
+        except Superseded as found:
+            return await self._follow(work, found.record)
+        if batch.entries:
+            lost = await self._commit(batch, work.state_id)
+            if lost is not None:
+                return await self._follow(work, lost.current or await self._find(work, lost.session))
+            await self._push(batch, work.state_id)
+        return outcome
+
+    # 1. Have the state
+
+    async def _begin(self, state_id: str | None) -> Batch:
+        known = NOTHING
+        if state_id is not None:
+            known = self.cache.find(state_id) or await self._read_state(state_id)
+        return Batch(self._plan, self._now_ms(), self._new_tx(), known)
+
+    async def _read_state(self, state_id: str) -> Held:
+        found = held(await self._read(state_key(state_id), self._behind.pop(state_id, "")))
+        self.cache.remember(state_id, found)
+        return found
+
+    # 2. Run
+
+    async def _run(self, batch: Batch, work: Work) -> Outcome:
+        if batch.stopped and work.stops_key and batch.stopped != work.inbox:
+            return Later(GIVE_BACK_DELAY_S, work.delivery.failures)
+        await self._failures.recall(work)
+        batch.durable = partial(self._look, work)
+        outcome = await run_part(self._plan, batch, work, self._life)
+        await self._failures.note(work, outcome)
+        return outcome
+
+    async def _look(self, work: Work) -> None:
+        """Before a call leaves a handler: a message that was handled already makes none."""
+        record = await self._read(record_key(work.state_id, work.inbox))
+        if record is not None and not self._is_resubmitted(work, items.decode(record, Record)):
+            raise Superseded(record)
+
+    # 3. One batch
+
+    async def _commit(self, batch: Batch, state_id: str | None) -> Lost | None:
+        """Write the batch; None if it is won, or that a message of it was here before.
+
+        Raises:
+            Again: the state has moved, or nothing is known to have been written.
+        """
+        writes = await self._prepared(batch, state_id)
+        if self._now_ms() - batch.now_ms > self._plan.attempt_ms_max:
+            raise Again  # past its deadline an attempt writes nothing: the records that forbid it may be gone
+        try:
+            answer = await self._store.write(writes)
+        except OutcomeUnknown:
+            self.cache.forget(state_id)
+            return await self._resolved(batch, state_id)
+        except TooLarge as error:
+            self.cache.forget(state_id)
+            raise self._too_large(batch, str(error)) from error
+        except NOT_DONE as error:
+            self.cache.forget(state_id)
+            raise Again from error
+        if isinstance(answer, Won):
+            self._note(batch, state_id, answer)
+            return None
+        self.cache.forget(state_id)
+        if answer.operation < len(batch.entries):
+            return answer
+        if state_id is not None and answer.session:
+            self._behind[state_id] = answer.session
+        raise Again
+
+    async def _resolved(self, batch: Batch, state_id: str | None) -> Lost | None:
+        """Find out what became of a batch whose answer was lost: its first record tells whose it is."""
+        record = await self._read(record_key(state_id, batch.entries[0].work.inbox))
+        if record is None:
+            raise Again  # it may still land: the next create loses then
+        if items.decode(record, Record).tx != batch.tx:
+            return Lost(0, record)
+        return None
+
+    def _note(self, batch: Batch, state_id: str | None, won: Won) -> None:
+        """Keep what a won batch tells: the state for the next message, the versions of the records for their marks."""
+        if state_id is not None:
+            self.cache.remember(state_id, Held(batch.state_after, won.versions[-1], won.session))
+        for entry, version in zip(batch.entries, won.versions, strict=False):
+            entry.version = version
+
+    async def _prepared(self, batch: Batch, state_id: str | None) -> list[Write]:
+        """The writes of a batch, when the blobs are there that they mention."""
+        writes = self._writes(batch, state_id)
+        limit = self._store.capabilities.item_bytes_max
+        if _size(writes) > limit:
+            if len(batch.entries) > 1:
+                raise Again  # each by itself is smaller
+            entry = batch.entries[0]
+            entry.stored, name, data = spill.spilled(entry.record)
+            writes = self._writes(batch, state_id)
+            if _size(writes) > limit:
+                raise self._too_large(batch, f"{_size(writes)} bytes, the store takes {limit}")
+            batch.blobs.append((name, data))
+        for name, data in batch.blobs:
+            try:
+                await self._blobs.write(name, data)
+            except NOT_DONE as error:
+                raise Again from error
+        return writes
+
+    def _too_large(self, batch: Batch, text: str) -> Again:
+        """What does not fit is tried in parts; a message that does not fit alone is refused the next time."""
+        if len(batch.entries) == 1:
+            batch.entries[0].work.refusal = PoisonMessage("oversize", f"its state and record are too large: {text}")
+        return Again()
+
+    def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:
+        writes: list[Write] = [self._record_write(entry, state_id) for entry in batch.entries]
+        if state_id is not None:
+            item, tag = batch.state_after, Tag("state", batch.inboxes, batch.tx)
+            body, ttl_s = items.encode(item), self._life_s if item.is_tombstone and not item.stopped else None
+            key, seen = state_key(state_id), batch.loaded.version
+            writes.append(Replace(key, body, seen, ttl_s, tag) if seen else Create(key, body, ttl_s, tag))
+        return writes
+
+    def _record_write(self, entry: Entry, state_id: str | None) -> Write:
+        work, record = entry.work, entry.stored
+        key, body = record_key(state_id, work.inbox), items.encode(record)
+        ttl_s = None if record.pending else self._life_s
+        tag = Tag("refuse" if record.reason else "commit", (work.inbox,), record.tx)
+        return Replace(key, body, work.replaces, ttl_s, tag) if work.replaces else Create(key, body, ttl_s, tag)
+
+    # What a record says
+
+    async def _find(self, work: Work, session: Session) -> Document:
+        """The record that a create has lost to, read at least as fresh as that loss."""
+        for _ in range(LOOK_COUNT_MAX):
+            found = await self._read(record_key(work.state_id, work.inbox), session)
+            if found is not None:
+                return found
+        raise Again
+
+    async def _follow(self, work: Work, document: Document) -> Outcome:
+        """Do what is left to do of a message that has a record."""
+        record = items.decode(document, Record)
+        if work.fingerprint and record.fingerprint != work.fingerprint:
+            text = f"id {work.delivery.message.identity} was used with another payload; use a new id"
+            return PoisonMessage("payload-differs", text)
+        if self._is_resubmitted(work, record):
+            work.replaces = document.version
+            raise Again
+        await self.dispatch(document.key, document, record, work.inbox)
+        return record.refusal
+
+    def _is_resubmitted(self, work: Work, record: Record) -> bool:
+        return bool(record.reason) and record.attempt < work.delivery.message.attempt
+
+    async def dispatch(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
+        """Push what a record holds, if it may not have left, and mark it; for whoever finds it.
+
+        Raises:
+            Again: it could not be pushed now.
+        """
+        if not record.pending:
+            return
+        outputs = await spill.outputs_of(record, self._blobs)
+        if outputs is None:
+            raise Again  # marked meanwhile, or its blob is gone: the record will tell
+        await self._endings.push(outputs)
+        self.marks.add(key, document.version, record, inbox)
+
+    async def redo(self, document: Document) -> bool:
+        """Finish a record that a crash has left pending; whether it is finished."""
+        record = items.decode(document, Record)
+        inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
+        try:
+            await self.dispatch(document.key, document, record, inbox)
+        except Again:
+            return False
+        return True
+
+    # Push
+
+    async def _push(self, batch: Batch, state_id: str | None) -> None:
+        await self._endings.push([output for entry in batch.entries for output in entry.record.outputs])
+        for entry in batch.entries:
+            if entry.record.pending:
+                key = record_key(state_id, entry.work.inbox)
+                self.marks.add(key, entry.version, entry.stored, entry.work.inbox)
+
+    async def _read(self, key: DocumentKey, session: Session = "") -> Document | None:
+        try:
+            return await self._store.read(key, session=session)
+        except NOT_DONE as error:
+            raise Again from error
+
+
+def _size(writes: Sequence[Write]) -> int:
+    return sum(len(write.body) for write in writes if isinstance(write, Create | Replace))

@@ -1,0 +1,74 @@
+"""Which commit protocol runs: the widest atomic scope that the backend's ports share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from outbox.ports import Delivery, Ports, StateStore, StorePorts
+from outbox.runtime.endings import Endings
+from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.item_scope import ItemScope
+from outbox.runtime.lanes import Lanes
+from outbox.runtime.partition_scope import PartitionScope
+from outbox.runtime.plan import Plan
+
+Scope = EngineScope | Lanes
+
+
+def scope_over(
+    plan: Plan,
+    ports: Ports | StorePorts,
+    *,
+    now_ms: Callable[[], int],
+    sleep: Callable[[float], Awaitable[None]],
+    spawn: Callable[[Coroutine[Any, Any, None]], object],
+    settled: Callable[[Sequence[Delivery]], None],
+    is_stopping: Callable[[], bool],
+    new_tx: Callable[[], str],
+) -> Scope:
+    """What handles one worker's deliveries over these ports."""
+    if isinstance(ports, Ports):
+        return EngineScope(
+            plan,
+            ports.journal,
+            ports.blobs,
+            now_ms=now_ms,
+            sleep=sleep,
+            spawn=spawn,
+            settled=settled,
+            is_stopping=is_stopping,
+        )
+    endings = Endings(plan, ports.bus, sleep=sleep, now_ms=now_ms, new_tx=new_tx, settled=settled)
+    protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
+    return Lanes(plan, protocol, endings, ports.blobs, now_ms=now_ms, sleep=sleep, spawn=spawn)
+
+
+def store_protocol(
+    plan: Plan,
+    ports: StorePorts,
+    endings: Endings,
+    *,
+    now_ms: Callable[[], int],
+    new_tx: Callable[[], str],
+    is_stopping: Callable[[], bool],
+) -> PartitionScope | ItemScope:
+    """Partition scope where the store writes a partition together and keeps everything, item scope otherwise."""
+    store, infrastructure = ports.store, ports.infrastructure
+    if infrastructure is None and store.capabilities.atomic_scope == "partition":
+        return PartitionScope(plan, store, ports.blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
+    return ItemScope(
+        plan,
+        store,
+        infrastructure or store,
+        ports.blobs,
+        endings,
+        now_ms=now_ms,
+        new_tx=new_tx,
+        is_stopping=is_stopping,
+    )
+
+
+def stores_of(ports: StorePorts) -> tuple[StateStore, ...]:
+    """The stores in which something may be unfinished."""
+    return (ports.store,) if ports.infrastructure is None else (ports.store, ports.infrastructure)

@@ -1,0 +1,78 @@
+"""The sweeper: finishes what crashes have left unfinished, from what is stored and nothing else.
+
+It looks for documents with a member `pending` that are older than a grace time, and goes on where whoever wrote them
+has stopped: pushes stored bytes under their ids, marks, clears.  Any number of sweepers may run beside any number of
+workers; each of their writes is conditional, and a message that is pushed twice has one identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from outbox.ports import Document, StateStore
+
+GRACE_S = 60.0
+"""How long something may be unfinished before a sweeper takes it up."""
+
+SWEEP_COUNT_MAX = 10_000
+
+
+class Redo(Protocol):
+    """A commit protocol that can go on from what is stored."""
+
+    async def redo(self, document: Document) -> bool:
+        """Finish a document that is pending; whether it is finished."""
+
+    async def finish(self) -> None:
+        """Mark what has left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep has seen: unfinished documents, those it finished, those too young, the oldest one's age."""
+
+    seen_count: int
+    finished_count: int
+    young_count: int
+    oldest_s: float
+
+
+class _Age(msgspec.Struct):
+    """When a document was written, wherever it keeps that."""
+
+    at_ms: int = 0
+    record: _Age | None = None
+
+
+async def sweep(
+    scope: Redo,
+    *stores: StateStore,
+    now_ms: Callable[[], int],
+    grace_s: float = GRACE_S,
+    count_max: int = SWEEP_COUNT_MAX,
+) -> Swept:
+    """Go once through what is unfinished in these stores, up to `count_max` documents."""
+    seen = finished = young = 0
+    oldest_ms = now = now_ms()
+    for store in stores:
+        async for document in store.unfinished():
+            if seen >= count_max:
+                break
+            seen += 1
+            at_ms = _at_ms(document)
+            oldest_ms = min(oldest_ms, at_ms or oldest_ms)
+            if now - at_ms < grace_s * 1_000:
+                young += 1
+            elif await scope.redo(document):
+                finished += 1
+    await scope.finish()
+    return Swept(seen, finished, young, (now - oldest_ms) / 1_000)
+
+
+def _at_ms(document: Document) -> int:
+    age = msgspec.json.decode(document.body, type=_Age)
+    return age.record.at_ms if age.record is not None else age.at_ms
