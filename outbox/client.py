@@ -49,7 +49,7 @@ class Client:
     def __init__(self, app: App, backend: Backend, *, new_id: Callable[[], str] | None = None) -> None:
         self.app = app
         self._ports: Ports | StorePorts = backend.ports()
-        self._operations = operations_over(app, self._ports)
+        self._operations = operations_over(self._ports)
         self._new_id = new_id or (lambda: str(uuid4()))
 
     async def declare(self) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
+from outbox.engine.items import Task
 from outbox.engine.journal import EngineJournal, as_deliveries, token_of
+from outbox.engine.queues import Queue
 from outbox.engine.state import STATES
 from outbox.errors import LockLost, TooLarge
 from outbox.ports import (
@@ -99,9 +102,13 @@ class EngineOperations:
 def dead_letters(engine: Engine, queue: str) -> list[Buried]:
     """The dead letters of a queue, oldest first; the caller passes the gate."""
     return [
-        Buried(queue, t.sequence, t.message, t.reason, t.description, t.failures + t.delivery_count, t.enqueued_ms)
+        Buried(queue, t.sequence, t.message, t.reason, t.description, _deliveries(t), t.enqueued_ms)
         for t in engine.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
     ]
+
+
+def _deliveries(task: Task) -> int:
+    return task.failures + task.delivery_count + task.message.failures
 
 
 class EngineBus:
@@ -122,12 +129,50 @@ class EngineBus:
         if not tasks and wait_s > 0 and await engine.wait_available(queue, wait_s):
             tasks = engine.take(found, count_max)
         await engine.gate()
-        return as_deliveries(tasks)
+        return [
+            replace(d, failures=0, delivery_count=d.delivery_count + d.failures, from_outside=True)
+            for d in as_deliveries(tasks)
+        ]
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         how = _SETTLEMENTS[settle.how]
+        if settle.due_ms and settle.how in ("abandon", "release"):
+            await self._put_off(delivery, settle)
+            return
+        if settle.how == "dead-letter":
+            await self._bury(delivery, settle)
+            return
         self._engine.settle(self._token(delivery), how, reason=settle.reason, description=settle.description)
         await self._engine.gate()
+
+    async def _put_off(self, delivery: Delivery, settle: Settle) -> None:
+        """Give back a message that rests until a time, in its place."""
+        queue, failures = self._held(delivery)
+        count = failures + (settle.how == "abandon")
+        self._commit(postponed=[records.Postponed(queue.number, delivery.sequence, settle.due_ms, count)])
+        await self._engine.gate()
+
+    async def _bury(self, delivery: Delivery, settle: Settle) -> None:
+        """Dead-letter a message; this delivery of it counts too."""
+        queue, failures = self._held(delivery)
+        reason, text = settle.reason, settle.description
+        self._commit(buried=[records.Buried(queue.number, delivery.sequence, reason, text, failures + 1, False)])
+        await self._engine.gate()
+
+    def _held(self, delivery: Delivery) -> tuple[Queue, int]:
+        """The queue of a delivery that is ours, and its count of failures.
+
+        Raises:
+            LockLost: it is not ours any more.
+        """
+        self._engine.renew(self._token(delivery))
+        queue = self._engine.queue(delivery.queue)
+        return queue, queue.tasks[delivery.sequence].failures
+
+    def _commit(self, *, buried: Sequence[records.Buried] = (), postponed: Sequence[records.Postponed] = ()) -> None:
+        now_ms = self._engine.now_ms()
+        self._engine.do(records.Committed(now_ms, now_ms, {}, {}, [], {}, {}, list(buried), list(postponed)))
+        self._engine.wake()
 
     async def renew(self, delivery: Delivery) -> int:
         return self._engine.renew(self._token(delivery))

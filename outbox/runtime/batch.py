@@ -39,7 +39,7 @@ async def never_durable() -> None:
 class Batch:
     """The messages of one partition that commit together, as the transaction `tx`."""
 
-    __slots__ = ("_plan", "_schema", "_value", "blobs", "durable", "entries", "loaded", "now_ms", "stopped", "tx")
+    __slots__ = ("_plan", "_schema", "_value", "blobs", "durable", "entries", "loaded", "now_ms", "tx")
 
     def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: Held) -> None:
         self._plan = plan
@@ -49,8 +49,6 @@ class Batch:
         self._value, self._schema = loaded.item.value, loaded.item.schema
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []
-        self.stopped = loaded.item.stopped
-        """The inbox key of the refused message behind which this key stands still; empty: it goes on."""
         self.durable: Callable[[], Awaitable[None]] = never_durable
         """What a call out of a handler waits for."""
 
@@ -107,14 +105,10 @@ class Batch:
         self._value, self._schema = value, schema
         self.blobs += blobs
         self._add(work, Record("", b"", 0, bool(outputs), tuple(outputs)))
-        if self.stopped == work.inbox:
-            self.stopped = b""
 
     def refuse(self, work: Work, poison: PoisonMessage) -> None:
         """Add a refusal: the message's record; the state stays as it is and is conditional all the same."""
         self._add(work, Record("", b"", 0, reason=poison.reason, description=poison.description))
-        if work.stops_key and not self.stopped:
-            self.stopped = work.inbox
 
     def has_refused(self, work: Work) -> bool:
         """Whether the refusal of a message is in this batch."""
@@ -140,7 +134,6 @@ class Batch:
             before.version + 1,
             self.now_ms,
             token=before.token,
-            stopped=self.stopped,
         )
 
     @property

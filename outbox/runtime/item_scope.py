@@ -138,8 +138,6 @@ class ItemScope:
             return self._follow(work, marker)
         batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
         batch.durable = partial(self._look, work, state_id, state.item.token)
-        if batch.stopped and work.stops_key and batch.stopped != work.inbox:
-            return Later(GIVE_BACK_DELAY_S, work.delivery.failures)
         await self._failures.recall(work)
         outcome = await run_part(self._plan, batch, work, self._life)  # 4
         await self._failures.note(work, outcome)

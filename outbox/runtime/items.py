@@ -10,6 +10,7 @@ What has no time to live stays until it is finished.
                               `staged:<tx>`    item scope: what an attempt will do if its state is swapped in
                               `failures:<key>` how often a message of an ordered source has failed
     partition = inbox:<key>   `inbox:<key>`    the record of a stateless handler's message
+    partition = session:<..>  `stopped`        the dead letter behind which a session stands still
 
 Markers and staged records share a partition, because a session token is good for the partition that it came from.
 """
@@ -34,7 +35,6 @@ class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `at_ms` is when this version was written.  `pending` is the transaction that wrote it, until everything that one
     emitted has left; `token` a session token at which its staged record, or the marker of the last, can be read.
-    `stopped` is the inbox key of the refused message behind which its key stands still.
     """
 
     value: msgspec.Raw = NO_VALUE
@@ -43,7 +43,6 @@ class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
     at_ms: int = 0
     pending: str = ""
     token: Session = ""
-    stopped: bytes = b""
 
     @property
     def is_tombstone(self) -> bool:

@@ -15,14 +15,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from outbox.errors import PoisonMessage
 from outbox.ports import BlobStore, Delivery, Document
 from outbox.runtime.admission import Admission
 from outbox.runtime.backoff import Again, RetryError, attempts
 from outbox.runtime.endings import Endings
 from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+from outbox.runtime.stops import Stops
 
 
 class StoreProtocol(Protocol):
@@ -63,6 +63,7 @@ class Lanes:
         plan: Plan,
         protocol: StoreProtocol,
         endings: Endings,
+        stops: Stops,
         blobs: BlobStore,
         *,
         now_ms: Callable[[], int],
@@ -71,6 +72,7 @@ class Lanes:
     ) -> None:
         self.protocol = protocol
         self._endings = endings
+        self._stops = stops
         self._admission = Admission(plan, blobs, sleep)
         self._now_ms = now_ms
         self._sleep = sleep
@@ -111,13 +113,30 @@ class Lanes:
 
     async def _handle(self, works: Sequence[Work]) -> None:
         """Handle the messages of a lane in order; behind one that holds an ordered lane nothing goes on."""
-        held = False
+        held = await self._put_off_if_stopped(works)
+        if held:
+            return
         for group in _groups(works, self.protocol.group_count_max):
             if not held:
                 held = await self._go_through(group)
             else:
                 for work in group:
                     await self._endings.give_back(work)
+
+    async def _put_off_if_stopped(self, works: Sequence[Work]) -> bool:
+        """Put off the messages of a session that stands still; whether it does, or nobody can tell."""
+        if not any(work.stops_key for work in works):
+            return False
+        try:
+            if not await self._stops.is_stopped(works[0]):
+                return False
+        except Again:
+            for work in works:
+                await self._endings.give_back(work)
+            return True
+        for work in works:
+            await self._endings.end(work, Later(GIVE_BACK_DELAY_S, work.delivery.failures))
+        return True
 
     async def _go_through(self, works: Sequence[Work]) -> bool:
         """Handle messages of one partition, together or else singly; whether they hold their lane."""
@@ -127,8 +146,7 @@ class Lanes:
             outcomes = []
         held = False
         for work, outcome in zip(works, outcomes, strict=False):
-            await self._endings.end(work, outcome)
-            held = held or _holds_lane(work, outcome)
+            held = await self._end(work, outcome) or held
         for work in works[len(outcomes) :]:
             if held:
                 await self._endings.give_back(work)
@@ -148,8 +166,24 @@ class Lanes:
             except RetryError:
                 await self._endings.give_back(work)
                 return work.in_order
+        return await self._end(work, outcome)
+
+    async def _end(self, work: Work, outcome: Outcome) -> bool:
+        """End a message; whether what became of it keeps its successors back."""
+        if not work.in_order or outcome is None:
+            await self._endings.end(work, outcome)
+            return False
+        if isinstance(outcome, Later):
+            await self._endings.end(work, outcome)
+            return True
+        if work.stops_key:
+            try:
+                await self._stops.stop(work)
+            except Again:
+                await self._endings.give_back(work)
+                return True
         await self._endings.end(work, outcome)
-        return _holds_lane(work, outcome)
+        return work.stops_key
 
 
 def _counted(delivery: Delivery) -> Delivery:
@@ -181,8 +215,3 @@ def _groups(works: Sequence[Work], count_max: int) -> list[list[Work]]:
                 group = []
         groups.append(group)
     return [group for group in groups if group]
-
-
-def _holds_lane(work: Work, outcome: Outcome) -> bool:
-    """Whether what became of a message keeps its successors back."""
-    return work.in_order and (isinstance(outcome, Later) or (work.stops_key and isinstance(outcome, PoisonMessage)))

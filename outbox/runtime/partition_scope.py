@@ -36,7 +36,7 @@ from outbox.runtime.handling import Life, run_part
 from outbox.runtime.items import RECORD_PREFIX, Record, record_key, state_key
 from outbox.runtime.marks import Marks
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+from outbox.runtime.step import Outcome, Work
 
 LOOK_COUNT_MAX = 5
 """How often a record is read that must be there, before the attempt starts again."""
@@ -133,8 +133,6 @@ class PartitionScope:
     # 2. Run
 
     async def _run(self, batch: Batch, work: Work) -> Outcome:
-        if batch.stopped and work.stops_key and batch.stopped != work.inbox:
-            return Later(GIVE_BACK_DELAY_S, work.delivery.failures)
         await self._failures.recall(work)
         batch.durable = partial(self._look, work)
         outcome = await run_part(self._plan, batch, work, self._life)
@@ -225,7 +223,7 @@ class PartitionScope:
         writes: list[Write] = [self._record_write(entry, state_id) for entry in batch.entries]
         if state_id is not None:
             item, tag = batch.state_after, Tag("state", batch.inboxes, batch.tx)
-            body, ttl_s = items.encode(item), self._life_s if item.is_tombstone and not item.stopped else None
+            body, ttl_s = items.encode(item), self._life_s if item.is_tombstone else None
             key, seen = state_key(state_id), batch.loaded.version
             writes.append(Replace(key, body, seen, ttl_s, tag) if seen else Create(key, body, ttl_s, tag))
         return writes

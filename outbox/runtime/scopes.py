@@ -12,6 +12,7 @@ from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
+from outbox.runtime.stops import Stops
 
 Scope = EngineScope | Lanes
 
@@ -41,7 +42,8 @@ def scope_over(
         )
     endings = Endings(plan, ports.bus, sleep=sleep, now_ms=now_ms, new_tx=new_tx, settled=settled)
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
-    return Lanes(plan, protocol, endings, ports.blobs, now_ms=now_ms, sleep=sleep, spawn=spawn)
+    stops = Stops(ports.infrastructure or ports.store)
+    return Lanes(plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, sleep=sleep, spawn=spawn)
 
 
 def store_protocol(

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-import msgspec
-
-from outbox.app import App
-from outbox.ports import Buried, Delivery, Lost, Operations, Output, Ports, Replace, StateDocument, StorePorts, Tag
-from outbox.runtime import items
+from outbox.message import Message
+from outbox.ports import Buried, Operations, Output, Ports, StateDocument, StorePorts
 from outbox.runtime.cache import held
 from outbox.runtime.items import state_key
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.step import admit
-
-CLEAR_COUNT_MAX = 5
+from outbox.runtime.stops import Stops
 
 
-def operations_over(app: App, ports: Ports | StorePorts) -> Operations:
+def operations_over(ports: Ports | StorePorts) -> Operations:
     """What a client of these ports asks."""
-    return ports.operations if isinstance(ports, Ports) else StoreOperations(app, ports)
+    return ports.operations if isinstance(ports, Ports) else StoreOperations(ports)
 
 
 class StoreOperations:
     """The operations of a backend of partition or item scope."""
 
-    def __init__(self, app: App, ports: StorePorts) -> None:
-        self._app = app
+    def __init__(self, ports: StorePorts) -> None:
         self._store = ports.store
         self._bus = ports.operations
+        self._stops = Stops(ports.infrastructure or ports.store)
         self.now_ms = ports.operations.now_ms
 
     async def declare(
@@ -49,38 +43,26 @@ class StoreOperations:
         return await self._bus.dead_letters(queue)
 
     async def resubmit(self, queue: str, sequence: int) -> None:
+        message = await self._letter(queue, sequence)
         await self._bus.resubmit(queue, sequence)
+        await self._let_go(queue, message)
 
     async def discard(self, queue: str, sequence: int) -> None:
-        letters = await self._bus.dead_letters(queue)
+        message = await self._letter(queue, sequence)
         await self._bus.discard(queue, sequence)
-        for letter in letters:
-            if letter.sequence == sequence:
-                await self._let_keys_go(letter)
+        await self._let_go(queue, message)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)
 
-    async def _let_keys_go(self, letter: Buried) -> None:
-        """A dead letter is gone behind which keys stood still: they go on."""
-        plan = compile_plan(self._app)
-        if letter.queue not in plan.sources:
-            return
-        delivery = Delivery(letter.queue, letter.sequence, letter.message, 0, letter.enqueued_ms, 0)
-        work = admit(plan, [delivery], self.now_ms())[0]
-        for part in (work, *work.others):
-            if part.stops_key and part.state_id is not None:
-                await self._let_go(part.state_id, part.inbox)
+    async def _letter(self, queue: str, sequence: int) -> Message | None:
+        found = [letter.message for letter in await self._bus.dead_letters(queue) if letter.sequence == sequence]
+        return found[0] if found else None
 
-    async def _let_go(self, state_id: str, inbox: bytes) -> None:
-        for _ in range(CLEAR_COUNT_MAX):
-            found = held(await self._store.read(state_key(state_id)))
-            if found.item.stopped != inbox:
-                return
-            item = msgspec.structs.replace(found.item, version=found.item.version + 1, stopped=b"")
-            write = Replace(state_key(state_id), items.encode(item), found.version, tag=Tag("let-go", (inbox,)))
-            if not isinstance(await self._store.write([write]), Lost):
-                return
+    async def _let_go(self, queue: str, message: Message | None) -> None:
+        """A dead letter has left: a session that stood still behind it goes on."""
+        if message is not None and message.session_id:
+            await self._stops.let_go(queue, message)
 
 
 _operations: type[Operations] = StoreOperations

@@ -97,6 +97,13 @@ class Whole(msgspec.Struct, frozen=True, array_like=True, gc=False):
     delivery_count: int = 0
 
 
+class Tally(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many messages were ever put into a queue, and how many of them have left it."""
+
+    received: int
+    left: int
+
+
 class Event(msgspec.Struct, frozen=True, tag_field="event", omit_defaults=True, kw_only=True):
     """One line; `at_ms` is milliseconds since 1970 by the recorder's clock."""
 
@@ -115,7 +122,7 @@ class Life(Event, frozen=True, tag="life"):
     boot: str = ""
     sequence: int = 0
     is_empty: bool = False
-    left: dict[str, int] = {}
+    tallies: dict[str, Tally] = {}
 
 
 class In(Event, frozen=True, tag="in"):
@@ -136,8 +143,9 @@ class Claim(Event, frozen=True, tag="claim"):
 class Commit(Event, frozen=True, tag="commit"):
     """An atomic change is asked for.
 
-    `applied` and `refused` are inbox keys in hexadecimal; `staged` says that the outputs are only stored by it and
-    leave by a push, else they are in their queues with the commit.
+    `applied` and `refused` are the inbox keys, in hexadecimal, of the messages whose handlers ran in it and of those
+    that were turned down; a duplicate is in neither.  An output is named `<inbox key>-<position>`.  `staged` says that
+    the outputs are only stored by it and leave by a push, else they are in their queues with the commit.
     """
 
     op: int
@@ -238,11 +246,11 @@ class Left(Event, frozen=True, tag="left"):
 class Quiesce(Event, frozen=True, tag="quiesce"):
     """Nothing waited in these queues or was being handled; what is due later does not count.
 
-    `left` counts the messages that had left each queue ever, `dead` names those (by sequence) in its dead letters.
+    `tallies` is what the system itself counted for each queue, `dead` names its dead letters by sequence.
     """
 
     queues: list[str]
-    left: dict[str, int] = {}
+    tallies: dict[str, Tally] = {}
     dead: dict[str, list[int]] = {}
 
 

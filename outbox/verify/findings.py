@@ -75,12 +75,15 @@ class Verdict(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The verdict for a person: what was looked at, each promise, and where the broken ones break first."""
         c = self.counts
-        lines = [
+        what = (
             f"{c.lines:,} lines, {c.lives:,} {'life' if c.lives == 1 else 'lives'}: {c.applied:,} messages applied, "
-            f"{c.duplicates:,} duplicates ended, {c.refused:,} refused, {c.changes:,} states, {c.outputs:,} outputs",
-            f"{c.optional:,} operations without an answer, {c.resolved:,} of them took effect; "
-            f"{c.unrecorded:,} lost by the history, {c.unexplained:,} left unseen",
-        ]
+            f"{c.duplicates:,} duplicates ended, {c.refused:,} refused, {c.changes:,} states, {c.outputs:,} outputs"
+        )
+        unclear = (
+            f"{c.optional:,} commits without an answer, {c.resolved:,} of them took effect; "
+            f"{c.unrecorded:,} changes missing from the history, {c.unexplained:,} messages left unseen"
+        )
+        lines = [what, unclear]
         width = max((len(name) for name in self.guarantees), default=0) + 2
         for name in self.guarantees:
             first = self.first(name)

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from outbox.errors import CorruptRecord, TooLarge
-from outbox.verify.events import AnyEvent, Commit, Cut, End, Fail, Life, Ok, Operation, Quiesce, Torn, Unknown
+from outbox.verify.events import AnyEvent, Commit, Cut, End, Fail, Life, Ok, Operation, Quiesce, Tally, Torn, Unknown
 
 log = logging.getLogger("outbox.history")
 
@@ -62,7 +62,7 @@ class History:
         self._file: BinaryIO | None = None
         self.size_bytes = 0
         if path is not None:
-            self._file = Path(path).open("ab", buffering=0)
+            self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115  # open for as long as this object
             self.size_bytes = self._file.tell()
             if self.size_bytes and not _ends_in_newline(Path(path)):
                 self._buffer += b"\n"  # a process died while it wrote: its line stays torn, ours is whole
@@ -122,22 +122,24 @@ class History:
         boot: str = "",
         sequence: int = 0,
         is_empty: bool = False,
-        left: dict[str, int] | None = None,
+        tallies: dict[str, Tally] | None = None,
     ) -> None:
         """A process begins to record; see `Life`."""
-        event = Life(at_ms=self._now_ms(), name=name, boot=boot, sequence=sequence, is_empty=is_empty, left=left or {})
-        self.append(event)
+        counted = tallies or {}
+        self.append(
+            Life(at_ms=self._now_ms(), name=name, boot=boot, sequence=sequence, is_empty=is_empty, tallies=counted)
+        )
         self.flush()
 
     def quiesce(
         self,
         queues: Iterable[str],
         *,
-        left: dict[str, int] | None = None,
+        tallies: dict[str, Tally] | None = None,
         dead: dict[str, list[int]] | None = None,
     ) -> None:
         """Nothing waits in these queues or is being handled: whatever is to happen has happened."""
-        self.append(Quiesce(at_ms=self._now_ms(), queues=list(queues), left=left or {}, dead=dead or {}))
+        self.append(Quiesce(at_ms=self._now_ms(), queues=list(queues), tallies=tallies or {}, dead=dead or {}))
         self.flush()
 
     def flush(self) -> None:

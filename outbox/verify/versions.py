@@ -42,6 +42,12 @@ class Versions:
         """A state was written by other means."""
         self._tips[state] = (version, line, False)
 
+    def assume(self, state: str, version: int, line: int) -> None:
+        """Somebody made a version while others were under way; it is not known who."""
+        tip = self._tips.get(state)
+        self._overtaken.setdefault(state, []).append((0 if tip is None else tip[0], line))
+        self._tips[state] = (version, line, False)
+
     def fits(self, change: Change) -> bool:
         """Whether a change starts from the newest version."""
         tip = self._tips.get(change.state)
@@ -62,8 +68,8 @@ class Versions:
         if before >= change.version and before != -1 and not (tip is not None and tip[2]):
             text = f"state {state} went from version {before} to {change.version}: versions only rise"
             self._findings.add(line, "version fell", text, FORK, (state,))
-        if not is_alone and tip is not None:
-            self._overtaken.setdefault(state, []).append((tip[0], line))
+        if not is_alone:
+            self._overtaken.setdefault(state, []).append((before if tip is None else tip[0], line))
         self._tips[state] = (change.version, line, change.digest == 0)
         self._counts.changes += 1
 

@@ -1,0 +1,72 @@
+"""Keys that stand still behind a dead letter, where their handler's policy is `stop_key`.
+
+A document says so for each session; it is written when the refusal is on record and before the message is
+dead-lettered, so that no crash lets a successor by, and it goes when the dead letter is resubmitted or discarded.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha256
+
+import msgspec
+
+from outbox.message import Message
+from outbox.ports import Create, Delete, DocumentKey, StateStore, Tag
+from outbox.runtime import items
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Again
+from outbox.runtime.step import Work
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Which message its session stands still behind."""
+
+    identity: str
+
+
+class Stops:
+    """The sessions that stand still, in one store."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    async def is_stopped(self, work: Work) -> bool:
+        """Whether the session of a message stands still.
+
+        Raises:
+            Again: it cannot be told now.
+        """
+        delivery = work.delivery
+        try:
+            return await self._store.read(_key(delivery.queue, delivery.message)) is not None
+        except NOT_DONE as error:
+            raise Again from error
+
+    async def stop(self, work: Work) -> None:
+        """Let the session of a refused message stand still.
+
+        Raises:
+            Again: it is not known to; the message must not be dead-lettered yet.
+        """
+        delivery = work.delivery
+        key, body = _key(delivery.queue, delivery.message), items.encode(Stop(delivery.message.identity))
+        try:
+            await self._store.write([Create(key, body, tag=Tag("stop", (work.inbox,)))])
+        except NOT_DONE as error:
+            raise Again from error
+
+    async def let_go(self, queue: str, message: Message) -> None:
+        """Let the session of a message go on, if it is this one that it stands still behind."""
+        found = await self._store.read(_key(queue, message))
+        if found is None:
+            return
+        with suppress(msgspec.MsgspecError):
+            if msgspec.json.decode(found.body, type=Stop).identity == message.identity:
+                await self._store.write([Delete(found.key, found.version, Tag("let-go"))])
+
+
+def _key(queue: str, message: Message) -> DocumentKey:
+    """Where a session's stop lies; a session id may be anything."""
+    digest = sha256(f"{len(queue)}:{queue}{message.session_id}".encode("utf-8", "surrogatepass"))
+    return DocumentKey(f"session:{digest.hexdigest()}", "stopped")
