@@ -1,0 +1,266 @@
+"""Ports that record what is asked of them and what they answer, into a `History`.
+
+A wrapper round each port, as fault injection is: the runtime knows nothing of it.  A commit is in the operating
+system's hands before the port is asked for it, so that no effect is missing from the history of a process that was
+killed; its answer may be.  A history with a fault plan in it goes inside: `FaultyJournal(RecordedJournal(...))` records
+what happened, `RecordedJournal(FaultyJournal(...))` what the worker was told.
+
+The version of a state is its serial here, a count of its versions that the state carries.  The store's own opaque one
+names the serial that was loaded under it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+from outbox.errors import Refused, UnknownDestination
+from outbox.ports import (
+    Backend,
+    BlobStore,
+    Buried,
+    Commit,
+    Conflict,
+    Delivery,
+    Journal,
+    Marker,
+    Operations,
+    Output,
+    Ports,
+    StateDocument,
+)
+from outbox.verify import events
+from outbox.verify.events import digest_of
+from outbox.verify.history import History
+
+LOADED_COUNT_MAX = 100_000
+"""How many states' loaded versions are remembered; of one that was dropped a change starts at an unknown version."""
+
+
+class RecordedJournal:
+    """A journal whose claims and commits are recorded."""
+
+    def __init__(self, journal: Journal, history: History) -> None:
+        self._journal = journal
+        self._history = history
+        self._loaded: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """States by id: version and serial, as last loaded."""
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
+        if deliveries:
+            self._history.append(claimed(deliveries, self._history))
+        return deliveries
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        found = await self._journal.load(states, markers)
+        loaded = self._loaded
+        loaded.update([(id, (document.version, document.serial)) for id, document in found[0].items()])
+        for id in found[0]:
+            loaded.move_to_end(id)
+        while len(loaded) > LOADED_COUNT_MAX:
+            loaded.popitem(last=False)
+        return found
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        history = self._history
+        op = history.next_op()
+        history.begin(self._told(commit, op))
+        try:
+            conflict = await self._journal.commit(commit)
+        except (Refused, UnknownDestination) as error:
+            history.fail(op, type(error).__name__)
+            raise
+        except BaseException as error:
+            history.unknown(op, type(error).__name__)
+            raise
+        if conflict is None:
+            history.ok(op)
+        else:
+            history.fail(op, "conflict")
+        return conflict
+
+    async def durable(self) -> None:
+        await self._journal.durable()
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        return await self._journal.renew(deliveries)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        await self._journal.release(deliveries)
+
+    # What a commit says
+
+    def _told(self, commit: Commit, op: int) -> events.Commit:
+        ended = events.Ended
+        states = commit.states
+        return events.Commit(
+            at_ms=self._history.now_ms(),
+            op=op,
+            ended=[ended(d.queue, d.sequence, d.message.identity) for d in commit.consumed],
+            buried=[_buried(b.delivery, b.reason) for b in commit.buried],
+            postponed=[
+                ended(p.delivery.queue, p.delivery.sequence, p.delivery.message.identity) for p in commit.postponed
+            ],
+            changes=[
+                events.Change(id, self._serial(id, commit.if_versions[id]), change.serial, _digest(change.value))
+                for id, change in states.items()
+            ],
+            seen=[events.Seen(id, self._serial(id, v)) for id, v in commit.if_versions.items() if id not in states],
+            outputs=[emitted(output) for output in commit.outputs],
+            applied=[key.hex() for key in commit.handled],
+            refused=[key.hex() for key in commit.refused],
+        )
+
+    def _serial(self, id: str, version: int) -> int:
+        """The serial of a state that was loaded with this version; -1 if another was loaded since."""
+        if not version:
+            return 0
+        loaded = self._loaded.get(id)
+        return loaded[1] if loaded is not None and loaded[0] == version else -1
+
+
+def _digest(value: bytes) -> int:
+    """A check number of a state; 0 for none, as a deleted one leaves."""
+    return crc32(value) or 1 if value else 0
+
+
+def _buried(delivery: Delivery, reason: str) -> events.Buried:
+    message = delivery.message
+    return events.Buried(delivery.queue, delivery.sequence, message.identity, reason, message.attempt)
+
+
+def emitted(output: Output) -> events.Emitted:
+    """An output as a history tells it."""
+    message = output.message
+    return events.Emitted(
+        message.outbox_id or message.message_id,
+        output.destination,
+        digest_of(message),
+        message.causation_id,
+        output.due_ms,
+    )
+
+
+def claimed(deliveries: Sequence[Delivery], history: History) -> events.Claim:
+    """Deliveries as a history tells them, with their messages if it keeps bodies."""
+    told = [
+        events.Delivered(
+            d.message.outbox_id or d.message.message_id,
+            d.queue,
+            d.sequence,
+            d.from_outside,
+            d.message.attempt,
+            digest_of(d.message),
+        )
+        for d in deliveries
+    ]
+    wholes = [
+        events.Whole(d.message, d.enqueued_ms, d.failures, d.delivery_count) for d in deliveries if history.bodies
+    ]
+    return events.Claim(at_ms=history.now_ms(), deliveries=told, wholes=wholes)
+
+
+class RecordedBlobs:
+    """A blob store whose writes are recorded."""
+
+    def __init__(self, blobs: BlobStore, history: History) -> None:
+        self._blobs = blobs
+        self._history = history
+
+    async def write(self, name: str, data: bytes) -> bool:
+        history = self._history
+        op = history.next_op()
+        history.append(events.Blob(at_ms=history.now_ms(), op=op, name=name, digest=crc32(data), size_bytes=len(data)))
+        written = await self._blobs.write(name, data)
+        if written:
+            history.ok(op)
+        else:
+            history.fail(op, "exists")
+        return written
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        return await self._blobs.read(name, bytes_max=bytes_max)
+
+    async def delete(self, name: str) -> None:
+        await self._blobs.delete(name)
+
+
+class RecordedOperations:
+    """What clients ask; what they send is recorded as accepted."""
+
+    def __init__(self, operations: Operations, history: History) -> None:
+        self._operations = operations
+        self._history = history
+
+    def now_ms(self) -> int:
+        return self._operations.now_ms()
+
+    async def declare(
+        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
+    ) -> None:
+        await self._operations.declare(queues, topics, stop_keys=stop_keys)
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        history = self._history
+        op = history.next_op()
+        history.begin(events.Push(at_ms=history.now_ms(), op=op, outputs=[emitted(output) for output in outputs]))
+        try:
+            await self._operations.send(outputs)
+        except (Refused, UnknownDestination) as error:
+            history.fail(op, type(error).__name__)
+            raise
+        except BaseException as error:
+            history.unknown(op, type(error).__name__)
+            raise
+        history.ok(op)
+
+    async def state(self, id: str) -> StateDocument | None:
+        return await self._operations.state(id)
+
+    async def dead_letters(self, queue: str) -> list[Buried]:
+        return await self._operations.dead_letters(queue)
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        await self._operations.resubmit(queue, sequence)
+
+    async def discard(self, queue: str, sequence: int) -> None:
+        await self._operations.discard(queue, sequence)
+
+    async def is_idle(self, queues: Sequence[str]) -> bool:
+        return await self._operations.is_idle(queues)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A backend whose ports record."""
+
+    backend: Backend
+    history: History
+
+    def ports(self) -> Ports:
+        """The backend's ports, recorded."""
+        ports = self.backend.ports()
+        if not isinstance(ports, Ports):
+            raise TypeError(
+                "only a backend with a journal is recorded as a whole; wrap a store's and a bus's own ports"
+            )
+        return Ports(
+            RecordedJournal(ports.journal, self.history),
+            RecordedOperations(ports.operations, self.history),
+            RecordedBlobs(ports.blobs, self.history),
+        )
+
+
+def recorded(backend: Backend, history: History) -> Backend:
+    """A backend that records everything that is asked of it."""
+    return Recorded(backend, history)
+
+
+_journal: type[Journal] = RecordedJournal
+_operations: type[Operations] = RecordedOperations
+_blobs: type[BlobStore] = RecordedBlobs
