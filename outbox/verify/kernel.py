@@ -1,0 +1,374 @@
+"""Worlds and what may happen next in each: the transition relation that every kind of search walks.
+
+A world is a tuple of small numbers: what the monitors know, the calls in flight, the faults that are left, the time,
+each resource's state, each process's node.  One step is one answer to one call, and everything that the caller does
+up to its next call: code that nobody can watch takes no steps of its own.  All that a step needs is worked out once
+and kept, so that exploring is looking things up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from outbox.verify.budgets import GUARDS, Budgets, cost_of
+from outbox.verify.ops import FaultKind, Finding, Model, Op, Table
+from outbox.verify.trie import TIMER, Node, Program, Trie
+from outbox.verify.world import BUDGET, FLIGHT, GHOST, RESOURCES, THROTTLED, TIME, UNKNOWN, Monitor, Move, Step, World
+
+
+class _Result(NamedTuple):
+    label: str
+    state: int
+    result: int
+    fault: FaultKind | None
+    event: int
+
+
+class Kernel:
+    """The transition relation of one scenario."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        programs: Sequence[Program],
+        monitor: Monitor,
+        budgets: Budgets,
+        *,
+        start_ms: int,
+        symmetric: bool = True,
+    ) -> None:
+        self.models = models
+        self.monitor = monitor
+        self.trie = Trie(programs, self._tokens, start_ms=start_ms)
+        self.states: list[Table[Any]] = [Table() for _ in models]
+        self.ghosts: Table[Any] = Table()
+        self.flights: Table[tuple[int, ...]] = Table()
+        self.times: Table[int] = Table()
+        self.bad: set[int] = set()
+        """The ghosts that are findings."""
+        self._start = self._initial(programs, budgets, start_ms)
+        self.first = RESOURCES + len(models)
+        self._groups = self._alike(programs) if symmetric else []
+        self._events: Table[Any] = Table()
+        self._events.number(None, None)
+        self._moves: list[list[tuple[int, int, dict[int, list[Move]]]] | None] = []
+        self._restart: list[Move | None] = []
+        self._outcomes: dict[tuple[int, int, int], list[_Result]] = {}
+        self._landings: dict[tuple[int, int, int], list[Move]] = {}
+        self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
+        self._ghost_steps: dict[tuple[int, int], int] = {}
+        self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._jumps: dict[World, list[Move]] = {}
+
+    def _initial(self, programs: Sequence[Program], budgets: Budgets, start_ms: int) -> World:
+        ghost = self.ghosts.number(start := self.monitor.initial(), start)
+        states = [table.number(s := model.initial(), s) for table, model in zip(self.states, self.models, strict=True)]
+        roots = [self.trie.root(program).number for program in range(len(programs))]
+        return (
+            ghost,
+            self.flights.number((), ()),
+            budgets.packed(),
+            self.times.number(start_ms, start_ms),
+            *states,
+            *roots,
+        )
+
+    def _alike(self, programs: Sequence[Program]) -> list[tuple[int, int]]:
+        """The places of processes that run the same program, as ranges."""
+        names = [program.name for program in programs]
+        found = []
+        begin = 0
+        for end in range(1, len(names) + 1):
+            if end == len(names) or names[end] != names[begin]:
+                if end - begin > 1:
+                    found.append((self.first + begin, self.first + end))
+                begin = end
+        return found
+
+    def _tokens(self, op: Op, result: Any) -> frozenset[Hashable]:
+        return frozenset((op.resource, token) for token in self.models[op.resource].tokens(result))
+
+    @property
+    def start(self) -> World:
+        """The first world."""
+        return self._start
+
+    def state(self, world: World, resource: int) -> Any:
+        """A resource's state in a world."""
+        return self.states[resource][world[RESOURCES + resource]]
+
+    def resource_states(self, world: World) -> list[Any]:
+        """The states of all resources in a world."""
+        return [self.state(world, resource) for resource in range(len(self.models))]
+
+    def now_ms(self, world: World) -> int:
+        """The time in a world."""
+        return self.times[world[TIME]]
+
+    def nodes(self, world: World) -> list[Node]:
+        """What each process is doing in a world."""
+        return [self.trie.nodes[number] for number in world[self.first :]]
+
+    # What may happen
+
+    def successors(self, world: World) -> tuple[list[Step], bool]:
+        """All that may happen next, and whether any of it needs no fault."""
+        steps: list[Step] = []
+        budget, time = world[BUDGET], world[TIME]
+        free, previous = False, -1
+        for place in range(self.first, len(world)):
+            number = world[place]
+            if number == previous and self._groups:
+                continue  # the same program at the same point: the same steps
+            previous = number
+            for resource, position, table in self._waiting(number):
+                key = world[resource] << 8 | time if resource else time
+                moves = table.get(key)
+                if moves is None:
+                    moves = table[key] = self._worker_moves(number, resource, position, key >> 8, time)
+                for move in moves:
+                    if not move.cost:
+                        free = True
+                    elif (budget - move.cost) & GUARDS:
+                        continue
+                    steps.append((self._after(world, place, move), place, move))
+            crash = self._restart[number]
+            if crash is not None and not (budget - crash.cost) & GUARDS:
+                steps.append((self._after(world, place, crash), place, crash))
+        free = self._by_themselves(world, steps) or free
+        if not free:
+            free = self._waited(world, steps)
+        return steps, free
+
+    def _after(self, world: World, place: int, move: Move) -> World:
+        after = list(world)
+        if move.cost:
+            after[BUDGET] -= move.cost
+        if move.resource:
+            after[move.resource] = move.state
+        if place:
+            after[place] = move.node
+        if move.event:
+            after[GHOST] = self._ghost_after(world[GHOST], move.event)
+        if move.flight:
+            after[FLIGHT] = self._flight_with(world[FLIGHT], move.flight)
+        for begin, end in self._groups:
+            if end - begin == 2:
+                if after[begin] > after[begin + 1]:
+                    after[begin], after[begin + 1] = after[begin + 1], after[begin]
+            else:
+                after[begin:end] = sorted(after[begin:end])
+        return tuple(after)
+
+    def _ghost_after(self, ghost: int, event: int) -> int:
+        found = self._ghost_steps.get((ghost, event))
+        if found is None:
+            meaning = self._events[event]
+            after = meaning if isinstance(meaning, Finding) else self.monitor.step(self.ghosts[ghost], meaning)
+            found = self._ghost_steps[ghost, event] = self.ghosts.number(after, after)
+            if isinstance(after, Finding):
+                self.bad.add(found)
+        return found
+
+    def _flight_with(self, flight: int, ops: tuple[int, ...]) -> int:
+        found = self._merged.get((flight, ops))
+        if found is None:
+            together = tuple(sorted((*self.flights[flight], *ops)))
+            found = self._merged[flight, ops] = self.flights.number(together, together)
+        return found
+
+    # A process is answered
+
+    def _waiting(self, number: int) -> list[tuple[int, int, dict[int, list[Move]]]]:
+        """What a node waits for: the place of the resource, the position of the call, and the steps known so far."""
+        while len(self._moves) <= number:
+            self._moves.append(None)
+            self._restart.append(None)
+        found = self._moves[number]
+        if found is None:
+            node = self.trie.nodes[number]
+            found = [(RESOURCES + self.trie.ops[op].resource, i, {}) for i, op in enumerate(node.ops)]
+            if node.timer:
+                found.append((0, TIMER, {}))
+            self._moves[number] = found
+            root = self.trie.root(node.program)
+            if node is not root:
+                self._restart[number] = Move(cost_of("crash"), 0, 0, root.number, 0, (), "", "crash")
+        return found
+
+    def _worker_moves(self, number: int, resource: int, position: int, state: int, time: int) -> list[Move]:
+        node = self.trie.nodes[number]
+        if position == TIMER:
+            fault: FaultKind | None = "timeout" if node.ops else None
+            return self._told(node, TIMER, 0, _Result("time passes, a timer fires", 0, 0, fault, 0), time)
+        op = node.ops[position]
+        results = self._answers(op, state, time)
+        moves = [move for result in results for move in self._told(node, position, resource, result, time)]
+        if not results:
+            return moves
+        reach, plain = (
+            self.models[resource - RESOURCES].reach(self.trie.ops[op].verb),
+            [r for r in results if not r.fault],
+        )
+        if reach != "read":
+            unknown = self.trie.result(UNKNOWN)
+            for r in plain:
+                lost = _Result(f"{r.label} (the reply is lost)".strip(), r.state, unknown, "lost", r.event)
+                moves += self._told(node, position, resource, lost, time)
+        if reach == "write":
+            late = _Result("no reply, it is still on its way", state, unknown, "delay", 0)
+            moves += self._told(node, position, resource, late, time, flight=(op,))
+        if reach != "take":
+            refused = _Result("-> throttled", state, self.trie.result(THROTTLED), "error", 0)
+            moves += self._told(node, position, resource, refused, time)
+        return moves
+
+    def _told(
+        self, node: Node, position: int, resource: int, result: _Result, time: int, flight: tuple[int, ...] = ()
+    ) -> list[Move]:
+        """The steps by which a process learns a result: several where it gives up other calls upon it."""
+        child = self.trie.child(node, position, result.result, self.times[time])
+        event = result.event
+        if child.finding is not None:
+            event = self._events.number(child.finding, child.finding)
+        after = self.trie.after(child).number
+        cost = cost_of(result.fault)
+        return [
+            Move(
+                cost,
+                resource,
+                result.state,
+                after,
+                event,
+                (*flight, *(op for op, arrives in zip(child.dropped, choice, strict=True) if arrives)),
+                result.label,
+                result.fault,
+            )
+            for choice in product((False, True), repeat=len(child.dropped))
+        ]
+
+    def _answers(self, op_number: int, state: int, time: int) -> list[_Result]:
+        key = (op_number, state, time)
+        found = self._outcomes.get(key)
+        if found is None:
+            op = self.trie.ops[op_number]
+            before, now_ms, table = self.states[op.resource][state], self.times[time], self.states[op.resource]
+            found = []
+            for outcome in self.models[op.resource].outcomes(before, op, now_ms):
+                meaning = self.monitor.observe(op, before, outcome, now_ms)
+                found.append(
+                    _Result(
+                        outcome.label,
+                        table.number(outcome.state, outcome.state),
+                        self.trie.result(outcome.result),
+                        outcome.fault,
+                        self._events.number(meaning, meaning) if meaning is not None else 0,
+                    )
+                )
+            self._outcomes[key] = found
+        return found
+
+    # What happens by itself
+
+    def _by_themselves(self, world: World, steps: list[Step]) -> bool:
+        """Calls in flight arrive, locks run out, time jumps; whether any of it needs no fault."""
+        free = self._land(world, steps) if world[FLIGHT] else False
+        budget, time, held = world[BUDGET], world[TIME], None
+        for resource in range(len(self.models)):
+            place = RESOURCES + resource
+            key = (resource, world[place], time)
+            happenings = self._happenings.get(key)
+            if happenings is None:
+                happenings = self._happenings[key] = self._find_happenings(*key)
+            for token, move in happenings:
+                if token is not None:
+                    if held is None:
+                        nodes = self.trie.nodes
+                        held = [nodes[number].held for number in world[self.first :]]
+                    if not any(token in tokens for tokens in held):
+                        move = move._replace(cost=0)
+                if not move.cost:
+                    free = True
+                elif (budget - move.cost) & GUARDS:
+                    continue
+                steps.append((self._after(world, 0, move), 0, move))
+        if not (budget - cost_of("jump")) & GUARDS:
+            steps += [(self._at(world, move), 0, move) for move in self._jump_moves(world)]
+        return free
+
+    def _find_happenings(self, resource: int, state: int, time: int) -> list[tuple[Hashable, Move]]:
+        table = self.states[resource]
+        found: list[tuple[Hashable, Move]] = []
+        for event in self.models[resource].events(table[state], self.times[time]):
+            after = table.number(event.state, event.state)
+            token = None if event.token is None else (resource, event.token)
+            move = Move(cost_of(event.fault), RESOURCES + resource, after, 0, 0, (), event.label, event.fault)
+            found.append((token, move))
+        return found
+
+    def _land(self, world: World, steps: list[Step]) -> bool:
+        flying = self.flights[world[FLIGHT]]
+        for index, op in enumerate(flying):
+            if index and flying[index - 1] == op:
+                continue
+            place = RESOURCES + self.trie.ops[op].resource
+            rest = flying[:index] + flying[index + 1 :]
+            key = (op, world[place], world[TIME])
+            landings = self._landings.get(key)
+            if landings is None:
+                landings = self._landings[key] = [
+                    Move(0, place, r.state, 0, r.event, (), f"a late call arrives: {self.told(op)}{r.label}")
+                    for r in self._answers(*key)
+                    if not r.fault
+                ]
+            for move in landings:
+                after = list(self._after(world, 0, move))
+                after[FLIGHT] = self.flights.number(rest, rest)
+                steps.append((tuple(after), 0, move))
+        return bool(flying)
+
+    def told(self, op: int) -> str:
+        """A call in words."""
+        found = self.trie.ops[op]
+        return f"{self.models[found.resource].describe(found)} "
+
+    # Time
+
+    def _jump_moves(self, world: World) -> list[Move]:
+        key = world[TIME : self.first]
+        found = self._jumps.get(key)
+        if found is None:
+            now_ms = self.now_ms(world)
+            moments = {
+                moment
+                for model, state in zip(self.models, self.resource_states(world), strict=True)
+                for moment in model.moments_ms(state, now_ms)
+            }
+            found = self._jumps[key] = [self._to(ms, now_ms, "jump") for ms in sorted(moments)]
+        return found
+
+    def _waited(self, world: World, steps: list[Step]) -> bool:
+        """Nothing else can happen: time goes on to what falls due next."""
+        now_ms = self.now_ms(world)
+        dues = [
+            due
+            for model, state in zip(self.models, self.resource_states(world), strict=True)
+            if (due := model.due_ms(state, now_ms)) is not None
+        ]
+        if not dues:
+            return False
+        move = self._to(min(dues), now_ms, None)
+        steps.append((self._at(world, move), 0, move))
+        return True
+
+    def _to(self, ms: int, now_ms: int, fault: FaultKind | None) -> Move:
+        label = f"{(ms - now_ms) / 1_000:g} s pass"
+        return Move(cost_of(fault), 0, self.times.number(ms, ms), 0, 0, (), label, fault)
+
+    @staticmethod
+    def _at(world: World, move: Move) -> World:
+        after = list(world)
+        after[TIME], after[BUDGET] = move.state, after[BUDGET] - move.cost
+        return tuple(after)

@@ -1,0 +1,128 @@
+"""What the monitors of every protocol share: who was applied, who was refused, what was emitted.
+
+A ledger is a value that grows with each effect, and the place where a second effect shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from outbox.message import Message
+from outbox.ports import Output
+from outbox.verify.models.told import short
+from outbox.verify.ops import Finding, canonical
+from outbox.verify.reference import Handling, Reference
+
+Emission = tuple[str, str, bytes]
+"""A committed output: destination, identity, digest of all of it."""
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """What has taken effect so far: inbox keys applied, refused and quarantined; outputs committed and pushed."""
+
+    applied: frozenset[bytes] = frozenset()
+    refused: frozenset[bytes] = frozenset()
+    fenced: frozenset[bytes] = frozenset()
+    emitted: frozenset[Emission] = frozenset()
+    pushed: frozenset[tuple[str, str]] = frozenset()
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The meaning of a commit: what it applied, refused and emits, and whose inputs it settles for good."""
+
+    applied: tuple[bytes, ...] = ()
+    refused: tuple[bytes, ...] = ()
+    emitted: tuple[Emission, ...] = ()
+    settled: tuple[bytes, ...] = ()
+    fenced: tuple[bytes, ...] = ()
+    """Refused because of their age: what is known of them may be forgotten by then, and they do not take effect."""
+
+
+class Book:
+    """Messages, handlings and routes by name, for those who judge and those who tell."""
+
+    def __init__(self, reference: Reference, routes: Mapping[str, Iterable[str]], sent: Iterable[Output]) -> None:
+        self.reference = reference
+        self.routes = {name: tuple(paths) for name, paths in routes.items()}
+        self.sent = tuple(sent)
+        self.messages: dict[tuple[str, str], Message] = {}
+        self._names: dict[bytes, str] = {}
+        for output in self.sent:
+            self.messages[output.destination, output.message.identity] = output.message
+
+    def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
+        """What a message of a queue sets off."""
+        found = self.reference.handlings(path, message)
+        for handling in found:
+            self._names[handling.inbox] = f"{short(message.identity)} ({handling.handler.name})"
+        return found
+
+    def name(self, inbox: bytes) -> str:
+        """An inbox key in words."""
+        return self._names.get(inbox, inbox.hex()[:8])
+
+    def emission(self, output: Output) -> Emission:
+        """What is remembered of an output."""
+        message = output.message
+        self.messages[output.destination, message.identity] = message
+        digest = blake2b(canonical(output), digest_size=12).digest()
+        return output.destination, message.identity, digest
+
+    def apply(self, ledger: Ledger, event: Applied) -> Ledger | Finding:
+        """A ledger after a commit."""
+        for inbox in event.applied:
+            if inbox in ledger.applied or event.applied.count(inbox) > 1:
+                return Finding("NoDuplicate", f"{self.name(inbox)} took effect twice")
+            if inbox in ledger.refused:
+                return Finding("NoDuplicate", f"{self.name(inbox)} was refused, and takes effect all the same")
+        for inbox in event.refused:
+            if inbox in ledger.applied:
+                return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is refused all the same")
+        known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
+        for destination, identity, digest in event.emitted:
+            if known.get((destination, identity), digest) != digest:
+                return Finding("ConsistentOutput", f"output {short(identity)} to {destination} has two payloads")
+            if (destination, identity) in known:
+                return Finding("NoDuplicate", f"output {short(identity)} to {destination} was committed twice")
+        after = msgspec.structs.replace(
+            ledger,
+            applied=ledger.applied.union(event.applied),
+            refused=ledger.refused.union(event.refused),
+            fenced=ledger.fenced.union(i for i in event.fenced if i not in ledger.applied),
+            emitted=ledger.emitted.union(event.emitted),
+        )
+        return self.early(after, event.settled) or after
+
+    def early(self, ledger: Ledger, settled: Iterable[bytes]) -> Finding | None:
+        """An input that is settled for good though nothing of it is committed."""
+        for inbox in settled:
+            if not has_ended(ledger, inbox):
+                return Finding("NothingLeavesEarly", f"{self.name(inbox)} is settled, but its effect is not committed")
+        return None
+
+    def logical(self, ledger: Ledger) -> list[tuple[str, Message]]:
+        """Every message there is, once: those that were sent, and the committed outputs."""
+        found = {(output.destination, output.message.identity): output.message for output in self.sent}
+        for destination, identity, _ in ledger.emitted:
+            found[destination, identity] = self.messages[destination, identity]
+        return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
+
+    def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
+        """Whether a message is still to be handled, by one handler at least; one that nobody reads always is.
+
+        What was quarantined for its age is: nobody has decided anything about it.
+        """
+        handlings = [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
+        return not handlings or any(h.inbox not in ledger.applied and h.inbox not in ledger.refused for h in handlings)
+
+
+def has_ended(ledger: Ledger, inbox: bytes) -> bool:
+    """Whether a handling has come to its end: applied, refused or quarantined."""
+    return inbox in ledger.applied or inbox in ledger.refused or inbox in ledger.fenced
+
+
+def _place(item: tuple[tuple[str, str], Message]) -> tuple[str, str]:
+    return item[0]

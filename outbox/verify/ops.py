@@ -1,0 +1,142 @@
+"""What passes between programs and models: calls, their results, and the faults that may come between.
+
+A program issues an `Op`, a model says what may become of it: a list of `Outcome`s, each with the model's next state
+and what the program is told.  Everything is a value, so that equal ones are the same small number (`Table`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from outbox.ports import Conflict
+
+Value = TypeVar("Value")
+
+FaultKind = Literal["crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout"]
+FAULT_KINDS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout")
+"""Each has a budget.
+
+crash    a worker dies before its next call, and starts anew with nothing
+lost     the call took effect, its reply is lost: `OutcomeUnknown`
+delay    nobody can tell: `OutcomeUnknown` now, and the call lands at any time later, or never
+error    nothing happened: `Throttled`
+expire   a lock runs out under an owner that still works (one whose owner is gone runs out for nothing)
+stale    a read answers from the past, as far as its session allows
+jump     time passes, to the next moment at which something expires
+timeout  a handler's own timer beats the call that it waits for
+"""
+
+Reach = Literal["read", "take", "write"]
+"""What a call can do to its resource, which decides how it can fail: a lost read is a failed one."""
+
+
+class Op(msgspec.Struct, frozen=True):
+    """A call of a port that has been issued and not answered; `key` is what tells it from others."""
+
+    resource: int
+    verb: str
+    args: tuple[Any, ...]
+    key: bytes
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """A result that is an error."""
+
+    error: str
+    text: str
+
+
+class Outcome(NamedTuple):
+    """What may become of a call: the resource's next state, and what the caller is told."""
+
+    label: str
+    state: Hashable
+    result: Any
+    fault: FaultKind | None = None
+
+
+class Event(NamedTuple):
+    """What a resource may do by itself; one with a `token` costs a fault only while somebody alive holds that token."""
+
+    label: str
+    state: Hashable
+    token: Hashable = None
+    fault: FaultKind | None = None
+
+
+class Model(Protocol):
+    """A resource as pure functions over immutable states."""
+
+    @property
+    def name(self) -> str:
+        """What traces call it."""
+
+    def initial(self) -> Hashable:
+        """The state in which an exploration begins."""
+
+    def reach(self, verb: str) -> Reach:
+        """What a call can do."""
+
+    def outcomes(self, state: Any, op: Op, now_ms: int) -> list[Outcome]:
+        """What may become of a call now; nothing where it would wait."""
+
+    def events(self, state: Any, now_ms: int) -> list[Event]:
+        """What may happen without a call."""
+
+    def tokens(self, result: Any) -> frozenset[Hashable]:
+        """The locks that a result hands to its caller."""
+
+    def due_ms(self, state: Any, now_ms: int) -> int | None:
+        """When something falls due by itself for which everybody may have to wait."""
+
+    def moments_ms(self, state: Any, now_ms: int) -> tuple[int, ...]:
+        """The times ahead at which something expires."""
+
+    def describe(self, op: Op) -> str:
+        """The call in a few words, for a trace."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def canonical(value: Any) -> bytes:
+    """Bytes that are equal for equal values; mappings count as they are ordered, whoever makes them orders them."""
+    if isinstance(value, Conflict):
+        value = (sorted(value.locks), sorted(value.states), sorted(value.markers))
+    return _encoder.encode(value)
+
+
+class Table(Generic[Value]):
+    """Values by number, and the number of each; equal keys are one value."""
+
+    __slots__ = ("_numbers", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable, value: Value) -> int:
+        """The number of a value, known by its key."""
+        found = self._numbers.get(key)
+        if found is None:
+            found = self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return found
+
+    def __getitem__(self, number: int) -> Value:
+        return self.values[number]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A promise that was broken, and how."""
+
+    promise: str
+    text: str

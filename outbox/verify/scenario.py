@@ -1,0 +1,136 @@
+"""What is to be explored: an application, the messages it is sent, who works on them, and what may go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outbox.app import App
+from outbox.lineage import Key, as_key, state_id
+from outbox.message import Message
+from outbox.ports import Output, StateDocument
+from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.plan import Plan, compile_plan
+from outbox.verify.budgets import Budgets
+from outbox.verify.journal_monitor import JournalMonitor
+from outbox.verify.kernel import Kernel
+from outbox.verify.ledger import Book
+from outbox.verify.models.blobs import BlobModel
+from outbox.verify.models.journal import JournalModel, QueueModel
+from outbox.verify.programs import EngineWorker
+from outbox.verify.reference import Reference
+from outbox.verify.view import Invariant
+
+START_MS = 1_767_225_600_000
+"""When an exploration begins: 2026-01-01 00:00 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One thing to explore.
+
+    `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
+    number for each.  `make` builds the scope that is explored, `batch` is how many messages an attempt may take.
+    """
+
+    app: App
+    messages: Sequence[tuple[str, Any, str]]
+    given: Sequence[tuple[Key, Any]] = ()
+    workers: int = 2
+    copies: int | Sequence[int] = 1
+    budgets: Budgets = field(default_factory=Budgets)
+    scope: str = "engine"
+    batch: int = 1
+    sweepers: int = 0
+    invariant: Invariant | None = None
+    allow: frozenset[str] = frozenset()
+    symmetric: bool = True
+    make: Callable[..., Any] | None = None
+
+    def told(self) -> str:
+        """The scope in a few words."""
+        return (
+            f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
+            f"{sum(self.copy_counts)} with copies, {self.budgets.told()}"
+        )
+
+    @property
+    def copy_counts(self) -> list[int]:
+        """How often each message is there."""
+        if isinstance(self.copies, int):
+            return [self.copies] * len(self.messages)
+        return [*self.copies, *[1] * (len(self.messages) - len(self.copies))]
+
+    def with_budgets(self, budgets: Budgets) -> Scenario:
+        """The same with other faults."""
+        return replace(self, budgets=budgets)
+
+    def kernel(self) -> Kernel:
+        """The transition relation of this scenario."""
+        match self.scope:
+            case "engine":
+                return _engine(self)
+        raise ValueError(f"scope={self.scope!r} cannot be explored; 'engine' can")
+
+    def sent(self) -> list[Output]:
+        """The messages as they lie in their queues at the beginning, copies included."""
+        found = []
+        for (queue, message, id), count in zip(self.messages, self.copy_counts, strict=True):
+            body, wire_type = self.app.encode(message)
+            sent = Message(
+                body=body,
+                outbox_id=id,
+                type=wire_type,
+                created_ms=START_MS,
+                session_id=self.app.session_of(queue, message, None),
+            )
+            found += [Output(self.app.destination(queue), 0, sent)] * count
+        return found
+
+    def documents(self) -> dict[str, StateDocument]:
+        """The states that are there at the beginning."""
+        found = {}
+        for key, state in self.given:
+            codec = self.app.state_codec(type(state))
+            document = StateDocument(codec.codec.encode(state), 1, codec.version, 1)
+            found[state_id(codec.name, as_key(key))] = document
+        return found
+
+
+def queues_of(app: App, plan: Plan) -> tuple[list[QueueModel], dict[str, list[str]]]:
+    """The queues of an application, and where each destination leads."""
+    routes = {name: [name] for name in app.queues}
+    routes |= {topic: [f"{topic}/Subscriptions/{name}" for name in names] for topic, names in app.topics.items()}
+    paths = dict.fromkeys(path for paths in routes.values() for path in paths)
+    ordered = {name for name, spec in app.queues.items() if spec.ordering == "per_key"}
+    return [QueueModel(path, path in ordered, path in plan.sources) for path in paths], routes
+
+
+def _engine(scenario: Scenario) -> Kernel:
+    app, plan = scenario.app, compile_plan(scenario.app)
+    queues, routes = queues_of(app, plan)
+    sent = scenario.sent()
+    journal = JournalModel(
+        queues,
+        routes,
+        documents=scenario.documents(),
+        sent=sent,
+        start_ms=START_MS,
+        retention_ms=plan.retention_ms,
+        merges_copies=scenario.symmetric,
+    )
+    monitor = JournalMonitor(
+        Book(Reference(plan), _as_tuples(routes), sent),
+        journal,
+        invariant=scenario.invariant,
+        allows_dead_letters="dead-letter" in scenario.allow,
+    )
+    worker = EngineWorker(plan, journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
+    models = (journal, BlobModel())
+    programs = [worker] * scenario.workers
+    return Kernel(models, programs, monitor, scenario.budgets, start_ms=START_MS, symmetric=scenario.symmetric)
+
+
+def _as_tuples(routes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(paths) for name, paths in routes.items()}

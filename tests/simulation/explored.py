@@ -1,0 +1,64 @@
+"""The application that explorations run: money that moves between accounts in two handlings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outbox import App, Context, Reject
+from outbox.verify.view import View
+
+
+@dataclass
+class Transfer:
+    id: str
+    source: str
+    target: str
+    amount: int
+
+
+@dataclass
+class Deposit:
+    transfer: str
+    account: str
+    amount: int
+
+
+@dataclass
+class Account:
+    balance: int = 0
+
+
+def bank() -> App:
+    app = App("bank")
+    app.queue("refused")
+
+    @app.handler("transfers", key="source")
+    async def withdraw(transfer: Transfer, account: Account, ctx: Context) -> None:
+        if transfer.amount <= 0:
+            raise Reject("amount must be positive")
+        if account.balance < transfer.amount:
+            ctx.send("refused", transfer)
+            return
+        account.balance -= transfer.amount
+        ctx.send("deposits", Deposit(transfer.id, transfer.target, transfer.amount))
+
+    @app.handler("deposits", key=lambda deposit: deposit.account)
+    def deposit(deposit: Deposit, account: Account) -> None:
+        account.balance += deposit.amount
+
+    return app
+
+
+GIVEN = (("alice", Account(10)), ("bob", Account(10)))
+T1 = ("transfers", Transfer("t1", "alice", "bob", 5), "t1")
+T2 = ("transfers", Transfer("t2", "alice", "bob", 3), "t2")
+REFUSED = ("transfers", Transfer("t3", "alice", "bob", -1), "t3")
+
+
+def conserved(world: View) -> bool:
+    """Whether balances and deposits on their way add up to what was there."""
+    return sum(a.balance for a in world.states(Account)) + sum(d.amount for d in world.in_flight(Deposit)) == 20
+
+
+Sends = tuple[tuple[str, Any, str], ...]
