@@ -35,32 +35,25 @@ from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, properties_of
 from outbox.ports import (
     Backend,
-    BlobStore,
-    Commit,
-    Conflict,
     Create,
-    Delete,
     Delivery,
     DocumentKey,
-    Journal,
-    Lost,
     Output,
     Ports,
     Replace,
     StateStore,
     StorePorts,
-    Won,
-    Write,
 )
-from outbox.runtime import items, spill
+from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.cache import held
 from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.items import Record, Staged, StateItem, state_key
+from outbox.runtime.items import StateItem, state_key
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.sweep import sweep
+from outbox.verify.committed import BusRecorder, JournalRecorder, Sent, StoreRecorder
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 
 State = TypeVar("State")
@@ -165,10 +158,12 @@ class Harness:
         plan = self._faults
         blobs = FaultyBlobs(ports.blobs, plan)
         if isinstance(ports, Ports):
-            journal = FaultyJournal(_JournalRecorder(ports.journal, self._outputs), plan, self._double)
+            journal = FaultyJournal(JournalRecorder(ports.journal, self._outputs), plan, self._double)
             return Ports(journal, ports.operations, blobs)
-        store = FaultyStore(_StoreRecorder(ports.store, ports.blobs, self._outputs), plan)
-        return StorePorts(store, FaultyBus(ports.bus, plan, self._double), ports.operations, blobs)
+        sent = Sent(ports.blobs, self._outputs)
+        store = FaultyStore(StoreRecorder(ports.store, sent), plan)
+        bus = FaultyBus(BusRecorder(ports.bus, sent), plan, self._double)
+        return StorePorts(store, bus, ports.operations, blobs)
 
     def _new_id(self) -> str:
         self._id_count += 1
@@ -370,53 +365,3 @@ class Harness:
     async def discard(self, queue: str, id: str) -> None:
         """Delete a dead letter."""
         await self._client.discard(queue, id)
-
-
-class _JournalRecorder:
-    """A journal that keeps what its commits emit."""
-
-    def __init__(self, journal: Journal, outputs: list[Output]) -> None:
-        self._journal = journal
-        self._outputs = outputs
-        self.claim = journal.claim
-        self.load = journal.load
-        self.durable = journal.durable
-        self.renew = journal.renew
-        self.release = journal.release
-
-    async def commit(self, commit: Commit) -> Conflict | None:
-        conflict = await self._journal.commit(commit)
-        if conflict is None:
-            self._outputs += commit.outputs
-        return conflict
-
-
-class _StoreRecorder:
-    """A store that keeps what is committed in it: records as they are created, staged ones when their state points."""
-
-    def __init__(self, store: StateStore, blobs: BlobStore, outputs: list[Output]) -> None:
-        self._store = store
-        self._blobs = blobs
-        self._outputs = outputs
-        self._staged: dict[str, Record] = {}
-        self.capabilities = store.capabilities
-        self.read = store.read
-        self.scan = store.scan
-        self.unfinished = store.unfinished
-
-    async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        answer = await self._store.write(operations)
-        for operation in operations if isinstance(answer, Won) else ():
-            if isinstance(operation, Delete):
-                continue
-            what, tx = operation.tag.what, operation.tag.tx
-            if what == "stage":
-                self._staged[tx] = msgspec.json.decode(operation.body, type=Staged).record
-            elif what == "swap":
-                await self._keep(self._staged[tx])
-            elif what == "commit":
-                await self._keep(msgspec.json.decode(operation.body, type=Record))
-        return answer
-
-    async def _keep(self, record: Record) -> None:
-        self._outputs += await spill.outputs_of(record, self._blobs) or ()

@@ -122,6 +122,10 @@ class Batch:
         )
         self.entries.append(Entry(work, record, record))
 
+    def is_late(self, now_ms: int) -> bool:
+        """Whether the attempt is past its deadline and must write nothing: records that forbid it may be gone."""
+        return now_ms - self.now_ms > self._plan.attempt_ms_max
+
     # What is written
 
     @property

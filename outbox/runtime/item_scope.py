@@ -140,12 +140,15 @@ class ItemScope:
         batch.durable = partial(self._look, work, state_id, state.item.token)
         await self._failures.recall(work)
         outcome = await run_part(self._plan, batch, work, self._life)  # 4
+        if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
+            work.refusal = outcome  # the next attempt records it, under a fence of its own
+            raise Again
         await self._failures.note(work, outcome)
         if not batch.entries:
             return outcome
         staged = await self._prepared(work, state_id, batch)
-        if self._now_ms() - batch.now_ms > self._plan.attempt_ms_max:
-            raise Again  # past its deadline an attempt writes nothing
+        if batch.is_late(self._now_ms()):
+            raise Again
         token, version = await self._stage(state_id, batch.tx, staged)  # 5
         marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6
         if marker is not None and not self._resubmits(work, marker):

@@ -105,8 +105,10 @@ class PartitionScope:
         return outcomes
 
     async def once(self, work: Work) -> Outcome:
-        batch = await self._begin(work.state_id)
         try:
+            if work.delivery.delivery_count and work.inbox:
+                await self._look(work)  # it was here before: spare the handler, which may be slow
+            batch = await self._begin(work.state_id)
             outcome = await self._run(batch, work)
         except Superseded as found:
             return await self._follow(work, found.record)
@@ -136,6 +138,9 @@ class PartitionScope:
         await self._failures.recall(work)
         batch.durable = partial(self._look, work)
         outcome = await run_part(self._plan, batch, work, self._life)
+        if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
+            work.refusal = outcome  # the next attempt records it, under a fence of its own
+            raise Again
         await self._failures.note(work, outcome)
         return outcome
 
@@ -154,8 +159,8 @@ class PartitionScope:
             Again: the state has moved, or nothing is known to have been written.
         """
         writes = await self._prepared(batch, state_id)
-        if self._now_ms() - batch.now_ms > self._plan.attempt_ms_max:
-            raise Again  # past its deadline an attempt writes nothing: the records that forbid it may be gone
+        if batch.is_late(self._now_ms()):
+            raise Again
         try:
             answer = await self._store.write(writes)
         except OutcomeUnknown:

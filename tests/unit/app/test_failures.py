@@ -321,6 +321,7 @@ async def test_a_duplicate_of_an_applied_message_is_completed_at_any_age_that_it
         assert (await only(world)).reason == "too-old" and len(plant.runs) == 1
 
 
+@pytest.mark.engine_only("a store protocol may run a handler again and throw its result away")
 async def test_records_live_on_over_a_restart_and_are_gone_after_retention_and_margin() -> None:
     plant = Plant(retention=timedelta(days=2), margin=timedelta(hours=1))
     async with Harness(plant.app) as world:
@@ -368,6 +369,7 @@ async def test_a_scheduled_message_is_as_old_as_its_due_time() -> None:
 # Dead letters
 
 
+@pytest.mark.engine_only("a store protocol may run a handler again and throw its result away")
 async def test_a_refused_message_sent_again_is_dead_lettered_again_with_its_first_reason() -> None:
     plant = Plant()
     plant.act = raising(Reject("first"))
@@ -381,6 +383,7 @@ async def test_a_refused_message_sent_again_is_dead_lettered_again_with_its_firs
         assert len(plant.runs) == 1
 
 
+@pytest.mark.engine_only("a store protocol may run a handler again and throw its result away")
 async def test_a_resubmitted_message_runs_again_under_its_identity() -> None:
     plant = Plant()
     plant.act = raising(Reject("not today"))

@@ -251,6 +251,7 @@ async def test_identity_is_scoped_to_the_key() -> None:
         assert (await world.state(Count, "x"), await world.state(Count, "y")) == (Count(1), Count(1))
 
 
+@pytest.mark.engine_only("a store protocol may run a handler again and throw its result away")
 async def test_handlers_of_one_name_on_two_sources_do_not_swallow_each_others_messages() -> None:
     app, seen = App("a"), []
 

@@ -107,7 +107,7 @@ async def test_a_message_that_cannot_be_handled_stops_its_key_too(body: bytes) -
         await world.wait_idle()
         assert await world.state(Trail, "a") == Trail([0])
         await world.discard("q", "bad")
-        await world.wait_idle()
+        await world.advance(seconds=5)
         assert await world.state(Trail, "a") == Trail([0, 2])
 
 
