@@ -283,7 +283,12 @@ class Harness:
     async def _sweep(self) -> None:
         """Finish what crashes have left, as a worker does every so often."""
         if isinstance(self._scope, Lanes) and isinstance(self._ports, StorePorts):
-            await sweep(self._scope.protocol, *stores_of(self._ports), now_ms=self._engine.now_ms)
+            try:
+                await sweep(self._scope.protocol, *stores_of(self._ports), now_ms=self._engine.now_ms)
+            except SimulatedCrash:
+                await self._crash()
+            except NOT_DONE:
+                pass  # the next one will
 
     async def restart(self) -> None:
         """Kill the process and open the engine again on what was durable."""
