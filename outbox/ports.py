@@ -399,6 +399,12 @@ class Operations(Protocol):
     async def is_idle(self, queues: Sequence[str]) -> bool:
         """Whether nothing in these queues waits or is being handled."""
 
+    async def note(self, name: str) -> Document | None:
+        """What the framework itself keeps here under a name."""
+
+    async def write_note(self, name: str, body: bytes, version: Version) -> bool:
+        """Write a note that still has this version (empty: is not there); whether it was written."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ports:

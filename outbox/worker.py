@@ -29,6 +29,7 @@ from outbox.ports import Backend, Delivery, Ports, StorePorts
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
+from outbox.runtime.registry import register_handlers
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stepping import go_on
 from outbox.runtime.sweep import sweep
@@ -108,6 +109,7 @@ class Worker(Client):
 
     async def __aenter__(self) -> Self:
         await self.declare()
+        await register_handlers(self.app, self._operations)
         self._failed = asyncio.get_running_loop().create_future()
         if self._plan.paths:
             for reach in self._reaches:

@@ -37,6 +37,7 @@ from outbox.ports import (
     StateDocument,
     StateStore,
     StoreCapabilities,
+    Version,
     Won,
     Write,
 )
@@ -97,6 +98,14 @@ class EngineOperations:
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return self._engine.is_idle(queues)
+
+    async def note(self, name: str) -> Document | None:
+        return await EngineStore(self._engine).read(DocumentKey("notes", name))
+
+    async def write_note(self, name: str, body: bytes, version: Version) -> bool:
+        key = DocumentKey("notes", name)
+        write = Replace(key, body, version) if version else Create(key, body)
+        return isinstance(await EngineStore(self._engine).write([write]), Won)
 
 
 def dead_letters(engine: Engine, queue: str) -> list[Buried]:

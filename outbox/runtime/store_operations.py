@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from outbox.message import Message
-from outbox.ports import Buried, Operations, Output, Ports, StateDocument, StorePorts
+from outbox.ports import (
+    Buried,
+    Create,
+    Document,
+    DocumentKey,
+    Operations,
+    Output,
+    Ports,
+    Replace,
+    StateDocument,
+    StorePorts,
+    Version,
+    Won,
+)
 from outbox.runtime.cache import held
 from outbox.runtime.items import state_key
 from outbox.runtime.stops import Stops
@@ -54,6 +67,14 @@ class StoreOperations:
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)
+
+    async def note(self, name: str) -> Document | None:
+        return await self._store.read(DocumentKey("notes", name))
+
+    async def write_note(self, name: str, body: bytes, version: Version) -> bool:
+        key = DocumentKey("notes", name)
+        write = Replace(key, body, version) if version else Create(key, body)
+        return isinstance(await self._store.write([write]), Won)
 
     async def _letter(self, queue: str, sequence: int) -> Message | None:
         found = [letter.message for letter in await self._bus.dead_letters(queue) if letter.sequence == sequence]
