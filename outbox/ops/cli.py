@@ -68,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_dead_letters(commands)
     _add_log(commands)
+    _add_audit(commands)
     _add_bench(commands)
     return parser
 
@@ -93,6 +94,7 @@ def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="the engine's folder")
     parser.add_argument("--workers", type=count, default=1, metavar="N", help="workers in this process (1)")
     parser.add_argument("--concurrency", type=count, default=64, metavar="N", help="messages in hand a worker (64)")
+    parser.add_argument("--history", type=Path, metavar="FILE", help="record what the workers do, for `outbox audit`")
     _add_host(parser)
 
 
@@ -182,6 +184,14 @@ def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
     for verb, parser in (("inspect", inspect), ("compact", compact), ("salvage", salvage)):
         parser.set_defaults(action=f"log {verb}")
         _add_data(parser)
+
+
+def _add_audit(commands: _Commands[argparse.ArgumentParser]) -> None:
+    text = "Judge a history that `run --history` recorded: which promises hold, and the first event that breaks one."
+    parser = _add(commands, "audit", text)
+    parser.add_argument("history", type=Path, metavar="FILE")
+    parser.add_argument("--alone", action="store_true", help="nobody else takes messages from the application's queues")
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
 def _add_bench(commands: _Commands[argparse.ArgumentParser]) -> None:

@@ -48,7 +48,14 @@ def run_app(options: Options) -> None:
         _check_sync(options.sync)
         from outbox.ops.loading import load_app
 
-        _serve(options, out, app=load_app(options.app), worker_count=options.workers, concurrency=options.concurrency)
+        _serve(
+            options,
+            out,
+            app=load_app(options.app),
+            worker_count=options.workers,
+            concurrency=options.concurrency,
+            history=options.history,
+        )
 
 
 def emulate(options: Options) -> None:
@@ -266,6 +273,20 @@ def log_command(options: Options) -> None:
         print(line)
 
 
+def audit(options: Options) -> None:
+    """Print the verdict over a history.
+
+    Raises:
+        Refused: a promise does not hold.
+    """
+    from outbox.ops.audit import as_json, judge
+
+    verdict = judge(options.history, alone=options.alone)
+    print(as_json(verdict).decode() if options.json else verdict.text)
+    if not verdict.ok:
+        raise Refused(f"{options.history}: a promise does not hold; the line it names shows where")
+
+
 def bench(options: Options) -> None:
     """Measure, where the benchmarks are."""
     from outbox.ops.bench import run_bench
@@ -302,5 +323,6 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "log inspect": log_command,
     "log compact": log_command,
     "log salvage": log_command,
+    "audit": audit,
     "bench": bench,
 }

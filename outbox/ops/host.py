@@ -28,6 +28,7 @@ from outbox.errors import AlreadyOpen, EngineStopped, Refused
 from outbox.ops.control_file import read_control_file, remove_control_file
 from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
+from outbox.ports import Backend
 from outbox.worker import Worker
 
 log = logging.getLogger("outbox.host")
@@ -50,6 +51,8 @@ class HostSettings:
     entities: Path | None = None
     sync: str = "every"
     accept_clock: bool = False
+    history: Path | None = None
+    """Where to record what the workers do, if anywhere."""
 
 
 async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None:
@@ -67,12 +70,15 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         _declare(engine, settings.entities)
         watched: list[asyncio.Future[Any]] = [stopped]
         meter = Meter()
+        backend: Backend = engine
+        if settings.history is not None and settings.app is not None:
+            backend = _recorded(stack, engine, settings.app, settings.history)
         if settings.folder is not None:
             operator = Operator(engine, meter if settings.app is not None else None)
             watched.append(await stack.enter_async_context(_Control(operator, settings.folder)))
         if settings.app is not None:
             for _ in range(settings.worker_count):
-                worker = Worker(settings.app, Metered(engine, meter), concurrency=settings.concurrency)
+                worker = Worker(settings.app, Metered(backend, meter), concurrency=settings.concurrency)
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
         for part in watched:
@@ -81,6 +87,14 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         announce(server.connection_string)
         await _first_of(stopping, watched)
         log.info("draining; a second signal ends the process at once")
+
+
+def _recorded(stack: AsyncExitStack, engine: Engine, app: App, path: Path) -> Backend:
+    """The engine with everything that workers ask of it recorded; the history ends after they have."""
+    audit = import_module("outbox.ops.audit").Audit(engine, app, path)
+    stack.callback(audit.end)
+    backend: Backend = audit.backend
+    return backend
 
 
 async def _first_of(stopping: asyncio.Event, watched: list[asyncio.Future[Any]]) -> None:

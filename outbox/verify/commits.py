@@ -198,12 +198,15 @@ class Commits:
     def _apply(self, pending: Pending) -> None:
         commit, line, flow = pending.commit, self.line, self._flow
         is_alone = not len(self._undecided)
+        is_earlier = pending.number[0] < self._counts.lives
         for seen in commit.seen:
             self.versions.seen(seen, pending.line, line)
         for ended in commit.ended:
             flow.end(ended, line)
         for buried in commit.buried:
             flow.bury(buried, line)
+        for postponed in commit.postponed:
+            flow.postpone(postponed)
         self._mark(commit)
         self._check_causes(commit)
         for change in commit.changes:
@@ -211,7 +214,7 @@ class Commits:
                 self.versions.change(change, line, is_alone=is_alone)
         for output in commit.outputs:
             if not self._undecided.settle(step_of(output)):
-                flow.emit(output, line, staged=commit.staged)
+                flow.emit(output, pending.line if is_earlier else line, staged=commit.staged)
         self._counts.duplicates += max(0, len(commit.ended) - len(commit.applied))
         self._counts.refused += len(commit.refused)
 

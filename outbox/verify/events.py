@@ -62,6 +62,15 @@ class Buried(msgspec.Struct, frozen=True, array_like=True, gc=False):
     attempt: int = 0
 
 
+class Postponed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A delivery that a commit gives back until `due_ms` (0: at once)."""
+
+    queue: str
+    sequence: int
+    id: str
+    due_ms: int = 0
+
+
 class Emitted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message that a commit or push sends; `cause` is the identity of the message that made it."""
 
@@ -151,7 +160,7 @@ class Commit(Event, frozen=True, tag="commit"):
     op: int
     ended: list[Ended] = []
     buried: list[Buried] = []
-    postponed: list[Ended] = []
+    postponed: list[Postponed] = []
     changes: list[Change] = []
     seen: list[Seen] = []
     outputs: list[Emitted] = []

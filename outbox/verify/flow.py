@@ -6,7 +6,7 @@ its way.  Messages are told apart by queue and sequence where they were handed o
 
 from __future__ import annotations
 
-from outbox.verify.events import Buried, Delivered, Emitted, Ended, Push, Quiesce, Settled, Tally
+from outbox.verify.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
 from outbox.verify.findings import AT_LEAST_ONCE, AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
 
 TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
@@ -23,6 +23,8 @@ class Flow:
         self._counts = counts
         self._accepted: dict[str, dict[str, int]] = {}
         self._held: dict[str, dict[int, Delivered]] = {}
+        self._resting: dict[str, dict[int, int]] = {}
+        """Of the messages handed out, those that were given back until a time."""
         self._ended: dict[str, set[int]] = {}
         self._buried: dict[str, dict[int, int]] = {}
         self._made: dict[str, tuple[str, int, int, int]] = {}
@@ -34,17 +36,21 @@ class Flow:
         self._base: dict[str, Tally] = {}
         self._explained: dict[str, int] = {}
         self._excused_sequence = 0
-        self._lines_lost = False
+        self._excused_line = 0
+        self._doubtful: dict[str, set[int]] = {}
+        """Messages handed out before lines were lost: they may have ended in one of those."""
 
     def _add(self, line: int, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
         self._findings.add(line, what, text, breaks, ids, against)
 
     # Come
 
-    def excuse(self, sequence: int) -> None:
-        """Messages up to this sequence number may come from commits that the history does not tell of."""
-        self._lines_lost = self._counts.lives > 1
+    def excuse(self, sequence: int, line: int) -> None:
+        """Lines before this one are lost: up to a sequence number, messages may have come or ended in them."""
         self._excused_sequence = sequence
+        if self._counts.lives > 1:
+            self._excused_line = line
+            self._doubtful = {queue: set(held) for queue, held in self._held.items()}
 
     def accept(self, queue: str, id: str, digest: int, line: int) -> None:
         """A message was accepted from outside."""
@@ -66,6 +72,10 @@ class Flow:
         if sequence in self._ended.get(queue, ()):
             self._came_again(delivery, line)
         self._held.setdefault(queue, {})[sequence] = delivery
+        if queue in self._resting:
+            self._resting[queue].pop(sequence, None)
+        if queue in self._doubtful:
+            self._doubtful[queue].discard(sequence)
         source = queue.partition(SUBSCRIPTIONS)[0]
         accepted = self._accepted.get(source)
         if accepted is not None:
@@ -75,7 +85,7 @@ class Flow:
             self._arrive(delivery, made, line)
         elif not delivery.outside:
             if sequence <= self._excused_sequence:
-                self._counts.unrecorded += self._lines_lost
+                self._counts.unrecorded += self._excused_line > 0
             else:
                 text = f"message {id} was handed out from {queue}, but no commit had made it"
                 self._add(line, "ghost output", text, GHOST, id)
@@ -120,6 +130,10 @@ class Flow:
         """A delivery is dead-lettered."""
         self.end(Ended(buried.queue, buried.sequence, buried.id), line)
         self._buried.setdefault(buried.queue, {})[buried.sequence] = buried.attempt
+
+    def postpone(self, postponed: Postponed) -> None:
+        """A delivery is given back and comes again."""
+        self._resting.setdefault(postponed.queue, {})[postponed.sequence] = postponed.due_ms
 
     def settle(self, settled: Settled, line: int) -> None:
         """A broker is asked to end a delivery: what its message does must be on record by then."""
@@ -182,25 +196,40 @@ class Flow:
     def quiesce(self, quiesce: Quiesce, line: int, *, alone: bool) -> None:
         """Whatever is on its way now is lost."""
         for queue in quiesce.queues:
-            self._check_held(queue, set(quiesce.dead.get(queue, ())), line)
+            self._check_held(queue, quiesce, line)
             for id, at in self._accepted.pop(queue.partition(SUBSCRIPTIONS)[0], {}).items():
                 text = f"message {id} was accepted for {queue} in line {at} and never handed out"
-                self._add(line, "lost message", text, LOST, id, against=at)
+                self._missing(line, "lost message", text, id, at)
         self._check_made(quiesce, line)
         for id, at in self._unpushed.items():
-            self._add(line, "lost output", f"output {id} of line {at} was never pushed", LOST, id, against=at)
+            self._missing(line, "lost output", f"output {id} of line {at} was never pushed", id, at)
         self._unpushed.clear()
         self.compare(quiesce.tallies, line, first=False)
         for queue in quiesce.queues:
             if queue in quiesce.tallies:
                 self._explain(queue, quiesce.tallies[queue], line, alone=alone)
 
-    def _check_held(self, queue: str, dead: set[int], line: int) -> None:
+    def _missing(self, line: int, what: str, text: str, id: str, at: int) -> None:
+        """Something of a line never went on; where lines behind it are lost, those may tell of it."""
+        if at < self._excused_line:
+            self._counts.unrecorded += 1
+        else:
+            self._add(line, what, text, LOST, id, against=at)
+
+    def _check_held(self, queue: str, quiesce: Quiesce, line: int) -> None:
         held, ended = self._held.pop(queue, {}), self._ended.setdefault(queue, set())
+        dead, resting = set(quiesce.dead.get(queue, ())), self._resting.get(queue, {})
         for sequence, delivery in held.items():
-            if sequence not in dead:
-                text = f"message {delivery.id} ({queue} {sequence}) was handed out and never ended"
-                self._add(line, "lost message", text, LOST, delivery.id)
+            if sequence in dead or sequence in ended:
+                continue
+            if resting.get(sequence, 0) > quiesce.at_ms:  # it comes again
+                self._held.setdefault(queue, {})[sequence] = delivery
+                continue
+            if sequence in self._doubtful.get(queue, ()):
+                self._counts.unrecorded += 1
+                continue
+            text = f"message {delivery.id} ({queue} {sequence}) was handed out and never ended"
+            self._add(line, "lost message", text, LOST, delivery.id)
         ended |= dead
 
     def _check_made(self, quiesce: Quiesce, line: int) -> None:
@@ -220,7 +249,7 @@ class Flow:
                 missed = any(id not in self._taken.get(path, ()) for path in topics[destination])
             if missed:
                 text = f"output {id} of line {at} never came out of {destination}"
-                self._add(line, "lost output", text, LOST, id, against=at)
+                self._missing(line, "lost output", text, id, at)
                 self._made[id] = (destination, digest, -1, at)
 
     def _explain(self, queue: str, tally: Tally, line: int, *, alone: bool) -> None:
@@ -230,7 +259,7 @@ class Flow:
         if more <= 0:
             return
         self._explained[queue] = self._explained.get(queue, 0) + more
-        if self._lines_lost:
+        if self._excused_line:
             self._counts.unrecorded += more
         elif alone:
             text = f"{more:,} messages left {queue} without having been handed to a worker"

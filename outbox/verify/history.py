@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from outbox.errors import CorruptRecord, TooLarge
-from outbox.verify.events import AnyEvent, Commit, Cut, End, Fail, Life, Ok, Operation, Quiesce, Tally, Torn, Unknown
+from outbox.verify.events import AnyEvent, Commit, Cut, End, Event, Fail, Life, Ok, Operation, Quiesce, Tally, Torn, Unknown
 
 log = logging.getLogger("outbox.history")
 
@@ -86,7 +86,7 @@ class History:
         self._ops += 1
         return self._ops
 
-    def append(self, event: AnyEvent) -> None:
+    def append(self, event: Event) -> None:
         """Add an event; it may stay in this process's memory for a while."""
         if self.stopped:
             return

@@ -126,7 +126,7 @@ class LinearCheck:
         if first:
             versions.is_complete = life.is_empty
         if first or not life.boot or life.boot != self._boot:
-            self._flow.excuse(life.sequence)
+            self._flow.excuse(life.sequence, self._line)
             if not first:
                 versions.excuse()
         self._boot = life.boot

@@ -12,15 +12,15 @@ names the serial that was loaded under it.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 from zlib import crc32
 
 from outbox.errors import Refused, UnknownDestination
 from outbox.ports import (
     Backend,
     BlobStore,
-    Buried,
     Commit,
     Conflict,
     Delivery,
@@ -104,7 +104,8 @@ class RecordedJournal:
             ended=[ended(d.queue, d.sequence, d.message.identity) for d in commit.consumed],
             buried=[_buried(b.delivery, b.reason) for b in commit.buried],
             postponed=[
-                ended(p.delivery.queue, p.delivery.sequence, p.delivery.message.identity) for p in commit.postponed
+                events.Postponed(p.delivery.queue, p.delivery.sequence, p.delivery.message.identity, p.due_ms)
+                for p in commit.postponed
             ],
             changes=[
                 events.Change(id, self._serial(id, commit.if_versions[id]), change.serial, _digest(change.value))
@@ -191,19 +192,14 @@ class RecordedBlobs:
 
 
 class RecordedOperations:
-    """What clients ask; what they send is recorded as accepted."""
+    """What clients ask: what they send is recorded as accepted, everything else is handed on."""
 
     def __init__(self, operations: Operations, history: History) -> None:
         self._operations = operations
         self._history = history
 
-    def now_ms(self) -> int:
-        return self._operations.now_ms()
-
-    async def declare(
-        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
-    ) -> None:
-        await self._operations.declare(queues, topics, stop_keys=stop_keys)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operations, name)
 
     async def send(self, outputs: Sequence[Output]) -> None:
         history = self._history
@@ -218,21 +214,6 @@ class RecordedOperations:
             history.unknown(op, type(error).__name__)
             raise
         history.ok(op)
-
-    async def state(self, id: str) -> StateDocument | None:
-        return await self._operations.state(id)
-
-    async def dead_letters(self, queue: str) -> list[Buried]:
-        return await self._operations.dead_letters(queue)
-
-    async def resubmit(self, queue: str, sequence: int) -> None:
-        await self._operations.resubmit(queue, sequence)
-
-    async def discard(self, queue: str, sequence: int) -> None:
-        await self._operations.discard(queue, sequence)
-
-    async def is_idle(self, queues: Sequence[str]) -> bool:
-        return await self._operations.is_idle(queues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +232,7 @@ class Recorded:
             )
         return Ports(
             RecordedJournal(ports.journal, self.history),
-            RecordedOperations(ports.operations, self.history),
+            cast(Operations, RecordedOperations(ports.operations, self.history)),  # the rest is handed on
             RecordedBlobs(ports.blobs, self.history),
         )
 
@@ -262,5 +243,4 @@ def recorded(backend: Backend, history: History) -> Backend:
 
 
 _journal: type[Journal] = RecordedJournal
-_operations: type[Operations] = RecordedOperations
 _blobs: type[BlobStore] = RecordedBlobs

@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from outbox.ops.audit import judge
 from outbox.ops.values import Status
 from tools.demo.data import read_facts, write_transfers
 from tools.demo.host import Host
@@ -98,7 +99,7 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
     feeding, draining = (int(count) for count in arguments.kills.split(","))
     fresh = 'make demo ARGS="--fresh"' if folder == USUAL_FOLDER else "the same with --fresh"
     console.print(f"state survives in {folder}; run again to resume, {fresh} to start clean", highlight=False)
-    host = Host(folder / "host", 0, folder / "host.log")
+    host = Host(folder / "host", 0, folder / "host.log", folder / "history.jsonl")
     bars = Bars(console)
     bars.expect(facts.id_count)  # a few of them are no transfers; only Spark can tell which
     demo = Demo(folder, transfers, facts, host, random.Random(arguments.seed), bars.say)
@@ -109,8 +110,9 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
             outcome = await steps(demo, bars, feeding, draining, started_s)
     finally:
         await host.stop()
-    console.print(text_of(outcome), highlight=False)
-    return 0 if outcome.ok else 1
+    judged = await asyncio.to_thread(judge, host.history, alone=True)
+    console.print(text_of(outcome, judged), highlight=False)
+    return 0 if outcome.ok and judged.ok else 1
 
 
 async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: float) -> Outcome:

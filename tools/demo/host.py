@@ -28,6 +28,8 @@ class Host:
     folder: Path
     port: int
     log_path: Path
+    history: Path
+    """Where it records what its workers do, one life after the other."""
     connection: str = ""
     recoveries_s: list[float] = field(default_factory=list)
     handling: Handling | None = None
@@ -44,6 +46,7 @@ class Host:
                 "run",
                 "function_app.bank:app",
                 *("--data", str(self.folder), "--amqp-port", str(self.port), "--workers", "2"),
+                *("--history", str(self.history)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

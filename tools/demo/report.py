@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox.ops.values import Handling, Status
+from outbox.verify.findings import Verdict
 from tools.demo.data import Facts
 from tools.demo.phases import handled
 
@@ -29,10 +30,10 @@ class Outcome:
     seconds: float
 
 
-def text_of(outcome: Outcome) -> str:
-    """The report for a person."""
+def text_of(outcome: Outcome, judged: Verdict) -> str:
+    """The report for a person: what was seen from outside, and what the hosts' own history says."""
     lines = [f"{name:<26}{value}" for name, value in rows(outcome)]
-    return "\n".join(["", *lines, "", verdict_of(outcome)])
+    return "\n".join(["", *lines, "", "history of the host, all lives:", judged.text, "", *verdict_of(outcome, judged)])
 
 
 def rows(outcome: Outcome) -> list[tuple[str, str]]:
@@ -96,8 +97,11 @@ def latency_of(handling: Handling | None) -> str:
     return f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms"
 
 
-def verdict_of(outcome: Outcome) -> str:
-    """One line that says whether the promise held."""
-    if outcome.ok:
-        return "VERDICT: money conserved, every transfer took effect exactly once"
-    return f"VERDICT: BROKEN: {outcome.verdict}"
+def verdict_of(outcome: Outcome, judged: Verdict) -> list[str]:
+    """A line that says whether the promise held as seen from outside, and one as the history tells it."""
+    lines = ["VERDICT: money conserved, every transfer took effect exactly once"]
+    if not outcome.ok:
+        lines = [f"VERDICT: BROKEN: {outcome.verdict}"]
+    if judged.ok:
+        return [*lines, "VERDICT: the recorded history is exactly-once, consistent and recoverable"]
+    return [*lines, f"VERDICT: BROKEN: the recorded history is not, first at line {judged.findings[0].line}"]

@@ -15,6 +15,7 @@ from function_app.bank import Account, OpenAccount, Posting, Transfer
 from outbox.engine.engine import Engine
 from outbox.errors import OutboxError
 from outbox.ops.values import NewMessage
+from outbox.verify.guarantees import check
 from tools.demo.host import Host
 from tools.demo.phases import is_idle
 
@@ -61,7 +62,7 @@ async def run(folder: Path, *, kill_count: int, seed: int) -> list[str]:
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     await asyncio.to_thread(folder.mkdir, parents=True)
     chance = random.Random(seed)
-    host = Host(folder / "host", 0, folder / "host.log")
+    host = Host(folder / "host", 0, folder / "host.log", folder / "history.jsonl")
     await host.start()
     try:
         await host.send("accounts", [_opening(n) for n in range(ACCOUNT_COUNT)])
@@ -84,7 +85,9 @@ async def run(folder: Path, *, kill_count: int, seed: int) -> list[str]:
         f"recovery median {recoveries[len(recoveries) // 2]:.2f} s, longest {recoveries[-1]:.2f} s",
         flush=True,
     )
-    return judge(folder / "host", load.acknowledged)
+    judged = await asyncio.to_thread(check, host.history, alone=True)
+    print(f"  {judged.text}".replace("\n", "\n  "), flush=True)
+    return judge(folder / "host", load.acknowledged) + [f"history, line {f.line}: {f.text}" for f in judged.findings]
 
 
 def _opening(number: int) -> NewMessage:

@@ -1,0 +1,92 @@
+"""A host's history: recorded beside its data, begun and ended with what the engine itself counts.
+
+At the start the engine tells what it holds: how many messages each queue ever got and how many have left it.  That is
+the other witness: an acknowledged commit that a log has lost makes these numbers smaller than what the history of the
+life before adds up to.  At the end, when nothing waits, they are compared once more.  The machine's run tells a judge
+whether lines can be missing: a process that was killed leaves all it had written, a machine without power does not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from outbox.app import App
+from outbox.engine.engine import Engine
+from outbox.engine.entities import dead_letter_path
+from outbox.engine.state import STATES
+from outbox.errors import Refused
+from outbox.ports import Backend
+from outbox.runtime.plan import compile_plan
+from outbox.verify.events import Tally
+from outbox.verify.findings import Verdict
+from outbox.verify.guarantees import check
+from outbox.verify.history import History
+from outbox.verify.recording import recorded
+
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
+"""Linux names each run of the machine; elsewhere every start may follow a power loss."""
+
+DEAD_COUNT_MAX = 1_000_000
+
+
+class Audit:
+    """The recording of one host's life."""
+
+    def __init__(self, engine: Engine, app: App, path: Path) -> None:
+        self._engine = engine
+        self._queues = compile_plan(app).paths
+        self.history = History(path, now_ms=engine.now_ms)
+        self.backend: Backend = recorded(engine, self.history)
+        """The engine for the workers of this host."""
+        is_empty = not engine.state.sequence and not engine.state.documents.get(STATES)
+        self.history.life(
+            name=app.name, boot=_boot(), sequence=engine.state.sequence, is_empty=is_empty, tallies=tallies(engine)
+        )
+
+    def end(self) -> None:
+        """The workers have ended: tell whether everything has, and close."""
+        engine = self._engine
+        if engine.stopped is None and engine.is_idle(self._queues):
+            self.history.quiesce(self._queues, tallies=tallies(engine), dead=dead(engine, self._queues))
+        self.history.close()
+
+
+def tallies(engine: Engine) -> dict[str, Tally]:
+    """What an engine counts for each queue; not those that drop messages by themselves, as expired or as repeated."""
+    return {
+        queue.path: Tally(queue.received_count, queue.received_count - len(queue.tasks))
+        for queue in engine.state.queues
+        if queue.is_primary and not queue.settings.time_to_live_s and not queue.settings.duplicate_window_s
+    }
+
+
+def dead(engine: Engine, queues: list[str]) -> dict[str, list[int]]:
+    """The dead letters of queues by sequence."""
+    return {path: [*engine.queue(dead_letter_path(path)).tasks][:DEAD_COUNT_MAX] for path in queues}
+
+
+def judge(path: Path, *, alone: bool = False) -> Verdict:
+    """Judge a host's history.
+
+    Raises:
+        Refused: the file is not there.
+    """
+    if not path.exists():
+        raise Refused(f"{path} is not there; record one by `outbox run APP --data FOLDER --history {path}`")
+    return check(path, alone=alone)
+
+
+def as_json(verdict: Verdict) -> bytes:
+    """A verdict for programs: whether each promise holds, what was found and what was counted."""
+    holds = {name: verdict.first(name) is None for name in verdict.guarantees}
+    found = {"ok": verdict.ok, "guarantees": holds, "findings": verdict.findings, "counts": verdict.counts}
+    return msgspec.json.encode(found)
+
+
+def _boot() -> str:
+    try:
+        return BOOT_FILE.read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,377 @@
+"""The real worker on the real engine, recorded: what happened is judged sound, and an engine that lies is found out."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from outbox import App, Context, Engine, Reject, Worker
+from outbox.client import Client
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.memory_disk import Crash
+from outbox.errors import OutcomeUnknown
+from outbox.ops.audit import Audit, dead, tallies
+from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
+from outbox.retries import Retries
+from outbox.verify.events import Event, Life
+from outbox.verify.findings import Verdict
+from outbox.verify.guarantees import check
+from outbox.verify.history import History
+from outbox.verify.recording import recorded
+
+app = App("bank", retry=Retries(limit=2, delays_s=(0.01,)))
+app.queue("ledger")
+app.topic("news")
+
+
+@dataclass
+class Transfer:
+    id: str
+    source: str
+    target: str
+    amount: int
+
+
+@dataclass
+class Deposit:
+    target: str
+    amount: int
+
+
+@dataclass
+class Account:
+    balance: int = 100
+
+
+@app.handler("transfers", key="source")
+def withdraw(transfer: Transfer, account: Account, ctx: Context) -> None:
+    if transfer.amount < 0:
+        raise Reject("no")
+    if transfer.amount > 1_000:
+        raise ValueError("a bug")
+    account.balance -= transfer.amount
+    ctx.send("deposits", Deposit(transfer.target, transfer.amount))
+    ctx.send("ledger", transfer)
+    ctx.write_blob("receipt", b"paid")
+
+
+@app.handler("deposits", key="target")
+def deposit(deposit: Deposit, account: Account, ctx: Context) -> None:
+    account.balance += deposit.amount
+    ctx.publish("news", deposit)
+
+
+@app.handler("news", subscription="audit")
+def audit(news: Deposit) -> None: ...
+
+
+@app.handler("news", subscription="mail")
+async def mail(news: Deposit) -> None: ...
+
+
+QUEUES = ["transfers", "deposits", "news/Subscriptions/audit", "news/Subscriptions/mail"]
+
+
+def live(history: History, engine: Engine, boot: str = "b") -> None:
+    history.life(boot=boot, sequence=engine.state.sequence, is_empty=not engine.state.sequence, tallies=tallies(engine))
+
+
+async def send(client: Client, ids: Sequence[int], amount: int = 1) -> None:
+    for n in ids:
+        await client.send("transfers", Transfer(f"t{n}", f"a{n % 3}", f"a{n % 5}", amount), id=f"t{n}")
+
+
+def judged(history: History, engine: Engine) -> Verdict:
+    history.quiesce(QUEUES, tallies=tallies(engine), dead=dead(engine, QUEUES))
+    return check(history, alone=True)
+
+
+@asynccontextmanager
+async def running(engine: Engine, backend: Backend) -> AsyncIterator[Worker]:
+    async with engine, Worker(app, backend, concurrency=4) as worker:
+        yield worker
+
+
+async def test_everything_that_a_worker_does_is_judged_sound() -> None:
+    history = History()
+    engine = Engine.in_memory()
+    async with engine, Worker(app, recorded(engine, history), concurrency=4) as worker:
+        live(history, engine)
+        await send(worker, [*range(20), *range(5)])
+        await send(worker, [100, 101], amount=-1)
+        await send(worker, [102], amount=5_000)
+        await worker.wait_idle()
+        await send(worker, [200])
+        async with asyncio.timeout(10):
+            while engine.queue("transfers").tasks:  # noqa: ASYNC110  # one rests before its last try, unannounced
+                await asyncio.sleep(0.02)
+        await worker.wait_idle()
+        verdict = judged(history, engine)
+    assert verdict.ok, verdict.text
+    counts = verdict.counts
+    assert (counts.refused, counts.duplicates, counts.lives) == (3, 5, 1)
+    assert counts.applied == 21 * (1 + 1 + 2)
+    assert (counts.outputs, counts.changes > 0, counts.unrecorded, counts.unexplained) == (21 * 3, True, 0, 0)
+
+
+async def test_two_workers_on_one_history_are_judged_sound() -> None:
+    history = History()
+    engine = Engine.in_memory()
+    async with engine, Worker(app, recorded(engine, history)) as one, Worker(app, recorded(engine, history)):
+        live(history, engine)
+        await send(one, range(200))
+        await one.wait_idle()
+        verdict = judged(history, engine)
+    assert verdict.ok, verdict.text
+    assert verdict.counts.applied == 800
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", [Crash.PROCESS, Crash.POWER])
+async def test_lives_that_end_by_a_crash_are_one_sound_history(seed: int, kind: Crash) -> None:
+    chance = random.Random(seed)
+    history, disk = History(), MemoryDisk("host")
+    for life in range(4):
+        engine = Engine.open(disk, accept_clock=True)
+        live(history, engine, boot="b" if kind is Crash.PROCESS else f"{life}")
+        async with engine:
+            worker = Worker(app, recorded(engine, history), concurrency=3)
+            await worker.__aenter__()
+            await send(worker, range(life * 30, life * 30 + 30))
+            if life == 3:
+                await worker.wait_idle()
+                await worker.drain()
+                verdict = judged(history, engine)
+                break
+            crashed = disk.crash(kind, chance)
+            with suppress(Exception):
+                await worker.drain()
+        disk = crashed
+    assert verdict.ok, verdict.text
+    assert (verdict.counts.lives, verdict.counts.applied, verdict.counts.unrecorded) == (4, 4 * 30 * 4, 0)
+
+
+@pytest.mark.parametrize("lost_count", [1, 2, 5, 20])
+async def test_lines_that_a_power_loss_took_are_told_from_what_the_engine_lost(lost_count: int) -> None:
+    history, disk = History(), MemoryDisk("host")
+    for life in range(2):
+        engine = Engine.open(disk, accept_clock=True)
+        live(history, engine, boot=f"{life}")
+        async with running(engine, recorded(engine, history)) as worker:
+            await send(worker, range(life * 10, life * 10 + 10))
+            await worker.wait_idle()
+            history.quiesce(QUEUES, tallies=tallies(engine), dead=dead(engine, QUEUES))
+    events = list(history.events())
+    second = max(index for index, event in enumerate(events) if isinstance(event, Life))
+    left = [*events[: second - lost_count], *events[second:]]
+    verdict = check(left, alone=True)
+    assert verdict.ok, verdict.text
+    same_boot = [replace(event, boot="b") if isinstance(event, Life) else event for event in left]
+    assert check(same_boot, alone=True).ok is (lost_count <= 2)  # the quiesce and one answer: nothing that anybody follows
+
+
+# An engine that lies
+
+
+class Lying:
+    """A journal that does something else than it says, once."""
+
+    def __init__(self, journal: Journal, lie: Callable[[Journal, Commit], Commit | Conflict | None]) -> None:
+        self._journal = journal
+        self._lie = lie
+        self.claim = journal.claim
+        self.load: Callable[..., object] = journal.load
+        self.durable = journal.durable
+        self.renew = journal.renew
+        self.release = journal.release
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        changed = self._lie(self._journal, commit)
+        if changed is None:
+            return None
+        if isinstance(changed, Conflict):
+            await self._journal.commit(commit)
+            return changed
+        return await self._journal.commit(changed)
+
+
+async def lied(lie: Callable[[Journal, Commit], Commit | Conflict | None]) -> Verdict:
+    """Run some messages on an engine whose journal lies under the recorder; the verdict."""
+    history = History()
+    engine = Engine.in_memory()
+
+    class Backed:
+        def ports(self) -> Ports:
+            ports = engine.ports()
+            return Ports(Lying(ports.journal, lie), ports.operations, ports.blobs)  # type: ignore[arg-type]  # bound methods
+
+    async with engine, Worker(app, recorded(Backed(), history), concurrency=4) as worker:
+        live(history, engine)
+        await send(worker, range(10))
+        with suppress(TimeoutError):
+            await worker.wait_idle(timeout_s=1)
+        return judged(history, engine)
+
+
+def once(change: Callable[[Commit], Commit | Conflict | None]) -> Callable[[Journal, Commit], Commit | Conflict | None]:
+    done: list[bool] = []
+
+    def lie(journal: Journal, commit: Commit) -> Commit | Conflict | None:
+        if done or not commit.outputs:
+            return commit
+        done.append(True)
+        return change(commit)
+
+    return lie
+
+
+def _other_payload(commit: Commit) -> Commit:
+    first = next(o for o in commit.outputs if o.destination == "deposits")
+    body = first.message.body.replace(b"1", b"7")
+    wrong = type(first)(first.destination, first.due_ms, replace(first.message, body=body))
+    return replace(commit, outputs=[wrong if o is first else o for o in commit.outputs])
+
+
+def _no_outputs(commit: Commit) -> Commit:
+    return replace(commit, outputs=[])
+
+
+def _no_state(commit: Commit) -> Commit:
+    return replace(commit, states={})
+
+
+def _other_id(commit: Commit) -> Commit:
+    first = next(o for o in commit.outputs if o.destination == "deposits")
+    wrong = type(first)(first.destination, first.due_ms, replace(first.message, outbox_id="f" * 64 + "-0"))
+    return replace(commit, outputs=[wrong if o is first else o for o in commit.outputs])
+
+
+@pytest.mark.parametrize(
+    ("lie", "what"),
+    [
+        (_other_payload, "changed payload"),
+        (_no_outputs, "lost output"),
+        (_no_state, "forked version"),
+        (_other_id, "ghost output"),
+    ],
+)
+async def test_an_engine_that_does_not_do_what_it_acknowledges_is_found_out(
+    lie: Callable[[Commit], Commit], what: str
+) -> None:
+    assert (await lied(once(lambda commit: commit))).ok
+    verdict = await lied(once(lie))
+    assert what in {finding.what for finding in verdict.findings}, verdict.text
+
+
+async def test_an_engine_that_acknowledges_without_committing_is_found_at_its_restart() -> None:
+    history, disk = History(), MemoryDisk("host")
+    engine = Engine.open(disk, accept_clock=True)
+    live(history, engine)
+    lie = once(lambda commit: None)
+
+    class Backed:
+        def ports(self) -> Ports:
+            ports = engine.ports()
+            return Ports(Lying(ports.journal, lie), ports.operations, ports.blobs)  # type: ignore[arg-type]  # bound methods
+
+    async with running(engine, recorded(Backed(), history)) as worker:
+        await send(worker, range(3))
+        with suppress(TimeoutError):
+            await worker.wait_idle(timeout_s=1)
+    engine = Engine.open(disk, accept_clock=True)
+    live(history, engine)
+    engine.close()
+    found = check(history).findings[0]
+    assert found.what == "lost commit" and "commits were lost" in found.text, found
+
+
+class Doubtful:
+    """A journal whose answers get lost."""
+
+    def __init__(self, journal: Journal, chance: random.Random) -> None:
+        self._journal = journal
+        self._chance = chance
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        return await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        return await self._journal.load(states, markers)
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        before, after = self._chance.random() < 0.3, self._chance.random() < 0.3
+        conflict = None if before else await self._journal.commit(commit)
+        if before or after:
+            raise OutcomeUnknown("the answer is lost")
+        return conflict
+
+    async def durable(self) -> None:
+        await self._journal.durable()
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        return await self._journal.renew(deliveries)
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        await self._journal.release(deliveries)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_commits_whose_answer_was_lost_are_decided_by_what_followed(seed: int) -> None:
+    history = History()
+    engine = Engine.in_memory()
+
+    class Backed:
+        def ports(self) -> Ports:
+            ports = engine.ports()
+            return Ports(Doubtful(ports.journal, random.Random(seed)), ports.operations, ports.blobs)
+
+    async with engine, Worker(app, recorded(Backed(), history), concurrency=4) as worker:
+        live(history, engine)
+        await send(worker, range(24))
+        await worker.wait_idle(timeout_s=30)
+        verdict = judged(history, engine)
+    assert verdict.ok, verdict.text
+    assert verdict.counts.optional > 0 and verdict.counts.applied == 96
+
+
+# The host
+
+
+async def test_a_host_begins_and_ends_its_history_with_what_the_engine_counts(disk_path: Path) -> None:
+    path = disk_path / "history.jsonl"
+    for ids in (range(5), range(5, 10)):
+        async with Engine.open(disk_path / "data", accept_clock=True) as engine:
+            recording = Audit(engine, app, path)
+            async with Worker(app, recording.backend) as worker:
+                await send(worker, ids)
+                await worker.wait_idle()
+            recording.end()
+    verdict = check(path, alone=True)
+    assert verdict.ok and (verdict.counts.lives, verdict.counts.applied) == (2, 40), verdict.text
+
+
+async def test_a_host_that_leaves_work_behind_does_not_claim_to_be_done(disk_path: Path) -> None:
+    path = disk_path / "history.jsonl"
+    async with Engine.open(disk_path / "data", accept_clock=True) as engine:
+        recording = Audit(engine, app, path)
+        async with Worker(app, recording.backend):
+            pass
+        await send(Client(app, engine), range(3))
+        recording.end()
+    assert [finding.what for finding in check(path).findings] == ["no quiesce"]
+
+
+def test_events_are_what_a_reader_gets() -> None:
+    history = History()
+    history.life()
+    (event,) = history.events()
+    assert isinstance(event, Event)
