@@ -62,10 +62,19 @@ class ExploredJournal:
 class ExploredStore:
     """A state store whose answers are chosen."""
 
-    def __init__(self, calls: Calls, resource: int, capabilities: StoreCapabilities) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        resource: int,
+        capabilities: StoreCapabilities,
+        *,
+        seen: str = "",
+    ) -> None:
         self._calls = calls
         self._resource = resource
         self.capabilities = capabilities
+        self.seen = seen
+        """The store as `unfinished` last found it; it waits until that has changed."""
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found: Document | None = await self._calls(self._resource, "read", key, session)
@@ -80,7 +89,9 @@ class ExploredStore:
             yield document
 
     async def unfinished(self) -> AsyncIterator[Document]:
-        for document in await self._calls(self._resource, "unfinished"):
+        found: tuple[Document, ...]
+        found, self.seen = await self._calls(self._resource, "unfinished", self.seen)
+        for document in found:
             yield document
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from outbox.ports import Commit, Output, StateDocument
 from outbox.verify.ledger import Applied, Book, Ledger, has_ended
-from outbox.verify.models.journal import Dead, JournalModel, JournalState
+from outbox.verify.models.journal import JournalModel, JournalState
+from outbox.verify.models.queues import Dead
 from outbox.verify.models.told import short
 from outbox.verify.ops import Finding, Op, Outcome, canonical
 from outbox.verify.reference import Declined, Effect, Handling, Stored

@@ -38,10 +38,13 @@ class Kernel:
         *,
         start_ms: int,
         symmetric: bool = True,
+        allows_alarms: bool = False,
+        flight_ms_max: int = 0,
     ) -> None:
         self.models = models
+        self._flight_ms_max = flight_ms_max
         self.monitor = monitor
-        self.trie = Trie(programs, self._tokens, start_ms=start_ms)
+        self.trie = Trie(programs, self._tokens, start_ms=start_ms, allows_alarms=allows_alarms)
         self.states: list[Table[Any]] = [Table() for _ in models]
         self.ghosts: Table[Any] = Table()
         self.flights: Table[tuple[int, ...]] = Table()
@@ -288,15 +291,26 @@ class Kernel:
                         nodes = self.trie.nodes
                         held = [nodes[number].held for number in world[self.first :]]
                     if not any(token in tokens for tokens in held):
-                        move = move._replace(cost=0)
+                        move = move._replace(cost=0, fault=None)
                 if not move.cost:
                     free = True
                 elif (budget - move.cost) & GUARDS:
                     continue
                 steps.append((self._after(world, 0, move), 0, move))
         if not (budget - cost_of("jump")) & GUARDS:
-            steps += [(self._at(world, move), 0, move) for move in self._jump_moves(world)]
+            may_be_long = not self._is_writing(world)
+            for move in self._jump_moves(world):
+                is_long = self.times[move.state] - self.times[time] > self._flight_ms_max
+                if may_be_long or not is_long:
+                    steps.append((self._at(world, move, nothing_flies=is_long), 0, move))
         return free
+
+    def _is_writing(self, world: World) -> bool:
+        """Whether a write waits for its answer; no write takes longer than is allowed for, so time cannot go far."""
+        ops, models = self.trie.ops, self.models
+        return any(
+            models[ops[op].resource].reach(ops[op].verb) == "write" for node in self.nodes(world) for op in node.ops
+        )
 
     def _find_happenings(self, resource: int, state: int, time: int) -> list[tuple[Hashable, Move]]:
         table = self.states[resource]
@@ -367,8 +381,9 @@ class Kernel:
         label = f"{(ms - now_ms) / 1_000:g} s pass"
         return Move(cost_of(fault), 0, self.times.number(ms, ms), 0, 0, (), label, fault)
 
-    @staticmethod
-    def _at(world: World, move: Move) -> World:
+    def _at(self, world: World, move: Move, *, nothing_flies: bool = False) -> World:
         after = list(world)
         after[TIME], after[BUDGET] = move.state, after[BUDGET] - move.cost
+        if nothing_flies:
+            after[FLIGHT] = self.flights.number((), ())
         return tuple(after)

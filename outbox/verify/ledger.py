@@ -41,6 +41,25 @@ class Applied(msgspec.Struct, frozen=True):
     """Refused because of their age: what is known of them may be forgotten by then, and they do not take effect."""
 
 
+class Pushed(msgspec.Struct, frozen=True):
+    """The meaning of a send: what has left."""
+
+    outputs: tuple[Emission, ...] = ()
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """The meaning of a write that says of handlings that their outputs have left."""
+
+    inboxes: tuple[bytes, ...] = ()
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The meaning of a settlement that was the last of its message; `buried` as a dead letter."""
+
+    inboxes: tuple[bytes, ...] = ()
+    buried: bool = False
+
+
 class Book:
     """Messages, handlings and routes by name, for those who judge and those who tell."""
 
@@ -50,15 +69,29 @@ class Book:
         self.sent = tuple(sent)
         self.messages: dict[tuple[str, str], Message] = {}
         self._names: dict[bytes, str] = {}
+        self._handlings: dict[bytes, Handling] = {}
         for output in self.sent:
-            self.messages[output.destination, output.message.identity] = output.message
+            self._learn(output)
+
+    def _learn(self, output: Output) -> None:
+        """Know a message, and what it sets off wherever it goes."""
+        place = output.destination, output.message.identity
+        if place not in self.messages:
+            self.messages[place] = output.message
+            for path in self.routes.get(output.destination, ()):
+                self.handlings(path, output.message)
 
     def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
         """What a message of a queue sets off."""
         found = self.reference.handlings(path, message)
         for handling in found:
             self._names[handling.inbox] = f"{short(message.identity)} ({handling.handler.name})"
+            self._handlings.setdefault(handling.inbox, handling)
         return found
+
+    def find(self, inbox: bytes) -> Handling | None:
+        """The handling of an inbox key, if there is such a message."""
+        return self._handlings.get(inbox)
 
     def name(self, inbox: bytes) -> str:
         """An inbox key in words."""
@@ -66,10 +99,8 @@ class Book:
 
     def emission(self, output: Output) -> Emission:
         """What is remembered of an output."""
-        message = output.message
-        self.messages[output.destination, message.identity] = message
-        digest = blake2b(canonical(output), digest_size=12).digest()
-        return output.destination, message.identity, digest
+        self._learn(output)
+        return digest_of(output)
 
     def apply(self, ledger: Ledger, event: Applied) -> Ledger | Finding:
         """A ledger after a commit."""
@@ -96,6 +127,36 @@ class Book:
         )
         return self.early(after, event.settled) or after
 
+    def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
+        """A ledger after a send: what leaves was committed, and is what was committed."""
+        known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
+        for destination, identity, digest in event.outputs:
+            if (destination, identity) not in known:
+                return Finding("NoGhost", f"output {short(identity)} to {destination} leaves and is not committed")
+            if known[destination, identity] != digest:
+                return Finding("ConsistentOutput", f"output {short(identity)} leaves otherwise than it was committed")
+        left = ledger.pushed.union((destination, identity) for destination, identity, _ in event.outputs)
+        return msgspec.structs.replace(ledger, pushed=left)
+
+    def mark(self, ledger: Ledger, event: Marked) -> Ledger | Finding:
+        """A ledger after a mark, which may only say what is so."""
+        wrong = self.early(ledger, event.inboxes)
+        if wrong is not None:
+            return wrong
+        causes = {inbox.hex() for inbox in event.inboxes}
+        for destination, identity, _ in ledger.emitted:
+            if identity.rpartition("-")[0] in causes and (destination, identity) not in ledger.pushed:
+                return Finding("NoLost", f"output {short(identity)} is marked as sent, and has not left")
+        return ledger
+
+    def settle(self, ledger: Ledger, event: Settled) -> Ledger | Finding:
+        """A ledger after the last settlement of a message."""
+        if event.buried:
+            for inbox in event.inboxes:
+                if inbox in ledger.applied:
+                    return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
+        return self.early(ledger, event.inboxes) or ledger
+
     def early(self, ledger: Ledger, settled: Iterable[bytes]) -> Finding | None:
         """An input that is settled for good though nothing of it is committed."""
         for inbox in settled:
@@ -117,6 +178,12 @@ class Book:
         """
         handlings = [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
         return not handlings or any(h.inbox not in ledger.applied and h.inbox not in ledger.refused for h in handlings)
+
+
+def digest_of(output: Output) -> Emission:
+    """What tells an output from others."""
+    digest = blake2b(canonical(output), digest_size=12).digest()
+    return output.destination, output.message.identity, digest
 
 
 def has_ended(ledger: Ledger, inbox: bytes) -> bool:

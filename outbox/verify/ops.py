@@ -57,6 +57,8 @@ class Outcome(NamedTuple):
     state: Hashable
     result: Any
     fault: FaultKind | None = None
+    note: Any = None
+    """What a monitor may want to know beyond it."""
 
 
 class Event(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the processes of an exploration do: a worker of engine scope, handling one batch after the other.
+"""What the processes of an exploration do: workers that handle one batch after the other, sweepers that finish.
 
 The code that runs is the runtime's own.  An attempt begins with a claim and ends when everything that it began has
 ended; what a worker learns for its next attempt is handed on, and lost in a crash.
@@ -8,13 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from outbox.ports import BlobStore, Journal
+import msgspec
+
+from outbox.ports import BlobStore, Journal, StoreCapabilities, StorePorts
 from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.cache import Held
+from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.item_scope import ItemScope
+from outbox.runtime.items import StateItem, encode
+from outbox.runtime.lanes import Lanes
+from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
-from outbox.verify.clients import ExploredBlobs, ExploredJournal
+from outbox.runtime.scopes import store_protocol
+from outbox.runtime.stops import Stops
+from outbox.runtime.sweep import sweep
+from outbox.verify.clients import ExploredBlobs, ExploredBus, ExploredJournal, ExploredStore
 from outbox.verify.trie import Calls
 
 MakeScope = Callable[..., EngineScope]
@@ -49,7 +62,7 @@ class EngineWorker:
             journal,
             blobs,
             now_ms=calls.now_ms,
-            sleep=lambda _: asyncio.sleep(0),
+            sleep=_at_once,
             spawn=tasks.spawn,
             settled=lambda _: None,
             is_stopping=lambda: False,
@@ -62,6 +75,133 @@ class EngineWorker:
         await scope.attempt(deliveries)
         await tasks.end()
         return frozenset(scope._suspending) or None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreResources:
+    """Where the resources of a store scope are, and what the store can do."""
+
+    capabilities: StoreCapabilities
+    store: int = 0
+    bus: int = 1
+    blobs: int = 2
+
+
+Protocol = PartitionScope | ItemScope
+MakeProtocol = Callable[..., Protocol]
+
+
+def _ports(calls: Calls, at: StoreResources) -> StorePorts:
+    store = ExploredStore(calls, at.store, at.capabilities)
+    return StorePorts(store, ExploredBus(calls, at.bus), _no_operations(), ExploredBlobs(calls, at.blobs))
+
+
+def _no_operations() -> Any:
+    """A scope asks its ports for nothing that a client would."""
+    return None
+
+
+class StoreWorker:
+    """A worker of partition or item scope; what the store can do decides which.
+
+    A `warm` one hands on the states that it has at hand, and what it has staged in vain.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        at: StoreResources,
+        *,
+        batch: int = 1,
+        warm: bool = False,
+        make: MakeProtocol = store_protocol,
+        name: str = "worker",
+    ) -> None:
+        self.name = name
+        self._plan = plan
+        self._at = at
+        self._batch = batch
+        self._warm = warm
+        self._make = make
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        plan, tasks, ports = self._plan, Tasks(), _ports(calls, self._at)
+        endings = _endings(plan, ports, calls)
+        options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
+        protocol = self._make(plan, ports, endings, **options)
+        _recall(protocol, carried)
+        lanes = Lanes(
+            plan,
+            protocol,
+            endings,
+            Stops(ports.store),
+            ports.blobs,
+            now_ms=calls.now_ms,
+            sleep=_at_once,
+            spawn=tasks.spawn,
+        )
+        try:
+            bus = ExploredBus(calls, self._at.bus)
+            deliveries = await bus.receive_any(plan.paths, self._batch)
+        except NOT_DONE:  # as a worker does: receive again; what came is locked until its lock runs out
+            return carried  # type: ignore[no-any-return]  # what was handed on comes back
+        await lanes.attempt(deliveries)
+        await tasks.end()
+        return _known(protocol) if self._warm else None
+
+
+class Sweeper:
+    """A sweeper that looks whenever something is unfinished, and not again for what it could not finish."""
+
+    def __init__(
+        self, plan: Plan, at: StoreResources, *, make: MakeProtocol = store_protocol, name: str = "sweeper"
+    ) -> None:
+        self.name = name
+        self._plan = plan
+        self._at = at
+        self._make = make
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        plan, ports = self._plan, _ports(calls, self._at)
+        options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
+        protocol = self._make(plan, ports, _endings(plan, ports, calls), **options)
+        store = ExploredStore(calls, self._at.store, self._at.capabilities, seen=carried or "")
+        with suppress(*NOT_DONE):
+            swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
+            if not swept.finished_count:
+                return store.seen
+        return None
+
+
+def _endings(plan: Plan, ports: StorePorts, calls: Calls) -> Endings:
+    return Endings(plan, ports.bus, sleep=_at_once, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None)
+
+
+async def _at_once(seconds: float) -> None:
+    """A pause between two tries: others may go first whenever a call waits, so it need not last."""
+    await asyncio.sleep(0)
+
+
+def _known(protocol: Protocol) -> Hashable:
+    """What a process knows of the world when an attempt has ended."""
+    if isinstance(protocol, PartitionScope):
+        return _hashable(protocol.cache.content()) or None
+    left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol._left.items()) if staged)
+    return left or None
+
+
+def _hashable(content: tuple[tuple[str, Held], ...]) -> tuple[tuple[str, bytes, str, str], ...]:
+    return tuple((id, encode(held.item), held.version, held.session) for id, held in content)
+
+
+def _recall(protocol: Protocol, carried: Any) -> None:
+    """Let a process know what it knew when its last attempt ended."""
+    if isinstance(protocol, PartitionScope):
+        for id, body, version, session in carried or ():
+            item = msgspec.json.decode(body, type=StateItem)
+            protocol.cache.remember(id, Held(item, version, session))
+    else:
+        protocol._left.update({state_id: list(staged) for state_id, staged in carried or ()})
 
 
 class Tasks:

@@ -6,21 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from outbox.app import App
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message
 from outbox.ports import Output, StateDocument
 from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.items import StateItem, encode, state_key
 from outbox.runtime.plan import Plan, compile_plan
+from outbox.runtime.scopes import store_protocol
 from outbox.verify.budgets import Budgets
 from outbox.verify.journal_monitor import JournalMonitor
 from outbox.verify.kernel import Kernel
 from outbox.verify.ledger import Book
 from outbox.verify.models.blobs import BlobModel
-from outbox.verify.models.journal import JournalModel, QueueModel
-from outbox.verify.programs import EngineWorker
+from outbox.verify.models.bus import BusModel
+from outbox.verify.models.journal import JournalModel
+from outbox.verify.models.queues import QueueModel
+from outbox.verify.models.store import CAPABILITIES, StoreModel
+from outbox.verify.ops import Model
+from outbox.verify.programs import EngineWorker, StoreResources, StoreWorker, Sweeper
 from outbox.verify.reference import Reference
+from outbox.verify.store_monitor import StoreMonitor
+from outbox.verify.trie import Program
 from outbox.verify.view import Invariant
+from outbox.verify.world import Monitor
 
 START_MS = 1_767_225_600_000
 """When an exploration begins: 2026-01-01 00:00 UTC."""
@@ -31,7 +42,9 @@ class Scenario:
     """One thing to explore.
 
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
-    number for each.  `make` builds the scope that is explored, `batch` is how many messages an attempt may take.
+    number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
+    attempt to the next.  A store `tells_current` what a write lost to, or not.  `allow` names what is no finding:
+    "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's own.
     """
 
     app: App
@@ -46,6 +59,8 @@ class Scenario:
     invariant: Invariant | None = None
     allow: frozenset[str] = frozenset()
     symmetric: bool = True
+    warm: bool = False
+    tells_current: bool = False
     make: Callable[..., Any] | None = None
 
     def told(self) -> str:
@@ -71,7 +86,9 @@ class Scenario:
         match self.scope:
             case "engine":
                 return _engine(self)
-        raise ValueError(f"scope={self.scope!r} cannot be explored; 'engine' can")
+            case "partition" | "item":
+                return _store(self)
+        raise ValueError(f"scope={self.scope!r} cannot be explored; 'engine', 'partition' and 'item' can")
 
     def sent(self) -> list[Output]:
         """The messages as they lie in their queues at the beginning, copies included."""
@@ -129,7 +146,51 @@ def _engine(scenario: Scenario) -> Kernel:
     worker = EngineWorker(plan, journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models = (journal, BlobModel())
     programs = [worker] * scenario.workers
-    return Kernel(models, programs, monitor, scenario.budgets, start_ms=START_MS, symmetric=scenario.symmetric)
+    return _kernel(scenario, models, programs, monitor)
+
+
+def _store(scenario: Scenario) -> Kernel:
+    app, plan = scenario.app, compile_plan(scenario.app)
+    queues, routes = queues_of(app, plan)
+    sent = scenario.sent()
+    limits = {"retention_ms": plan.retention_ms, "start_ms": START_MS}
+    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, **limits)
+    capabilities = replace(
+        CAPABILITIES,
+        atomic_scope="partition" if scenario.scope == "partition" else "item",
+        tells_current=scenario.tells_current,
+    )
+    documents = {
+        state_key(id): encode(StateItem(msgspec.Raw(known.value), known.schema, 1, START_MS))
+        for id, known in scenario.documents().items()
+    }
+    store = StoreModel(capabilities=capabilities, documents=documents, sessions=scenario.budgets.stale > 0)
+    monitor = StoreMonitor(
+        Book(Reference(plan), _as_tuples(routes), sent),
+        bus,
+        invariant=scenario.invariant,
+        allows_dead_letters="dead-letter" in scenario.allow,
+        is_swept=scenario.sweepers > 0,
+    )
+    at, make = StoreResources(capabilities), scenario.make or store_protocol
+    worker = StoreWorker(plan, at, batch=scenario.batch, warm=scenario.warm, make=make)
+    sweeper = Sweeper(plan, at, make=make)
+    programs: list[Program] = [*[worker] * scenario.workers, *[sweeper] * scenario.sweepers]
+    models = (store, bus, BlobModel())
+    return _kernel(scenario, models, programs, monitor)
+
+
+def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Program], monitor: Monitor) -> Kernel:
+    return Kernel(
+        models,
+        programs,
+        monitor,
+        scenario.budgets,
+        start_ms=START_MS,
+        symmetric=scenario.symmetric,
+        allows_alarms="alarm" in scenario.allow,
+        flight_ms_max=compile_plan(scenario.app).attempt_ms_max,
+    )
 
 
 def _as_tuples(routes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:

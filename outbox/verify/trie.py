@@ -11,6 +11,7 @@ say, such as a wall clock, unseeded randomness or a variable of a module.
 
 from __future__ import annotations
 
+import logging
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -51,9 +52,9 @@ class Calls:
         return self.time_ms
 
     def new_id(self) -> str:
-        """An id that no other run makes, unless it was told the same: no two attempts hold the same lock."""
+        """An id that nobody else makes: no two attempts are handed one lock; where there is none its log tells it apart."""
         self._id_count += 1
-        return blake2b(b"%b%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
+        return blake2b(b"%b/%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
 
     def __call__(self, resource: int, verb: str, *args: Any) -> Future[Any]:
         """Issue a call."""
@@ -69,6 +70,25 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Commit):
         return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=Commit)
     return tuple(value) if isinstance(value, list) else value
+
+
+class Alarms(logging.Handler):
+    """Keeps what a program logs from the console, and the alarms among it: what calls for a person."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.CRITICAL)
+        self.told: list[str] = []
+        self._log = logging.getLogger("outbox")
+        self._propagated, self._log.propagate = self._log.propagate, False
+        self._log.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+
+    def remove(self) -> None:
+        """Let the log be as it was."""
+        self._log.removeHandler(self)
+        self._log.propagate = self._propagated
 
 
 class Program(Protocol):
@@ -122,7 +142,9 @@ Tokens = Callable[[Op, Any], frozenset[Hashable]]
 class Trie:
     """All that programs do, as far as it was asked for."""
 
-    def __init__(self, programs: Sequence[Program], tokens: Tokens, *, start_ms: int) -> None:
+    def __init__(
+        self, programs: Sequence[Program], tokens: Tokens, *, start_ms: int, allows_alarms: bool = False
+    ) -> None:
         self.programs = programs
         self.nodes: list[Node] = []
         self.ops: Table[Op] = Table()
@@ -131,6 +153,7 @@ class Trie:
         self.run_count = 0
         self._tokens = tokens
         self._start_ms = start_ms
+        self._allows_alarms = allows_alarms
         self._roots: dict[tuple[int, Hashable], Node] = {}
 
     def result(self, value: Any) -> int:
@@ -178,10 +201,12 @@ class Trie:
         self.run_count += 1
         path = node.path
         loop = make_loop()
+        alarms = Alarms()
         calls = Calls(loop, self.ops, self._start_ms)
         main = loop.create_task(self.programs[node.program].run(calls, node.carried))
         try:
             for at in path:
+                alarms.told.clear()
                 if at.parent is not None:
                     self._answer(loop, calls, at)
                 node.dropped = self._settle(loop, calls)
@@ -196,14 +221,18 @@ class Trie:
                 node.finding = Finding("Progress", "an attempt waits for something that never comes")
             elif node.depth >= DEPTH_MAX:
                 node.finding = Finding("Progress", f"an attempt was answered {DEPTH_MAX} times and does not end")
+            if alarms.told and node.finding is None and not self._allows_alarms:
+                node.finding = Finding("NoAlarm", f"an alarm is raised: {alarms.told[0]}")
         except (ProgramSpins, LeavesLoop) as error:
             node.finding = Finding("Progress", str(error))
         finally:
             loop.dispose()
+            alarms.remove()
 
     def _answer(self, loop: Loop, calls: Calls, at: Node) -> None:
         position, result, now_ms = at.answer
-        calls.time_ms, calls.digest = now_ms, at.digest
+        calls.time_ms = now_ms
+        calls.digest = canonical(sorted(at.held, key=repr)) if at.held else at.digest
         if position == TIMER:
             loop.fire_timer()
             return

@@ -1,0 +1,147 @@
+"""A broker as a model: peek-lock, competing consumers in any order, copies, delayed and ordered messages.
+
+A send may break off in the middle: some of its messages have arrived, and the sender cannot tell which.  Each arrival
+of a message is a copy of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from outbox.message import Message
+from outbox.ports import Delivery, Output, Settle
+from outbox.verify.models.queues import LOCK_MS, Dead, QueueModel, Queues, QueueState
+from outbox.verify.models.told import short
+from outbox.verify.ops import Op, Outcome, Raised, Reach
+
+GONE = Raised("LockLost", "the lock is gone; the message was settled or its lock ran out")
+
+
+class BusState(QueueState, frozen=True):
+    """What a broker holds; `arrivals` counts how often each message has come to each queue."""
+
+    arrivals: tuple[tuple[int, int, int], ...] = ()
+
+
+class BusModel(Queues):
+    """What a message bus does."""
+
+    name = "bus"
+
+    def __init__(
+        self,
+        queues: Sequence[QueueModel],
+        routes: Mapping[str, Sequence[str]],
+        *,
+        sent: Sequence[Output] = (),
+        start_ms: int = 0,
+        retention_ms: int = 0,
+        merges_copies: bool = True,
+    ) -> None:
+        super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, is_bus=True)
+        self._initial = BusState(self.filled(sent, start_ms))
+
+    def initial(self) -> BusState:
+        return self._initial
+
+    def reach(self, verb: str) -> Reach:
+        return "write" if verb in ("send", "settle") else "take" if verb.startswith("receive") else "read"
+
+    def outcomes(self, state: BusState, op: Op, now_ms: int) -> list[Outcome]:
+        match op.verb:
+            case "receive":
+                return self.claim(state, [op.args[0]], op.args[1], now_ms)
+            case "receive-any":
+                return self.claim(state, op.args[0], op.args[1], now_ms)
+            case "send":
+                return self._send(state, op.args[0], now_ms)
+            case "settle":
+                return [self._settle(state, op.args[0], op.args[1], now_ms)]
+        held = self.holder(state, op.args[0]) is not None
+        return [Outcome("" if held else "-> lock lost", state, now_ms + LOCK_MS if held else GONE)]
+
+    # Sending
+
+    def _send(self, state: BusState, outputs: Sequence[Output], now_ms: int) -> list[Outcome]:
+        for output in outputs:
+            if output.destination not in self.routes:
+                text = f"queue or topic {output.destination!r} does not exist"
+                return [Outcome("-> unknown destination", state, Raised("UnknownDestination", text))]
+        found = [Outcome("", self._sent(state, outputs, now_ms), None, note=len(outputs))]
+        unknown = Raised("OutcomeUnknown", "the connection broke while sending")
+        for count in range(1, len(outputs)):
+            label = f"-> only {count} arrived, the connection broke"
+            found.append(Outcome(label, self._sent(state, outputs[:count], now_ms), unknown, "lost", note=count))
+        return found
+
+    def _sent(self, state: BusState, outputs: Sequence[Output], now_ms: int) -> BusState:
+        tasks = [list(queue) for queue in state.tasks]
+        arrivals = {(queue, message): count for queue, message, count in state.arrivals}
+        for output in outputs:
+            for number in self.routes[output.destination]:
+                place = number, self.message_number(output.message)
+                copy = arrivals.get(place, 0)
+                arrivals[place] = copy + 1
+                self.put(tasks[number], number, output, now_ms, copy)
+        counted = tuple((*place, count) for place, count in sorted(arrivals.items()))
+        return BusState(tuple(map(tuple, tasks)), state.dead, counted)
+
+    def lies(self, state: BusState, path: str, identity: str, but: int = 0) -> bool:
+        """Whether a copy of a message lies in a queue, other than the one of sequence `but`."""
+        return any(
+            self.messages[task.message].identity == identity and task.sequence != but
+            for task in state.tasks[self.numbers[path]]
+        )
+
+    # Settling
+
+    def _settle(self, state: BusState, delivery: Delivery, settle: Settle, now_ms: int) -> Outcome:
+        index = self.holder(state, delivery)
+        if index is None:
+            return Outcome("-> lock lost", state, GONE)
+        number = self.place(delivery)
+        task = state.tasks[number][index]
+        match settle.how:
+            case "release":
+                ordered = self.queues[number].is_ordered and settle.due_ms > now_ms
+                rest = {"due_ms": settle.due_ms, "rests": ordered} if settle.due_ms else {}
+                return Outcome("", self.changed(state, number, index, is_locked=False, **rest), None)
+            case "abandon":
+                if not settle.due_ms:
+                    return Outcome("", self.lapsed(state, number, index), None)
+                again = {
+                    "failures": task.failures + 1,
+                    "due_ms": settle.due_ms,
+                    "rests": self.queues[number].is_ordered,
+                }
+                return Outcome("", self.changed(state, number, index, is_locked=False, **again), None)
+        tasks = [list(queue) for queue in state.tasks]
+        del tasks[number][index]
+        dead = state.dead
+        if settle.how == "dead-letter":
+            dead = tuple(sorted((*dead, Dead(number, task.message, settle.reason, task.failures + 1))))
+        return Outcome("", msgspec.structs.replace(state, tasks=tuple(map(tuple, tasks)), dead=dead), None)
+
+    def moments_ms(self, state: BusState, now_ms: int) -> tuple[int, ...]:
+        return self.fences_ms(state, now_ms)
+
+    def describe(self, op: Op) -> str:
+        match op.verb:
+            case "send":
+                return f"send {', '.join(_output(output) for output in op.args[0])}"
+            case "settle":
+                delivery, settle = op.args
+                return f"{settle.how} {_message(delivery.message)} {settle.reason}".strip()
+            case "renew":
+                return f"renew {_message(op.args[0].message)}"
+        return "receive"
+
+
+def _output(output: Output) -> str:
+    return f"{_message(output.message)} to {output.destination}"
+
+
+def _message(message: Message) -> str:
+    return short(message.identity)

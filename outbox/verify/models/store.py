@@ -1,0 +1,262 @@
+"""A document store as a model: versions that never repeat, batches in a partition or single items, time to live.
+
+A version counts the writes of its document, deletions included, and is kept when the document goes: what comes back
+has another one.  With `sessions` the store keeps the past: a read without a token, or with an old one, may answer from
+any moment since then (a fault, `stale`), and every answer carries the token of its moment, by partition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StoreCapabilities, Won, Write
+from outbox.verify.ops import Event, Op, Outcome, Raised, Reach, canonical
+
+CAPABILITIES = StoreCapabilities(
+    atomic_scope="partition",
+    batch_count_max=100,
+    item_bytes_max=2 << 20,
+    tells_current=False,
+    ambiguous_replies=True,
+)
+"""Those of a store as Cosmos is."""
+
+
+class Doc(msgspec.Struct, frozen=True):
+    """A document: its bytes (None: deleted), how often it was written, and when it expires (0: never)."""
+
+    body: bytes | None
+    count: int
+    expires_ms: int = 0
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """The documents of a partition by id, how often it was written, and its past as (moment, id, document)."""
+
+    docs: tuple[tuple[str, Doc], ...] = ()
+    moment: int = 0
+    past: tuple[tuple[int, str, Doc], ...] = ()
+
+
+StoreState = tuple[tuple[str, Partition], ...]
+"""Partitions by name."""
+
+
+class StoreModel:
+    """What a state store does."""
+
+    def __init__(
+        self,
+        *,
+        capabilities: StoreCapabilities = CAPABILITIES,
+        documents: Mapping[DocumentKey, bytes] | None = None,
+        sessions: bool = False,
+        name: str = "store",
+    ) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        self._sessions = sessions
+        state: dict[str, dict[str, Doc]] = {}
+        for key, body in (documents or {}).items():
+            state.setdefault(key.partition, {})[key.id] = Doc(body, 1)
+        self._initial: StoreState = tuple(
+            (name, Partition(tuple(sorted(docs.items())))) for name, docs in sorted(state.items())
+        )
+
+    def initial(self) -> StoreState:
+        return self._initial
+
+    def reach(self, verb: str) -> Reach:
+        return "write" if verb == "write" else "read"
+
+    def outcomes(self, state: StoreState, op: Op, now_ms: int) -> list[Outcome]:
+        match op.verb:
+            case "read":
+                return list(self._read(state, op.args[0], op.args[1], now_ms))
+            case "write":
+                return [self._write(state, op.args[0], now_ms)]
+            case "scan":
+                partition, prefix = op.args
+                found = [d for d in self._all(state, now_ms) if d.key.partition == partition]
+                return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
+        pending = tuple(document for document in self._all(state, now_ms) if _is_pending(document.body))
+        seen = blake2b(canonical(state), digest_size=8).hexdigest()
+        if not pending or seen == op.args[0]:
+            return []  # a sweeper that has nothing to do, or could do nothing, waits until something changes
+        return [Outcome(f"-> {len(pending)} unfinished", state, (pending, seen))]
+
+    # Reading
+
+    def _read(self, state: StoreState, key: DocumentKey, session: Session, now_ms: int) -> Iterator[Outcome]:
+        partition = partition_of(state, key.partition)
+        doc = dict(partition.docs).get(key.id)
+        fresh = self._document(key, doc, partition.moment, now_ms)
+        yield Outcome(_found(fresh), state, fresh)
+        if not self._sessions:
+            return
+        seen = {fresh.version if fresh else None}
+        at, known = partition.moment, doc
+        for moment, id, before in reversed(partition.past):
+            if id == key.id:
+                known, at = before, moment
+            else:
+                at = moment
+            if at < _moment(session):
+                return
+            stale = self._document(key, known, at, now_ms)
+            version = stale.version if stale else None
+            if version not in seen:
+                seen.add(version)
+                yield Outcome(f"{_found(stale)} (stale)", state, stale, "stale")
+
+    def _document(self, key: DocumentKey, doc: Doc | None, moment: int, now_ms: int) -> Document | None:
+        if doc is None or not _is_there(doc, now_ms):
+            return None
+        assert doc.body is not None, "what is there has a body"
+        return Document(key, doc.body, _version(doc), self._session(moment))
+
+    def _all(self, state: StoreState, now_ms: int) -> Iterator[Document]:
+        for name, partition in state:
+            for id, doc in partition.docs:
+                document = self._document(DocumentKey(name, id), doc, partition.moment, now_ms)
+                if document is not None:
+                    yield document
+
+    def _session(self, moment: int) -> Session:
+        return str(moment) if self._sessions else ""
+
+    # Writing
+
+    def _write(self, state: StoreState, writes: Sequence[Write], now_ms: int) -> Outcome:
+        refusal = self._refusal(writes)
+        if refusal is not None:
+            return Outcome("-> too large", state, refusal)
+        name = writes[0].key.partition
+        partition = partition_of(state, name)
+        docs = dict(partition.docs)
+        for index, write in enumerate(writes):
+            doc = docs.get(write.key.id)
+            current = doc if doc is not None and _is_there(doc, now_ms) else None
+            wanted = None if isinstance(write, Create) else write.if_match
+            if wanted != (None if current is None else _version(current)):
+                told = self._document(write.key, current, partition.moment, now_ms)
+                lost = Lost(index, told if self.capabilities.tells_current else None, self._session(partition.moment))
+                return Outcome(f"-> lost on {write.key.id[:16]}", state, lost)
+        past = list(partition.past)
+        versions = []
+        for write in writes:
+            before = docs.get(write.key.id)
+            past.append((partition.moment, write.key.id, before or Doc(None, 0)))
+            docs[write.key.id] = doc = _written(before, write, now_ms)
+            versions.append("" if doc.body is None else _version(doc))
+        after = Partition(
+            tuple(sorted(docs.items(), key=_first)),
+            partition.moment + 1 if self._sessions else 0,
+            tuple(past) if self._sessions else (),
+        )
+        result = Won(tuple(versions), self._session(after.moment))
+        return Outcome("", tuple(sorted({**dict(state), name: after}.items(), key=_first)), result)
+
+    def _refusal(self, writes: Sequence[Write]) -> Raised | None:
+        known = self.capabilities
+        size_bytes = sum(len(write.body) for write in writes if not isinstance(write, Delete))
+        count_max = known.batch_count_max if known.atomic_scope == "partition" else 1
+        if len(writes) > count_max or size_bytes > known.item_bytes_max:
+            return Raised("TooLarge", f"{len(writes)} operations of {size_bytes} bytes are over the limits")
+        if len({write.key.partition for write in writes}) > 1 or len({write.key for write in writes}) < len(writes):
+            return Raised("TooLarge", "a batch stays in one partition and names each document once")
+        return None
+
+    # What happens by itself
+
+    def tokens(self, result: Any) -> frozenset[Hashable]:
+        return frozenset()
+
+    def events(self, state: StoreState, now_ms: int) -> list[Event]:
+        return []
+
+    def due_ms(self, state: StoreState, now_ms: int) -> int | None:
+        return None
+
+    def moments_ms(self, state: StoreState, now_ms: int) -> tuple[int, ...]:
+        times = {doc.expires_ms for _, partition in state for _, doc in partition.docs}
+        return tuple(sorted(time for time in times if time > now_ms))
+
+    def describe(self, op: Op) -> str:
+        match op.verb:
+            case "read":
+                return f"read {_place(op.args[0])}"
+            case "write":
+                return "; ".join(map(_said, op.args[0]))
+            case "scan":
+                return f"scan {op.args[0]}"
+        return "look for unfinished documents"
+
+
+def partition_of(state: StoreState, name: str) -> Partition:
+    """A partition; an empty one where nothing was ever written."""
+    return next((partition for known, partition in state if known == name), Partition())
+
+
+def visible(state: StoreState, now_ms: int) -> dict[DocumentKey, bytes]:
+    """The bodies of all documents that are there."""
+    return {
+        DocumentKey(name, id): doc.body
+        for name, partition in state
+        for id, doc in partition.docs
+        if doc.body is not None and _is_there(doc, now_ms)
+    }
+
+
+def _is_there(doc: Doc, now_ms: int) -> bool:
+    return doc.body is not None and not 0 < doc.expires_ms <= now_ms
+
+
+def _written(before: Doc | None, write: Write, now_ms: int) -> Doc:
+    count = 1 + (0 if before is None else before.count)
+    if isinstance(write, Delete):
+        return Doc(None, count)
+    return Doc(write.body, count, 0 if write.ttl_s is None else now_ms + round(write.ttl_s * 1_000))
+
+
+def _version(doc: Doc) -> str:
+    return f"v{doc.count}"
+
+
+def _moment(session: Session) -> int:
+    return int(session) if session else 0
+
+
+def _is_pending(body: bytes) -> bool:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "pending" in found
+
+
+def _found(document: Document | None) -> str:
+    return "-> nothing" if document is None else f"-> {document.version}"
+
+
+def _place(key: DocumentKey) -> str:
+    return f"{key.partition[:24]}/{key.id[:16]}"
+
+
+def _said(write: Write) -> str:
+    what = write.tag.what or type(write).__name__.lower()
+    match write:
+        case Create():
+            return f"{what}: create {_place(write.key)}"
+        case Replace():
+            return f"{what}: replace {_place(write.key)} at {write.if_match}"
+    return f"{what}: delete {_place(write.key)} at {write.if_match}"
+
+
+def _first(pair: tuple[str, Any]) -> str:
+    return pair[0]

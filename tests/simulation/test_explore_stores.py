@@ -1,0 +1,243 @@
+"""Partition and item scope, every interleaving of small scopes: nothing is found, and planted mutants are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox import App, Context
+from outbox.errors import OutcomeUnknown
+from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StorePorts, Tag, Write
+from outbox.runtime import items
+from outbox.runtime.backoff import Again
+from outbox.runtime.batch import Batch, Entry
+from outbox.runtime.endings import Endings
+from outbox.runtime.item_scope import Found, ItemScope
+from outbox.runtime.items import Staged, staged_key
+from outbox.runtime.partition_scope import PartitionScope
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import Work
+from outbox.verify.budgets import Budgets
+from outbox.verify.ops import FaultKind
+from outbox.verify.scenario import Scenario
+from outbox.verify.search import Report, search
+from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Transfer, bank, conserved, desk
+
+PARTITION_FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump")
+
+
+def explored(scope: str, **options: Any) -> Report:
+    known = {"app": desk(), "given": GIVEN, "invariant": conserved, "messages": [T1], "scope": scope}
+    return search(Scenario(**(known | options)))
+
+
+def clean(report: Report) -> Report:
+    assert report.exhausted and not report.anomalies, report.text
+    return report
+
+
+@pytest.mark.parametrize("fault", PARTITION_FAULTS)
+def test_partition_scope_two_workers_and_a_duplicate_under_any_single_fault(fault: FaultKind) -> None:
+    report = clean(explored("partition", messages=[T1, T2], copies=[2, 1], budgets=Budgets.any_of(1, fault)))
+    assert report.states > 1_600
+
+
+def test_partition_scope_keeps_its_promises_over_two_handlings() -> None:
+    clean(explored("partition", app=bank(), copies=2, budgets=Budgets(crash=1)))
+
+
+@pytest.mark.parametrize("options", [{"warm": True}, {"tells_current": True}, {"batch": 2}, {"sweepers": 1}], ids=str)
+def test_partition_scope_keeps_its_promises_however_it_is_run(options: dict[str, Any]) -> None:
+    workers = 1 if "sweepers" in options else 2
+    clean(explored("partition", messages=[T1, T2], workers=workers, budgets=Budgets.any_of(1, "crash"), **options))
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+def test_a_refusal_and_its_duplicate_end_in_one_verdict(scope: str) -> None:
+    allow = frozenset({"dead-letter"})
+    budgets = Budgets.any_of(1, "crash", "lost")
+    clean(explored(scope, app=bank(), messages=[REFUSED], workers=1, copies=2, allow=allow, budgets=budgets))
+
+
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "error", "expire", "stale", "jump"])
+def test_item_scope_one_worker_and_a_duplicate_under_any_single_fault(fault: FaultKind) -> None:
+    clean(explored("item", workers=1, copies=2, budgets=Budgets.any_of(1, fault)))
+
+
+def test_item_scope_two_workers_and_a_duplicate() -> None:
+    clean(explored("item", copies=2))
+
+
+def test_item_scope_with_a_sweeper_leaves_nothing_staged_after_a_crash() -> None:
+    clean(explored("item", workers=1, sweepers=1, budgets=Budgets(crash=1)))
+
+
+# Mutants of partition scope
+
+
+Make = Callable[..., Any]
+
+
+def partition(kind: type[PartitionScope]) -> Make:
+    def make(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> PartitionScope:
+        return kind(plan, ports.store, ports.blobs, endings, **options)
+
+    return make
+
+
+class PushesFirst(PartitionScope):
+    """Pushes what an attempt emitted, then commits."""
+
+    async def _commit(self, batch: Batch, state_id: str | None) -> Lost | None:
+        await self._endings.push([output for entry in batch.entries for output in entry.record.outputs])
+        return await super()._commit(batch, state_id)
+
+
+class TakesUnknownAsWon(PartitionScope):
+    async def _resolved(self, batch: Batch, state_id: str | None) -> Lost | None:
+        return None
+
+
+class NeverPushes(PartitionScope):
+    async def _push(self, batch: Batch, state_id: str | None) -> None:
+        return
+
+
+class MarksFirst(PartitionScope):
+    async def _push(self, batch: Batch, state_id: str | None) -> None:
+        for entry in batch.entries:
+            self.marks.add(items.record_key(state_id, entry.work.inbox), entry.version, entry.stored, entry.work.inbox)
+        await self.marks.write()
+        await super()._push(batch, state_id)
+
+
+class ForgetsTheState(PartitionScope):
+    """Writes the state only where it changed."""
+
+    def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:
+        writes = super()._writes(batch, state_id)
+        same = bytes(batch.state_after.value) == bytes(batch.loaded.item.value)
+        return writes[:-1] if same and state_id is not None else writes
+
+
+class LetsPendingExpire(PartitionScope):
+    def _record_write(self, entry: Entry, state_id: str | None) -> Write:
+        write = super()._record_write(entry, state_id)
+        assert not isinstance(write, Delete)
+        return type(write)(**{**{f: getattr(write, f) for f in write.__slots__}, "ttl_s": self._life_s})
+
+
+class RecordsByDelivery(PartitionScope):
+    """Names a record after the delivery instead of the message."""
+
+    def _record_write(self, entry: Entry, state_id: str | None) -> Write:
+        entry.work.inbox = bytes([entry.work.delivery.sequence]) + entry.work.inbox[1:]
+        return super()._record_write(entry, state_id)
+
+
+PARTITION_MUTANTS: dict[str, tuple[type[PartitionScope], dict[str, Any], set[str], int]] = {
+    "pushes first": (PushesFirst, {"workers": 1}, {"NoGhost"}, 4),
+    "unknown is won": (TakesUnknownAsWon, {"workers": 1, "budgets": Budgets(delay=1)}, {"NoGhost"}, 5),
+    "never pushes": (NeverPushes, {"workers": 1}, {"NoLost", "NothingLeavesEarly"}, 6),
+    "marks first": (MarksFirst, {"workers": 1}, {"NoLost"}, 5),
+    "an unchanged state is not written": (
+        ForgetsTheState, {"app": bank(), "messages": [REFUSED], "workers": 1}, {"Serializable"}, 4,
+    ),
+    "pending records expire": (
+        LetsPendingExpire, {"workers": 1, "budgets": Budgets(crash=1, jump=1)}, {"NoLost"}, 11,
+    ),
+    "records are named after deliveries": (RecordsByDelivery, {"workers": 1, "copies": 2}, {"NoGhost"}, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTITION_MUTANTS)
+def test_a_mutant_of_partition_scope_is_found(name: str) -> None:
+    kind, scope, promises, steps = PARTITION_MUTANTS[name]
+    report = explored("partition", make=partition(kind), allow=frozenset({"dead-letter"}), **scope)
+    assert {anomaly.promise for anomaly in report.anomalies} & promises, report.text
+    assert report.anomalies[0].steps <= steps, report.text
+
+
+# Mutants of item scope
+
+
+def item(kind: type[ItemScope]) -> Make:
+    def make(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> ItemScope:
+        return kind(plan, ports.store, ports.store, ports.blobs, endings, **options)
+
+    return make
+
+
+class DeletesEarly(ItemScope):
+    """Deletes what is staged before the pointer to it is cleared."""
+
+    async def _mark_dispatched(self, tx: str, found: Found) -> Found:
+        found = await super()._mark_dispatched(tx, found)
+        await self._delete(staged_key(found.staged.state, tx), found.version, tx)
+        return found
+
+
+class DeletesOnDoubt(ItemScope):
+    """Deletes what it has staged when it does not know whether the state was swapped."""
+
+    async def _swap(self, work: Work, state_id: str, batch: Batch, token: Session) -> Any:
+        item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
+        key, etag = items.state_key(state_id), batch.loaded.version
+        write = items_write(key, items.encode(item), etag, Tag("swap", (work.inbox,), batch.tx))
+        try:
+            await self._states.write([write])
+        except OutcomeUnknown:
+            found = await self._read(self._infrastructure, staged_key(state_id, batch.tx))
+            if found is not None:
+                await self._delete(found.key, found.version, batch.tx)
+            raise Again from None
+        return await super()._swap(work, state_id, batch, token)
+
+
+class ForgetsMarkers(ItemScope):
+    """Takes no notice of the markers of messages that were handled."""
+
+    def _resubmits(self, work: Work, marker: Document) -> bool:
+        return True
+
+
+class MarksProcessedFirst(ItemScope):
+    async def _handle(self, work: Work, state_id: str, state: Any) -> Any:
+        await self._mark_processed(Staged("early", work.inbox, state_id, 0, items.Record("early", b"", self._now_ms())))
+        return await super()._handle(work, state_id, state)
+
+
+def items_write(key: DocumentKey, body: bytes, etag: str, tag: Tag) -> Write:
+    return Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
+
+
+ITEM_MUTANTS: dict[str, tuple[type[ItemScope], dict[str, Any], set[str], int]] = {
+    "staged records go too early": (DeletesEarly, {"workers": 1}, {"StagedVanish"}, 10),
+    "staged records go on doubt": (
+        DeletesOnDoubt, {"workers": 1, "budgets": Budgets(lost=1)}, {"StagedVanish"}, 9,
+    ),
+    "markers are forgotten": (ForgetsMarkers, {"workers": 1, "copies": 2}, {"NoDuplicate"}, 20),
+    "processed before the commit": (MarksProcessedFirst, {"workers": 1}, {"NothingLeavesEarly"}, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ITEM_MUTANTS)
+def test_a_mutant_of_item_scope_is_found(name: str) -> None:
+    kind, scope, promises, steps = ITEM_MUTANTS[name]
+    report = explored("item", make=item(kind), **scope)
+    assert {anomaly.promise for anomaly in report.anomalies} & promises, report.text
+    assert report.anomalies[0].steps <= steps, report.text
+
+
+def test_order_dependence_shows_in_the_number_of_ends() -> None:
+    app = App("order")
+
+    @app.handler("transfers", key="source")
+    def last(transfer: Transfer, account: Account, ctx: Context) -> None:
+        account.balance = transfer.amount
+
+    report = clean(explored("partition", app=app, messages=[T1, T2], workers=1, invariant=None))
+    assert len({outcome[1][0] for outcome in report.outcomes}) > 1  # type: ignore[index]  # an outcome is a tuple
