@@ -7,6 +7,8 @@ versions, and the others not.  What is done twice, or follows from nothing, is f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from outbox.verify.events import Commit
 from outbox.verify.findings import AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
 from outbox.verify.flow import Flow
@@ -24,6 +26,8 @@ class Commits:
         self.versions = Versions(findings, counts)
         self.line = 0
         """The line that is being read."""
+        self.on_effect: Callable[[Commit, int], None] | None = None
+        """Told of every commit that took effect."""
         self._flow = flow
         self._findings = findings
         self._counts = counts
@@ -217,6 +221,8 @@ class Commits:
                 flow.emit(output, pending.line if is_earlier else line, staged=commit.staged)
         self._counts.duplicates += max(0, len(commit.ended) - len(commit.applied))
         self._counts.refused += len(commit.refused)
+        if self.on_effect is not None:
+            self.on_effect(commit, line)
 
     def _mark(self, commit: Commit) -> None:
         applied = self._applied

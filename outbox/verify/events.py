@@ -7,6 +7,7 @@ may have taken effect.  What only tells something (`claim`, `effect`, `put`) tak
     life      a process began to record; whatever the one before it had open is unknown now
     in        messages were accepted from outside
     claim     messages were handed to a worker
+    held      a worker was told that messages are still its own
     commit    an atomic change was asked for: messages ended, states, outputs, markers
     push      messages were asked to leave for another system
     settle    a delivery was asked to end at its broker
@@ -104,6 +105,7 @@ class Whole(msgspec.Struct, frozen=True, array_like=True, gc=False):
     enqueued_ms: int = 0
     failures: int = 0
     delivery_count: int = 0
+    outside: bool = True
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -149,12 +151,20 @@ class Claim(Event, frozen=True, tag="claim"):
     wholes: list[Whole] = []
 
 
+class Held(Event, frozen=True, tag="held"):
+    """These deliveries are still the worker's: no commit that was to end them has taken effect."""
+
+    deliveries: list[tuple[str, int]]
+    """Queue and sequence of each."""
+
+
 class Commit(Event, frozen=True, tag="commit"):
     """An atomic change is asked for.
 
     `applied` and `refused` are the inbox keys, in hexadecimal, of the messages whose handlers ran in it and of those
     that were turned down; a duplicate is in neither.  An output is named `<inbox key>-<position>`.  `staged` says that
-    the outputs are only stored by it and leave by a push, else they are in their queues with the commit.
+    the outputs are only stored by it and leave by a push, else they are in their queues with the commit.  `at_ms` is
+    the time that its handlers were told.
     """
 
     op: int
@@ -285,6 +295,7 @@ AnyEvent = (
     Life
     | In
     | Claim
+    | Held
     | Commit
     | Push
     | Settled

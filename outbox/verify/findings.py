@@ -35,7 +35,8 @@ class Counts(msgspec.Struct):
     """What a history holds.
 
     `unrecorded` are changes and messages that only what followed tells of, because a power loss took their lines;
-    `optional` operations had no known outcome, and `resolved` of them took effect.
+    `optional` operations had no known outcome, and `resolved` of them took effect.  Of `rerun` commits the handlers
+    were run again, of `not_rerun` they could not be.
     """
 
     lines: int = 0
@@ -52,6 +53,8 @@ class Counts(msgspec.Struct):
     unrecorded: int = 0
     unexplained: int = 0
     torn: int = 0
+    rerun: int = 0
+    not_rerun: int = 0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -84,6 +87,8 @@ class Verdict(msgspec.Struct, frozen=True):
             f"{c.unrecorded:,} changes missing from the history, {c.unexplained:,} messages left unseen"
         )
         lines = [what, unclear]
+        if SERIALIZABLE in self.guarantees:
+            lines.append(f"{c.rerun:,} commits run again, {c.not_rerun:,} could not be")
         width = max((len(name) for name in self.guarantees), default=0) + 2
         for name in self.guarantees:
             first = self.first(name)

@@ -39,6 +39,7 @@ from outbox.verify.findings import (
 )
 from outbox.verify.history import History, read_history
 from outbox.verify.linear import LinearCheck
+from outbox.verify.serializable import Rerun
 
 __all__ = [
     "check",
@@ -63,21 +64,27 @@ def check(
     *,
     guarantees: Sequence[str] = USUAL,
     alone: bool = False,
+    rerun: Rerun | None = None,
 ) -> Verdict:
     """Decide which promises hold over a history: a file, one in memory, or its events.
 
     `alone` says that nobody but the recorded workers takes messages from their queues and none expires, so that one
-    that left unseen is lost.
+    that left unseen is lost.  `rerun` (of an application: `outbox.verify.rerun.rerun(app)`) handles everything again,
+    to decide `serializable`.
 
     Raises:
-        ValueError: a promise is asked for that is none.
+        ValueError: a promise is asked for that is none, or serializable without `rerun`.
         CorruptRecord: the file is damaged.
     """
     unknown = [name for name in guarantees if name not in KNOWN]
     if unknown:
         raise ValueError(f"guarantees={unknown}: there are {', '.join(KNOWN)}")
+    if SERIALIZABLE in guarantees and rerun is None:
+        raise ValueError("serializable needs rerun=, such as outbox.verify.rerun.rerun(app)")
+    if rerun is not None and SERIALIZABLE not in guarantees:
+        guarantees = (*guarantees, SERIALIZABLE)
     findings = Findings()
-    linear = LinearCheck(findings, alone=alone)
+    linear = LinearCheck(findings, alone=alone, attempts=DETERMINISTIC in guarantees, rerun=rerun)
     for event in _events(history):
         linear.feed(event)
     return findings.verdict(guarantees, linear.finish())

@@ -23,21 +23,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from outbox.verify.attempts import Attempts
 from outbox.verify.commits import Commits
 from outbox.verify.events import (
     Blob,
     Claim,
     Commit,
     Cut,
+    Durable,
     Effect,
     Emitted,
     Fail,
+    Held,
     In,
+    Left,
     Life,
     Ok,
     Push,
     Put,
     Quiesce,
+    Result,
     Settled,
     Torn,
     Unknown,
@@ -46,6 +51,8 @@ from outbox.verify.findings import AT_LEAST_ONCE, AT_MOST_ONCE, CONSISTENT, EXAC
 from outbox.verify.flow import Flow
 from outbox.verify.history import count_of
 from outbox.verify.pending import OPEN, Number
+from outbox.verify.serializable import Rerun, Serial
+from outbox.verify.theorem1 import Recoverability
 
 TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
 LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
@@ -56,15 +63,23 @@ class LinearCheck:
     """Feed it every event of a history in order, then `finish`.
 
     `alone` says that nobody but the recorded workers takes messages from their queues, and none expires: then a message
-    that left unseen is a lost one.
+    that left unseen is a lost one.  `attempts` compares those at the same messages with each other, `rerun`
+    handles messages again.
     """
 
-    def __init__(self, findings: Findings, *, alone: bool = False) -> None:
+    def __init__(
+        self, findings: Findings, *, alone: bool = False, attempts: bool = False, rerun: Rerun | None = None
+    ) -> None:
         self._findings = findings
         self.counts = counts = Counts()
         self._alone = alone
         self._flow = Flow(findings, counts)
         self._commits = Commits(self._flow, findings, counts)
+        self._attempts = Attempts(findings) if attempts else None
+        self._recoverability = Recoverability(findings)
+        self._serial = None if rerun is None else Serial(rerun, findings, counts)
+        if self._serial is not None:
+            self._commits.on_effect = self._serial.took_effect
         self._effects: dict[tuple[str, str], int] = {}
         self._blobs: dict[str, tuple[int, int]] = {}
         self._pushes: dict[Number, Push] = {}
@@ -76,6 +91,7 @@ class LinearCheck:
             Life: self._life,
             In: self._in,
             Claim: self._claim,
+            Held: self._held,
             Commit: self._commit,
             Ok: self._ok,
             Fail: self._fail,
@@ -85,6 +101,9 @@ class LinearCheck:
             Blob: self._blob,
             Effect: self._effect,
             Put: self._put,
+            Result: lambda result: self._recoverability.result(result, self._line),
+            Durable: self._recoverability.durable,
+            Left: lambda left: self._recoverability.left(left, self._line),
             Quiesce: self._quiesce,
             Cut: self._was_cut,
             Torn: self._torn,
@@ -106,6 +125,8 @@ class LinearCheck:
         elif not self._quiesced:
             text = "the history ends without a quiesce: what is not done yet cannot be told from what is lost"
             self._add("no quiesce", text, LOST)
+        if self._serial is not None:
+            self._serial.finish(self._line)
         return self.counts
 
     def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
@@ -125,6 +146,8 @@ class LinearCheck:
         first = counts.lives == 1
         if first:
             versions.is_complete = life.is_empty
+            if self._serial is not None:
+                self._serial.is_complete = life.is_empty
         if first or not life.boot or life.boot != self._boot:
             self._flow.excuse(life.sequence, self._line)
             if not first:
@@ -155,12 +178,20 @@ class LinearCheck:
             if not flow.is_known(delivery):
                 commits.must_have_sent(delivery.id, delivery.digest)
             flow.claim(delivery, self._line)
+        if self._serial is not None:
+            self._serial.claimed(claim)
+
+    def _held(self, held: Held) -> None:
+        for queue, sequence in held.deliveries:
+            self._commits.is_still_there(queue, sequence)
 
     # Operations
 
     def _commit(self, commit: Commit) -> None:
         self._quiesced = False
         self._commits.begin(commit, self._number(commit.op))
+        if self._attempts is not None:
+            self._attempts.note(commit, self._line)
 
     def _ok(self, ok: Ok) -> None:
         number = self._number(ok.op)

@@ -88,7 +88,11 @@ class RecordedJournal:
         await self._journal.durable()
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        return await self._journal.renew(deliveries)
+        count = await self._journal.renew(deliveries)
+        if count == len(deliveries):  # else it does not tell which
+            held = [(delivery.queue, delivery.sequence) for delivery in deliveries]
+            self._history.append(events.Held(at_ms=self._history.now_ms(), deliveries=held))
+        return count
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         await self._journal.release(deliveries)
@@ -99,7 +103,7 @@ class RecordedJournal:
         ended = events.Ended
         states = commit.states
         return events.Commit(
-            at_ms=self._history.now_ms(),
+            at_ms=commit.now_ms,
             op=op,
             ended=[ended(d.queue, d.sequence, d.message.identity) for d in commit.consumed],
             buried=[_buried(b.delivery, b.reason) for b in commit.buried],
@@ -161,7 +165,9 @@ def claimed(deliveries: Sequence[Delivery], history: History) -> events.Claim:
         for d in deliveries
     ]
     wholes = [
-        events.Whole(d.message, d.enqueued_ms, d.failures, d.delivery_count) for d in deliveries if history.bodies
+        events.Whole(d.message, d.enqueued_ms, d.failures, d.delivery_count, d.from_outside)
+        for d in deliveries
+        if history.bodies
     ]
     return events.Claim(at_ms=history.now_ms(), deliveries=told, wholes=wholes)
 

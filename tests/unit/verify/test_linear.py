@@ -279,6 +279,17 @@ def test_of_two_that_may_have_made_a_version_one_did() -> None:
     assert first([*begun, Ok(op=1), Ok(op=2), Quiesce(queues=[])]).what == "forked version"
 
 
+def test_attempts_that_differ_are_found_when_determinism_is_asked_for() -> None:
+    ended = [Ended(IN, 1, "t0")]
+    one = Commit(op=1, ended=ended, changes=[Change("A:1", 0, 1, 7)], applied=["k"])
+    other = replace(one, op=2, changes=[Change("A:1", 0, 1, 8)])
+    events: list[Event] = [Life(), one, Fail(op=1), other, Ok(op=2), Quiesce(queues=[])]
+    assert check(events).ok
+    found = check(events, guarantees=("deterministic",)).findings[0]
+    assert (found.what, found.line, found.against) == ("attempts differ", 4, 2)
+    assert check(changed(events, 3, changes=one.changes), guarantees=("deterministic",)).ok
+
+
 # Lives
 
 

@@ -174,7 +174,9 @@ async def test_lines_that_a_power_loss_took_are_told_from_what_the_engine_lost(l
     verdict = check(left, alone=True)
     assert verdict.ok, verdict.text
     same_boot = [replace(event, boot="b") if isinstance(event, Life) else event for event in left]
-    assert check(same_boot, alone=True).ok is (lost_count <= 2)  # the quiesce and one answer: nothing that anybody follows
+    assert check(same_boot, alone=True).ok is (
+        lost_count <= 2
+    )  # the quiesce and one answer: nothing that anybody follows
 
 
 # An engine that lies

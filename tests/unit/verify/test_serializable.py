@@ -1,0 +1,159 @@
+"""Handlers run again along the versions come to the same states and outputs, or the run could not have been serial."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from msgspec.structs import replace
+
+from outbox import App, Context, Engine, Reject, Worker
+from outbox.verify.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
+from outbox.verify.findings import Verdict
+from outbox.verify.guarantees import check
+from outbox.verify.history import History
+from outbox.verify.recording import recorded
+from outbox.verify.rerun import rerun
+
+app = App("bank")
+app.queue("ledger")
+
+
+@dataclass
+class Order:
+    id: str
+    account: str
+    amount: int
+
+
+@dataclass
+class Account:
+    balance: int = 10
+    at: float = 0.0
+    mark: str = ""
+
+
+@app.handler("orders", key="account")
+async def pay(order: Order, account: Account, ctx: Context) -> None:
+    if order.amount > account.balance:
+        raise Reject("no money")
+    if not order.amount:
+        ctx.delete()
+        return
+    account.balance -= order.amount
+    account.at, account.mark = ctx.now(), str(ctx.uuid())
+    ctx.send("ledger", Order(order.id, order.account, account.balance))
+    ctx.send("echoes", order)
+
+
+@app.handler("echoes", key="account")
+def echo(order: Order, account: Account) -> None:
+    account.balance += 1
+
+
+memory: dict[str, int] = {}
+forgetful = App("forgetful")
+
+
+@forgetful.handler("orders", key="account")
+def remember(order: Order, account: Account) -> None:
+    memory[order.account] = memory.get(order.account, 0) + 1  # what a handler must not do
+    account.balance = memory[order.account]
+
+
+waiting = App("waiting")
+
+
+@waiting.handler("orders", key="account")
+async def wait(order: Order, account: Account) -> None:
+    await asyncio.sleep(0)
+    account.balance += 1
+
+
+async def run(application: App, orders: list[Order], *, workers: int = 1) -> History:
+    history = History(bodies=True)
+    engine = Engine.in_memory()
+    history.life(is_empty=True)
+    async with engine, Worker(application, recorded(engine, history), concurrency=8) as worker:
+        others = [Worker(application, recorded(engine, history)) for _ in range(workers - 1)]
+        for other in others:
+            await other.__aenter__()
+        for order in orders:
+            await worker.send("orders", order, id=order.id)
+        await worker.wait_idle()
+        for other in others:
+            await other.drain()
+    history.quiesce([])
+    return history
+
+
+ORDERS = [Order(f"o{n}", f"a{n % 3}", n % 5) for n in range(60)] + [Order("o1", "a1", 1), Order("big", "a1", 50)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_run_of_the_real_worker_is_serializable(workers: int) -> None:
+    verdict = check(await run(app, ORDERS, workers=workers), rerun=rerun(app))
+    assert verdict.ok, verdict.text
+    assert (verdict.counts.not_rerun, verdict.counts.rerun > 0, verdict.counts.refused > 0) == (0, True, True)
+    assert "serializable   holds" in verdict.text
+
+
+async def test_a_handler_that_remembers_outside_its_state_is_found() -> None:
+    memory.clear()
+    history = await run(forgetful, [Order(f"o{n}", "a", 1) for n in range(5)])
+    verdict = check(history, rerun=rerun(forgetful))
+    found = verdict.first("serializable")
+    assert found is not None and "state Account:a does not come to" in found.text
+    assert verdict.first("exactly-once") is None
+
+
+async def tampered(change: str) -> Verdict:
+    """The verdict over a run in which one commit is told otherwise."""
+    events = list((await run(app, ORDERS)).events())
+    index, commit = next((i, e) for i, e in enumerate(events) if isinstance(e, Commit) and e.changes and e.outputs)
+    first = commit.changes[0]
+    told: dict[str, Commit] = {
+        "state": replace(commit, changes=[Change(first.state, first.before, first.version, 1), *commit.changes[1:]]),
+        "output": replace(commit, outputs=[replace(commit.outputs[0], digest=1), *commit.outputs[1:]]),
+        "missing output": replace(commit, outputs=commit.outputs[1:]),
+        "time": replace(commit, at_ms=commit.at_ms + 1),
+        "refusal": replace(commit, applied=commit.applied[1:], refused=[*commit.refused, commit.applied[0]]),
+    }
+    return check([*events[:index], told[change], *events[index + 1 :]], rerun=rerun(app))
+
+
+@pytest.mark.parametrize("change", ["state", "output", "missing output", "time", "refusal"])
+async def test_what_cannot_come_of_the_handlers_is_found(change: str) -> None:
+    assert (await tampered(change)).first("serializable") is not None
+
+
+async def test_a_decision_on_a_stale_read_comes_out_otherwise() -> None:
+    orders = [Order("o0", "a", 9), Order("o1", "a", 5)]
+    events = list((await run(app, orders[:1])).events())
+    refused = list((await run(app, orders)).events())
+    commit = next(e for e in refused if isinstance(e, Commit) and e.buried)
+    stale = replace(commit, op=99, buried=commit.buried, ended=[], changes=[], outputs=[], applied=[], postponed=[])
+    stale = replace(stale, seen=[Seen("Account:a", 0)])
+    claim = next(e for e in refused if isinstance(e, Claim) and any(d.id == "o1" for d in e.deliveries))
+    at = next(i for i, e in enumerate(events) if isinstance(e, Claim))
+    story: list[Event] = [*events[:at], claim, stale, Ok(op=99), *events[at:]]
+    verdict = check(story, rerun=rerun(app))
+    found = verdict.first("serializable")
+    assert found is not None and "refused" in found.text
+
+
+async def test_a_handler_that_waits_is_left_out_and_counted() -> None:
+    verdict = check(await run(waiting, ORDERS[:6]), rerun=rerun(waiting))
+    assert verdict.ok and verdict.counts.rerun == 0 and verdict.counts.not_rerun > 0
+
+
+async def test_without_bodies_nothing_is_run_again_and_that_is_counted() -> None:
+    events = [replace(e, wholes=[]) if isinstance(e, Claim) else e for e in (await run(app, ORDERS[:6])).events()]
+    verdict = check(events, rerun=rerun(app))
+    assert verdict.counts.rerun == 0 and verdict.counts.not_rerun > 0
+
+
+def test_serializable_without_rerun_is_refused_with_the_cure() -> None:
+    with pytest.raises(ValueError, match="rerun"):
+        check([Quiesce(queues=[])], guarantees=("serializable",))
