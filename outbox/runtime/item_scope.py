@@ -257,13 +257,25 @@ class ItemScope:
         tx = state.item.pending
         document = await self._read(self._infrastructure, staged_key(state_id, tx), state.item.token)
         if document is None:
-            state = held(await self._read(self._states, state_key(state_id), state.session))
-            if state.item.pending != tx:
-                raise Again  # somebody else has finished it
+            await self._confirm(state_id, state)
             log.critical("staged record is missing, key stopped", extra={"state": state_id, "tx": tx})
             raise Quarantined
         found = Found(items.decode(document, Staged), document.version, document.session)
         return await self._dispatch(state_id, state, found)
+
+    async def _confirm(self, state_id: str, state: Held) -> None:
+        """Make sure that a state is as it was read, by writing it so: another read could be as stale as the first.
+
+        Raises:
+            Again: it has moved on, or nobody can tell.
+        """
+        key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
+        try:
+            answer = await self._write(self._states, Replace(key, items.encode(state.item), state.version, None, tag))
+        except OutcomeUnknown as error:
+            raise Again from error
+        if isinstance(answer, Lost):
+            raise Again  # somebody else has finished it
 
     async def _dispatch(self, state_id: str, state: Held, found: Found) -> Held:
         staged, tx = found.staged, state.item.pending
