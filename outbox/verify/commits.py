@@ -12,7 +12,7 @@ from collections.abc import Callable
 from outbox.verify.events import Commit
 from outbox.verify.findings import AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
 from outbox.verify.flow import Flow
-from outbox.verify.pending import EFFECTIVE, OPEN, OPTIONAL, Number, Pending, Step, Undecided, step_of
+from outbox.verify.pending import EFFECTIVE, OPEN, OPTIONAL, Number, Pending, Step, Undecided, places_of, step_of
 from outbox.verify.versions import Versions
 
 TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
@@ -33,6 +33,7 @@ class Commits:
         self._counts = counts
         self._undecided = Undecided()
         self._applied: dict[str, int] = {}
+        self._spilled: set[str] = set()
 
     def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
         self._findings.add(self.line, what, text, breaks, ids, against)
@@ -86,6 +87,16 @@ class Commits:
         for pending in self._undecided.ending(queue, sequence):
             self._exclude(pending)
 
+    def was_found(self, tx: str) -> None:
+        """Somebody read what a transaction had written."""
+        pending = self._undecided.of_transaction(tx)
+        if pending is not None and pending.status != EFFECTIVE:
+            self._take_effect(pending)
+
+    def may_have_sent(self, output: str) -> bool:
+        """Whether an output is of a message whose outputs lie elsewhere."""
+        return output.rpartition("-")[0] in self._spilled
+
     def senders(self, output: str, digest: int) -> list[Pending]:
         """The commits without an answer that would have sent this."""
         return self._undecided.sending(output, digest)
@@ -137,10 +148,8 @@ class Commits:
     def _is_settled(self, commit: Commit) -> bool:
         """Whether another commit has done what this one was to do."""
         has_ended = self._flow.has_ended
-        return (
-            any(key in self._applied for key in commit.applied)
-            or any(has_ended(ended.queue, ended.sequence) for ended in commit.ended)
-            or any(has_ended(buried.queue, buried.sequence) for buried in commit.buried)
+        return any(key in self._applied for key in commit.applied) or any(
+            has_ended(queue, sequence) for queue, sequence in places_of(commit)
         )
 
     # Taking effect
@@ -219,6 +228,8 @@ class Commits:
         for output in commit.outputs:
             if not self._undecided.settle(step_of(output)):
                 flow.emit(output, pending.line if is_earlier else line, staged=commit.staged)
+        if commit.is_spilled:
+            self._spilled.update(commit.applied)
         self._counts.duplicates += max(0, len(commit.ended) - len(commit.applied))
         self._counts.refused += len(commit.refused)
         if self.on_effect is not None:
@@ -237,7 +248,7 @@ class Commits:
     def _check_causes(self, commit: Commit) -> None:
         """Every change and output of a commit comes of a message that it applies: one version for each at most."""
         steps = sum([change.version - change.before for change in commit.changes if change.before >= 0])
-        if steps > len(commit.applied):
+        if steps > len(commit.applied) + len(commit.refused):
             text = f"states moved by {steps} versions for {len(commit.applied)} messages that this commit applies"
             self._add("change without a message", text, TWICE, *_ids(commit))
         if not commit.outputs:

@@ -8,6 +8,7 @@ may have taken effect.  What only tells something (`claim`, `effect`, `put`) tak
     in        messages were accepted from outside
     claim     messages were handed to a worker
     held      a worker was told that messages are still its own
+    found     somebody read what a transaction had written
     commit    an atomic change was asked for: messages ended, states, outputs, markers
     push      messages were asked to leave for another system
     settle    a delivery was asked to end at its broker
@@ -158,13 +159,20 @@ class Held(Event, frozen=True, tag="held"):
     """Queue and sequence of each."""
 
 
+class Found(Event, frozen=True, tag="found"):
+    """Somebody read what these transactions had written: they took effect."""
+
+    txs: list[str]
+
+
 class Commit(Event, frozen=True, tag="commit"):
     """An atomic change is asked for.
 
     `applied` and `refused` are the inbox keys, in hexadecimal, of the messages whose handlers ran in it and of those
     that were turned down; a duplicate is in neither.  An output is named `<inbox key>-<position>`.  `staged` says that
     the outputs are only stored by it and leave by a push, else they are in their queues with the commit.  `at_ms` is
-    the time that its handlers were told.
+    the time that its handlers were told; `tx` names the transaction where the protocol does, `is_spilled` says that the
+    outputs lie elsewhere.
     """
 
     op: int
@@ -177,6 +185,8 @@ class Commit(Event, frozen=True, tag="commit"):
     applied: list[str] = []
     refused: list[str] = []
     staged: bool = False
+    tx: str = ""
+    is_spilled: bool = False
 
 
 class Push(Event, frozen=True, tag="push"):
@@ -296,6 +306,7 @@ AnyEvent = (
     | In
     | Claim
     | Held
+    | Found
     | Commit
     | Push
     | Settled

@@ -6,6 +6,8 @@ its way.  Messages are told apart by queue and sequence where they were handed o
 
 from __future__ import annotations
 
+import sys
+
 from outbox.verify.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
 from outbox.verify.findings import AT_LEAST_ONCE, AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
 
@@ -32,6 +34,8 @@ class Flow:
         self._taken: dict[str, set[str]] = {}
         """Of topics, what each subscription was handed."""
         self._unpushed: dict[str, int] = {}
+        self._completed: set[int] = set()
+        """Messages that a broker has completed, hashed."""
         self._sent_to: dict[str, int] = {}
         self._base: dict[str, Tally] = {}
         self._explained: dict[str, int] = {}
@@ -136,8 +140,16 @@ class Flow:
         self._resting.setdefault(postponed.queue, {})[postponed.sequence] = postponed.due_ms
 
     def settle(self, settled: Settled, line: int) -> None:
-        """A broker is asked to end a delivery: what its message does must be on record by then."""
-        self.end(Ended(settled.queue, settled.sequence, settled.id), line)
+        """A broker has ended a delivery."""
+        if settled.how == "complete":
+            self._completed.add(hash((settled.queue, settled.id)))
+            self.end(Ended(settled.queue, settled.sequence, settled.id), line)
+        else:
+            self.bury(Buried(settled.queue, settled.sequence, settled.id), line)
+
+    def settle_perhaps(self, settled: Settled) -> None:
+        """Nobody knows whether a broker has ended a delivery: it may come again."""
+        self._resting.setdefault(settled.queue, {})[settled.sequence] = sys.maxsize
 
     # Leave
 
@@ -163,7 +175,8 @@ class Flow:
         made = self._made.get(output.id)
         if made is None:
             return False
-        if made[1] != output.digest or made[0] != output.destination:
+        strays = output.id in self._unpushed and made[0] != output.destination  # a delayed copy goes where it came from
+        if made[1] != output.digest or strays:
             text = f"output {output.id} leaves with another payload or destination than line {made[3]} had stored"
             self._add(line, "changed payload", text, GHOST, output.id, against=made[3])
         return True
@@ -204,6 +217,10 @@ class Flow:
         for id, at in self._unpushed.items():
             self._missing(line, "lost output", f"output {id} of line {at} was never pushed", id, at)
         self._unpushed.clear()
+        handled = self._counts.applied + self._counts.refused
+        if self._counts.lives == 1 and len(self._completed) > handled:
+            text = f"{len(self._completed):,} messages were completed, but only {handled:,} handlings are on record"
+            self._add(line, "completed without a commit", text, LOST)
         self.compare(quiesce.tallies, line, first=False)
         for queue in quiesce.queues:
             if queue in quiesce.tallies:

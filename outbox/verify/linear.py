@@ -34,6 +34,7 @@ from outbox.verify.events import (
     Effect,
     Emitted,
     Fail,
+    Found,
     Held,
     In,
     Left,
@@ -83,6 +84,7 @@ class LinearCheck:
         self._effects: dict[tuple[str, str], int] = {}
         self._blobs: dict[str, tuple[int, int]] = {}
         self._pushes: dict[Number, Push] = {}
+        self._settles: dict[Number, Settled] = {}
         self._line = 0
         self._boot = ""
         self._quiesced = False
@@ -92,6 +94,7 @@ class LinearCheck:
             In: self._in,
             Claim: self._claim,
             Held: self._held,
+            Found: self._found,
             Commit: self._commit,
             Ok: self._ok,
             Fail: self._fail,
@@ -142,6 +145,9 @@ class LinearCheck:
         self._commits.orphan()
         for number in list(self._pushes):
             self._not_pushed(number)
+        for settled in self._settles.values():
+            self._flow.settle_perhaps(settled)
+        self._settles.clear()
         counts.lives += 1
         first = counts.lives == 1
         if first:
@@ -185,6 +191,10 @@ class LinearCheck:
         for queue, sequence in held.deliveries:
             self._commits.is_still_there(queue, sequence)
 
+    def _found(self, found: Found) -> None:
+        for tx in found.txs:
+            self._commits.was_found(tx)
+
     # Operations
 
     def _commit(self, commit: Commit) -> None:
@@ -195,18 +205,25 @@ class LinearCheck:
 
     def _ok(self, ok: Ok) -> None:
         number = self._number(ok.op)
-        if not self._commits.ok(number) and number in self._pushes:
+        if self._commits.ok(number):
+            return
+        if number in self._pushes:
             self._flow.pushed(self._pushes.pop(number))
+        elif number in self._settles:
+            self._flow.settle(self._settles.pop(number), self._line)
 
     def _fail(self, fail: Fail) -> None:
         number = self._number(fail.op)
         self._commits.fail(number, fail.why)
         self._not_pushed(number)
+        self._settles.pop(number, None)
 
     def _unknown(self, unknown: Unknown) -> None:
         number = self._number(unknown.op)
         self._commits.unknown(number)
         self._not_pushed(number)
+        if number in self._settles:
+            self._flow.settle_perhaps(self._settles.pop(number))
 
     def _not_pushed(self, number: Number) -> None:
         push = self._pushes.pop(number, None)
@@ -227,7 +244,9 @@ class LinearCheck:
         """Something leaves that no commit is known to have made, or that it had made otherwise."""
         sources = self._commits.senders(output.id, output.digest)
         if not sources:
-            if self._commits.versions.is_complete:
+            if self._commits.may_have_sent(output.id):
+                self._flow.emit(output, self._line, staged=True)
+            elif self._commits.versions.is_complete:
                 text = f"output {output.id} left, but no commit had made it"
                 self._add("ghost output", text, (*GHOST, RECOVERABLE), output.id)
         elif all(source.status == OPEN for source in sources):
@@ -239,7 +258,7 @@ class LinearCheck:
 
     def _settled(self, settled: Settled) -> None:
         if settled.how in ("complete", "dead-letter"):
-            self._flow.settle(settled, self._line)
+            self._settles[self._number(settled.op)] = settled
 
     def _blob(self, blob: Blob) -> None:
         earlier = self._blobs.setdefault(blob.name, (blob.digest, self._line))

@@ -43,6 +43,7 @@ class Undecided:
         self._by_output: dict[str, list[Pending]] = {}
         self._by_state: dict[str, list[Pending]] = {}
         self._by_delivery: dict[tuple[str, int], list[Pending]] = {}
+        self._by_tx: dict[str, Pending] = {}
         self._assumed: dict[Step, list[Pending]] = {}
 
     def __len__(self) -> int:
@@ -51,6 +52,8 @@ class Undecided:
     def begin(self, pending: Pending) -> None:
         """A commit was asked for."""
         self._open[pending.number] = pending
+        if pending.commit.tx:
+            self._by_tx[pending.commit.tx] = pending
         for output in pending.commit.outputs:
             self._by_output.setdefault(output.id, []).append(pending)
         for change in pending.commit.changes:
@@ -64,8 +67,8 @@ class Undecided:
         """The answer of a commit is that nobody knows."""
         pending.status = OPTIONAL
         self._optional[pending.number] = pending
-        for part in (*pending.commit.ended, *pending.commit.buried):
-            self._by_delivery.setdefault((part.queue, part.sequence), []).append(pending)
+        for place in places_of(pending.commit):
+            self._by_delivery.setdefault(place, []).append(pending)
 
     def orphans(self) -> list[Pending]:
         """The open commits, which are open no more: their process died."""
@@ -76,13 +79,15 @@ class Undecided:
     def drop(self, pending: Pending) -> None:
         """The outcome of a commit is known now."""
         self._optional.pop(pending.number, None)
+        if pending.commit.tx:
+            self._by_tx.pop(pending.commit.tx, None)
         for output in pending.commit.outputs:
             _remove(self._by_output, output.id, pending)
         for change in pending.commit.changes:
             _remove(self._by_state, change.state, pending)
         if pending.status == OPTIONAL:
-            for part in (*pending.commit.ended, *pending.commit.buried):
-                _remove(self._by_delivery, (part.queue, part.sequence), pending)
+            for place in places_of(pending.commit):
+                _remove(self._by_delivery, place, pending)
 
     def sending(self, output: str, digest: int | None = None) -> list[Pending]:
         """The commits that would have sent this (with this digest), oldest first."""
@@ -91,6 +96,10 @@ class Undecided:
             for pending in self._by_output.get(output, ())
             if digest is None or any(o.id == output and o.digest == digest for o in pending.commit.outputs)
         ]
+
+    def of_transaction(self, tx: str) -> Pending | None:
+        """The commit of a transaction."""
+        return self._by_tx.get(tx)
 
     def making(self, state: str, version: int) -> list[tuple[Step, Pending]]:
         """The commits that would have made this version of a state, oldest first, each with its step."""
@@ -138,6 +147,11 @@ class Undecided:
     def is_quiet(self) -> bool:
         """Whether nothing is without an outcome."""
         return not self._open and not self._optional
+
+
+def places_of(commit: Commit) -> list[tuple[str, int]]:
+    """Queue and sequence of every delivery that a commit ends."""
+    return [*((e.queue, e.sequence) for e in commit.ended), *((b.queue, b.sequence) for b in commit.buried)]
 
 
 def step_of(part: Change | Emitted) -> Step:

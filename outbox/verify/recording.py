@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 from zlib import crc32
 
-from outbox.errors import Refused, UnknownDestination
 from outbox.ports import (
     Backend,
     BlobStore,
@@ -30,10 +29,12 @@ from outbox.ports import (
     Output,
     Ports,
     StateDocument,
+    StorePorts,
 )
 from outbox.verify import events
-from outbox.verify.events import digest_of
 from outbox.verify.history import History
+from outbox.verify.recording_stores import RecordedBus, RecordedStore, Staging
+from outbox.verify.telling import claimed, emitted, told
 
 LOADED_COUNT_MAX = 100_000
 """How many states' loaded versions are remembered; of one that was dropped a change starts at an unknown version."""
@@ -69,15 +70,8 @@ class RecordedJournal:
     async def commit(self, commit: Commit) -> Conflict | None:
         history = self._history
         op = history.next_op()
-        history.begin(self._told(commit, op))
-        try:
+        with told(history, self._told(commit, op)):
             conflict = await self._journal.commit(commit)
-        except (Refused, UnknownDestination) as error:
-            history.fail(op, type(error).__name__)
-            raise
-        except BaseException as error:
-            history.unknown(op, type(error).__name__)
-            raise
         if conflict is None:
             history.ok(op)
         else:
@@ -139,39 +133,6 @@ def _buried(delivery: Delivery, reason: str) -> events.Buried:
     return events.Buried(delivery.queue, delivery.sequence, message.identity, reason, message.attempt)
 
 
-def emitted(output: Output) -> events.Emitted:
-    """An output as a history tells it."""
-    message = output.message
-    return events.Emitted(
-        message.outbox_id or message.message_id,
-        output.destination,
-        digest_of(message),
-        message.causation_id,
-        output.due_ms,
-    )
-
-
-def claimed(deliveries: Sequence[Delivery], history: History) -> events.Claim:
-    """Deliveries as a history tells them, with their messages if it keeps bodies."""
-    told = [
-        events.Delivered(
-            d.message.outbox_id or d.message.message_id,
-            d.queue,
-            d.sequence,
-            d.from_outside,
-            d.message.attempt,
-            digest_of(d.message),
-        )
-        for d in deliveries
-    ]
-    wholes = [
-        events.Whole(d.message, d.enqueued_ms, d.failures, d.delivery_count, d.from_outside)
-        for d in deliveries
-        if history.bodies
-    ]
-    return events.Claim(at_ms=history.now_ms(), deliveries=told, wholes=wholes)
-
-
 class RecordedBlobs:
     """A blob store whose writes are recorded."""
 
@@ -210,15 +171,9 @@ class RecordedOperations:
     async def send(self, outputs: Sequence[Output]) -> None:
         history = self._history
         op = history.next_op()
-        history.begin(events.Push(at_ms=history.now_ms(), op=op, outputs=[emitted(output) for output in outputs]))
-        try:
+        push = events.Push(at_ms=history.now_ms(), op=op, outputs=[emitted(output) for output in outputs])
+        with told(history, push):
             await self._operations.send(outputs)
-        except (Refused, UnknownDestination) as error:
-            history.fail(op, type(error).__name__)
-            raise
-        except BaseException as error:
-            history.unknown(op, type(error).__name__)
-            raise
         history.ok(op)
 
 
@@ -229,17 +184,21 @@ class Recorded:
     backend: Backend
     history: History
 
-    def ports(self) -> Ports:
+    def ports(self) -> Ports | StorePorts:
         """The backend's ports, recorded."""
-        ports = self.backend.ports()
-        if not isinstance(ports, Ports):
-            raise TypeError(
-                "only a backend with a journal is recorded as a whole; wrap a store's and a bus's own ports"
-            )
-        return Ports(
-            RecordedJournal(ports.journal, self.history),
-            cast(Operations, RecordedOperations(ports.operations, self.history)),  # the rest is handed on
-            RecordedBlobs(ports.blobs, self.history),
+        history, ports = self.history, self.backend.ports()
+        blobs = RecordedBlobs(ports.blobs, history)
+        operations = cast(Operations, RecordedOperations(ports.operations, history))  # the rest is handed on
+        if isinstance(ports, Ports):
+            return Ports(RecordedJournal(ports.journal, history), operations, blobs)
+        staging = Staging()
+        apart = ports.infrastructure
+        return StorePorts(
+            RecordedStore(ports.store, history, staging),
+            RecordedBus(ports.bus, history),
+            operations,
+            blobs,
+            None if apart is None else RecordedStore(apart, history, staging),
         )
 
 

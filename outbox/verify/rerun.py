@@ -17,8 +17,8 @@ from outbox.runtime.handling import Suspended, start
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.step import Work, admit
 from outbox.verify.events import Change, Commit, Whole
-from outbox.verify.recording import emitted
 from outbox.verify.serializable import Place, Redone, Rerun
+from outbox.verify.telling import emitted
 
 
 class AppRerun:

@@ -20,6 +20,7 @@ from outbox.verify.events import (
     Ended,
     Event,
     Fail,
+    Found,
     In,
     Life,
     Ok,
@@ -409,11 +410,36 @@ def test_a_blob_is_written_with_the_same_bytes_or_found() -> None:
     assert first(changed(events, 2, digest=2)).what == "changed blob"
 
 
+def settled(*answers: Event) -> list[Event]:
+    claim = Claim(deliveries=[Delivered("t0", IN, 1)])
+    commit = Commit(op=9, applied=["k"], staged=True)
+    how = Settled(op=1, queue=IN, sequence=1, id="t0", how="complete")
+    return [Life(), claim, commit, Ok(op=9), how, *answers, Quiesce(queues=[IN])]
+
+
 def test_a_delivery_is_not_ended_twice() -> None:
-    settled = Settled(op=1, queue=IN, sequence=1, id="t0", how="complete")
-    events: list[Event] = [Life(), Claim(deliveries=[Delivered("t0", IN, 1)]), settled, Quiesce(queues=[IN])]
-    assert check(events).ok
-    assert first(inserted(events, 3, replace(settled, op=2))).what == "ended twice"
+    assert check(settled(Ok(op=1))).ok
+    again = Settled(op=2, queue=IN, sequence=1, id="t0", how="complete")
+    assert first(settled(Ok(op=1), again, Ok(op=2))).what == "ended twice"
+    assert first(settled(Fail(op=1))).what == "lost message"
+
+
+def test_a_delivery_of_which_nobody_knows_whether_it_ended_may_come_again() -> None:
+    assert check(settled(Unknown(op=1))).ok
+    again = Settled(op=2, queue=IN, sequence=1, id="t0", how="complete")
+    assert check(settled(Unknown(op=1), Claim(deliveries=[Delivered("t0", IN, 1)]), again, Ok(op=2))).ok
+
+
+def test_a_message_completed_without_a_record_is_lost() -> None:
+    events = settled(Ok(op=1))
+    assert first([*events[:2], *events[4:]]).what == "completed without a commit"
+
+
+def test_a_record_that_somebody_reads_shows_that_its_commit_took_effect() -> None:
+    commit = Commit(op=1, outputs=[Emitted("k-0", OUT, 5, "t0")], applied=["k"], staged=True, tx="x")
+    events: list[Event] = [Life(is_empty=True), commit, PUSH, Ok(op=1), Ok(op=2), Quiesce(queues=[])]
+    assert first(events).what == "left early"
+    assert check(inserted(events, 2, Found(txs=["x"]))).ok
 
 
 # The verdict
