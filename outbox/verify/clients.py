@@ -24,7 +24,7 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.verify.trie import Calls
+from outbox.verify.run import Calls
 
 
 class ExploredJournal:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from outbox.verify.budgets import GUARDS, Budgets, cost_of
 from outbox.verify.ops import FaultKind, Finding, Model, Op, Table
-from outbox.verify.trie import TIMER, Node, Program, Trie
+from outbox.verify.run import TIMER, Program
+from outbox.verify.trie import Node, Trie
 from outbox.verify.world import BUDGET, FLIGHT, GHOST, RESOURCES, THROTTLED, TIME, UNKNOWN, Monitor, Move, Step, World
 
 

@@ -28,7 +28,7 @@ from outbox.runtime.scopes import store_protocol
 from outbox.runtime.stops import Stops
 from outbox.runtime.sweep import sweep
 from outbox.verify.clients import ExploredBlobs, ExploredBus, ExploredJournal, ExploredStore
-from outbox.verify.trie import Calls
+from outbox.verify.run import Calls
 
 MakeScope = Callable[..., EngineScope]
 

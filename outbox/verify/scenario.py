@@ -28,8 +28,8 @@ from outbox.verify.models.store import CAPABILITIES, StoreModel
 from outbox.verify.ops import Model
 from outbox.verify.programs import EngineWorker, StoreResources, StoreWorker, Sweeper
 from outbox.verify.reference import Reference
+from outbox.verify.run import Program
 from outbox.verify.store_monitor import StoreMonitor
-from outbox.verify.trie import Program
 from outbox.verify.view import Invariant
 from outbox.verify.world import Monitor
 

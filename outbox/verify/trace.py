@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from outbox.verify.kernel import Kernel
-from outbox.verify.trie import TIMER
+from outbox.verify.run import TIMER
 from outbox.verify.world import RESOURCES, Move, World
 
 

@@ -3,103 +3,34 @@
 A program is one restartable attempt: a coroutine that issues calls, and at its end hands on a hashable value, what a
 process keeps from one attempt to the next.  asyncio being deterministic, what a program does next follows from what it
 was told so far, so its local state is its log of answers.  Equal logs are one `Node`.  The code of a program runs once
-for each distinct log; from then on a step of it is a look into a dict.
+for each distinct log; from then on a step of it is a look into a dict.  A run is kept for the first answer that comes
+to its node; for others, and where too many runs are kept, the log is replayed from its beginning.
 
-A replay that issues other calls than the log's first run did is a finding: something that is not a port's answer has a
-say, such as a wall clock, unseeded randomness or a variable of a module.
+Of the logs that end an attempt the first thousand, and some of the others, are replayed once more.  A replay that issues
+other calls than the log's first run did is a finding: something that is not a port's answer has a say, such as a wall
+clock, unseeded randomness or a variable of a module.
 """
 
 from __future__ import annotations
 
-import logging
-from asyncio import Future
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
-
-from outbox.errors import LockLost, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
-from outbox.ports import Commit
-from outbox.verify.loop import LeavesLoop, Loop, ProgramSpins, make_loop
-from outbox.verify.ops import Finding, Op, Raised, Table, canonical
-
-ERRORS: dict[str, type[Exception]] = {
-    kind.__name__: kind for kind in (OutcomeUnknown, Throttled, Refused, LockLost, TooLarge, UnknownDestination)
-}
-TIMER = -1
-"""The position of an answer that is no call's: the program's next timer fires."""
+from outbox.verify.loop import LeavesLoop, ProgramSpins
+from outbox.verify.ops import Finding, Op, Table, canonical
+from outbox.verify.run import TIMER, Alarms, Program, Run
 
 DEPTH_MAX = 400
 """How many answers one attempt may take; more is an attempt that goes round in circles."""
 
+AGAIN_FIRST, AGAIN_EVERY = 1_000, 16
+"""Of the attempts that end, so many are replayed first, and then one of so many."""
 
-class Calls:
-    """The outside, as one run of a program sees it: what it calls, the time, fresh ids."""
-
-    def __init__(self, loop: Loop, ops: Table[Op], now_ms: int) -> None:
-        self.pending: list[tuple[int, Future[Any]]] = []
-        """The calls that wait for an answer, as (number of the op, future), in the order of their issue."""
-        self.time_ms = now_ms
-        self.digest = b""
-        self._loop = loop
-        self._ops = ops
-        self._id_count = 0
-
-    def now_ms(self) -> int:
-        """The time at which the program was last told anything."""
-        return self.time_ms
-
-    def new_id(self) -> str:
-        """An id that nobody else makes: no two attempts are handed one lock; where there is none its log tells it apart."""
-        self._id_count += 1
-        return blake2b(b"%b/%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
-
-    def __call__(self, resource: int, verb: str, *args: Any) -> Future[Any]:
-        """Issue a call."""
-        key = b"%d.%b.%b" % (resource, verb.encode(), canonical(args))
-        number = self._ops.number(key, Op(resource, verb, tuple(map(_frozen, args)), key))
-        future = self._loop.create_future()
-        self.pending.append((number, future))
-        return future
-
-
-def _frozen(value: Any) -> Any:
-    """An argument that its caller cannot change any more."""
-    if isinstance(value, Commit):
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=Commit)
-    return tuple(value) if isinstance(value, list) else value
-
-
-class Alarms(logging.Handler):
-    """Keeps what a program logs from the console, and the alarms among it: what calls for a person."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.CRITICAL)
-        self.told: list[str] = []
-        self._log = logging.getLogger("outbox")
-        self._propagated, self._log.propagate = self._log.propagate, False
-        self._log.addHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.told.append(record.getMessage())
-
-    def remove(self) -> None:
-        """Let the log be as it was."""
-        self._log.removeHandler(self)
-        self._log.propagate = self._propagated
-
-
-class Program(Protocol):
-    """What a process does over and over."""
-
-    @property
-    def name(self) -> str:
-        """Programs of one name are interchangeable."""
-
-    def run(self, calls: Calls, carried: Any) -> Coroutine[Any, Any, Hashable]:
-        """One attempt, from what the last one handed on to what this one does; a fresh process begins with `None`."""
+LIVE_COUNT_MAX = 4_000
+"""How many runs are kept to go on with; one is some ten thousand bytes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -124,6 +55,8 @@ class Node:
     finding: Finding | None = None
     ends: bool = False
     handed_on: Hashable = None
+    live: Run | None = field(default=None, repr=False)
+    """A run that stands here."""
     children: dict[tuple[int, int, int], Node] = field(default_factory=dict, repr=False)
 
     @property
@@ -155,6 +88,9 @@ class Trie:
         self._start_ms = start_ms
         self._allows_alarms = allows_alarms
         self._roots: dict[tuple[int, Hashable], Node] = {}
+        self._live: deque[Node] = deque()
+        self._end_count = 0
+        self._alarms = Alarms()
 
     def result(self, value: Any) -> int:
         """The number of a result."""
@@ -168,7 +104,7 @@ class Trie:
             found = Node(len(self.nodes), program, carried, None, (0, 0, 0), b"", 0)
             self.nodes.append(found)
             self._roots[program, carried] = found
-            self._run(found)
+            self._replay(found)
         return found
 
     def child(self, node: Node, position: int, result: int, now_ms: int) -> Node:
@@ -183,7 +119,7 @@ class Trie:
                 held = held | self._tokens(self.ops[node.ops[position]], value)
             fresh = Node(len(self.nodes), node.program, node.carried, node, answer, digest, node.depth + 1, held=held)
             self.nodes.append(fresh)
-            self._run(fresh)
+            self._go_on(node, fresh)
             found = fresh
             if fresh.ends and fresh.finding is None and not fresh.dropped:
                 found = self.root(node.program, fresh.handed_on)
@@ -196,80 +132,84 @@ class Trie:
 
     # Running
 
-    def _run(self, node: Node) -> None:
-        """Run a program along a node's log, and note in the node what it does then."""
-        self.run_count += 1
-        path = node.path
-        loop = make_loop()
-        alarms = Alarms()
-        calls = Calls(loop, self.ops, self._start_ms)
-        main = loop.create_task(self.programs[node.program].run(calls, node.carried))
-        try:
-            for at in path:
-                alarms.told.clear()
-                if at.parent is not None:
-                    self._answer(loop, calls, at)
-                node.dropped = self._settle(loop, calls)
-                if at is not node and tuple(number for number, _ in calls.pending) != at.ops:
-                    node.finding = self._differs(at, calls)
-                    return
-            node.ops = tuple(number for number, _ in calls.pending)
-            node.timer = loop.has_timer()
-            if loop.is_finished:
-                self._end(node, main.exception(), main)
-            elif not node.ops and not node.timer:
-                node.finding = Finding("Progress", "an attempt waits for something that never comes")
-            elif node.depth >= DEPTH_MAX:
-                node.finding = Finding("Progress", f"an attempt was answered {DEPTH_MAX} times and does not end")
-            if alarms.told and node.finding is None and not self._allows_alarms:
-                node.finding = Finding("NoAlarm", f"an alarm is raised: {alarms.told[0]}")
-        except (ProgramSpins, LeavesLoop) as error:
-            node.finding = Finding("Progress", str(error))
-        finally:
-            loop.dispose()
-            alarms.remove()
-
-    def _answer(self, loop: Loop, calls: Calls, at: Node) -> None:
-        position, result, now_ms = at.answer
-        calls.time_ms = now_ms
-        calls.digest = canonical(sorted(at.held, key=repr)) if at.held else at.digest
-        if position == TIMER:
-            loop.fire_timer()
+    def _go_on(self, parent: Node, node: Node) -> None:
+        """Take a program from a node to the next: by the run that stands there, or from the beginning."""
+        run, parent.live = parent.live, None
+        if run is None:
+            self._replay(node)
             return
-        value = self.results[result][0]
-        _, future = calls.pending.pop(position)
-        if isinstance(value, Raised):
-            future.set_exception(ERRORS[value.error](value.text))
+        self._drive(run, node, [node])
+        if node.ends and node.finding is None:
+            self._end_count += 1
+            if self._end_count <= AGAIN_FIRST or self._end_count % AGAIN_EVERY == 0:
+                self._replay(node, again=True)
+
+    def _replay(self, node: Node, *, again: bool = False) -> None:
+        """Run a program along a node's log from the beginning; `again` to see that it does the same."""
+        self.run_count += 1
+        run = Run(self.programs[node.program], node.carried, self.ops, self._start_ms)
+        self._drive(run, node, node.path, again=again)
+
+    def _drive(self, run: Run, node: Node, path: Sequence[Node], *, again: bool = False) -> None:
+        """Answer a run along a path, and note in the node at its end what the program does there."""
+        with self._alarms as alarms:
+            try:
+                for at in path:
+                    alarms.told.clear()
+                    if at.parent is not None:
+                        position, result, now_ms = at.answer
+                        value = None if position == TIMER else self.results[result][0]
+                        run.answer(position, value, now_ms, _digest(at))
+                    dropped = run.settle()
+                    if (at is not node or again) and run.pending != at.ops:
+                        node.finding = self._differs(at, run.pending)
+                        break
+                else:
+                    if not again:
+                        self._note(run, node, dropped, alarms)
+            except (ProgramSpins, LeavesLoop) as error:
+                node.finding = Finding("Progress", str(error))
+        if node.ends or node.finding is not None:
+            run.dispose()
         else:
-            future.set_result(value)
+            self._keep(run, node)
 
-    @staticmethod
-    def _settle(loop: Loop, calls: Calls) -> tuple[int, ...]:
-        """Let a program run on as far as it can; the calls that it gave up."""
-        loop.run_ready()
-        dropped = tuple(number for number, future in calls.pending if future.cancelled() or loop.is_finished)
-        if dropped:
-            calls.pending = [
-                (number, future) for number, future in calls.pending if not future.cancelled() and not loop.is_finished
-            ]
-        return dropped
+    def _note(self, run: Run, node: Node, dropped: tuple[int, ...], alarms: Alarms) -> None:
+        """What a program does at a node."""
+        node.dropped, node.ops, node.timer = dropped, run.pending, run.has_timer
+        if run.is_finished:
+            node.ends = True
+            error, node.handed_on = run.outcome()
+            if error is not None:
+                node.finding = Finding("AttemptEnds", f"an attempt failed with {type(error).__name__}: {error}")
+        elif not node.ops and not node.timer:
+            node.finding = Finding("Progress", "an attempt waits for something that never comes")
+        elif node.depth >= DEPTH_MAX:
+            node.finding = Finding("Progress", f"an attempt was answered {DEPTH_MAX} times and does not end")
+        if alarms.told and node.finding is None and not self._allows_alarms:
+            node.finding = Finding("NoAlarm", f"an alarm is raised: {alarms.told[0]}")
 
-    def _differs(self, at: Node, calls: Calls) -> Finding:
-        then = [self.ops[number] for number in at.ops]
-        now = [self.ops[number] for number, _ in calls.pending]
+    def _keep(self, run: Run, node: Node) -> None:
+        node.live = run
+        self._live.append(node)
+        if len(self._live) > LIVE_COUNT_MAX:
+            oldest = self._live.popleft()
+            if oldest.live is not None:
+                oldest.live.dispose()
+                oldest.live = None
+
+    def _differs(self, at: Node, pending: tuple[int, ...]) -> Finding:
+        then, now = [[self.ops[number] for number in numbers] for numbers in (at.ops, pending)]
         return Finding(
             "Deterministic",
             f"told the same, {self.programs[at.program].name} first called {_told(then)} and then {_told(now)}; a wall "
             "clock, randomness that is not ctx.random(), a global variable or the like has a say in it",
         )
 
-    @staticmethod
-    def _end(node: Node, error: BaseException | None, main: Future[Hashable]) -> None:
-        node.ends = True
-        if error is not None:
-            node.finding = Finding("AttemptEnds", f"an attempt failed with {type(error).__name__}: {error}")
-        else:
-            node.handed_on = main.result()
+
+def _digest(node: Node) -> bytes:
+    """What the ids are made from that a program draws at a node."""
+    return canonical(sorted(node.held, key=repr)) if node.held else node.digest
 
 
 def _told(ops: Sequence[Op]) -> str:
