@@ -37,6 +37,7 @@ from outbox.ports import (
     StateDocument,
     StateStore,
     StoreCapabilities,
+    Tag,
     Version,
     Won,
     Write,
@@ -104,7 +105,8 @@ class EngineOperations:
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
         key = DocumentKey("notes", name)
-        write = Replace(key, body, version) if version else Create(key, body)
+        tag = Tag("note")
+        write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
         return isinstance(await EngineStore(self._engine).write([write]), Won)
 
 

@@ -35,6 +35,8 @@ class State:
         self.topics: dict[str, TopicSettings] = {}
         self.routes: dict[str, tuple[Queue, ...]] = {}
         self.documents: dict[str, dict[str, StateDocument]] = {STATES: {}}
+        self.document_count = 0
+        """How many documents there are in all namespaces."""
         self.markers: dict[bytes, Marker] = {}
         self.marker_ages: deque[tuple[int, list[bytes]]] = deque()
         self.renewed: dict[bytes, int] = {}
@@ -63,8 +65,7 @@ class State:
     def overhead_bytes(self) -> int:
         """An estimate of what everything but the bodies takes in memory."""
         tasks = sum(len(queue.tasks) for queue in self.queues)
-        documents = sum(len(space) for space in self.documents.values())
-        return tasks * 700 + documents * 400 + len(self.markers) * 200
+        return tasks * 700 + self.document_count * 400 + len(self.markers) * 200
 
     def apply(self, record: records.Record, version: int) -> None:
         """Let a record take effect; `version` is the epoch and ordinal under which it was logged."""
@@ -287,15 +288,20 @@ class State:
         if space is None:
             space = self.documents[namespace] = {}
         old = space.get(id)
+        self.document_count += old is None
         self.body_bytes += len(document.value) - (0 if old is None else len(old.value))
         space[id] = document
         if document.expires_ms:
             heappush(self.expiring, (document.expires_ms, namespace, id))
 
     def _drop_document(self, namespace: str, id: str) -> None:
-        old = self.documents.get(namespace, {}).pop(id, None)
+        space = self.documents.get(namespace, {})
+        old = space.pop(id, None)
         if old is not None:
             self.body_bytes -= len(old.value)
+            self.document_count -= 1
+        if not space and namespace != STATES:
+            self.documents.pop(namespace, None)
 
     def forget(self, now_ms: int) -> None:
         """Drop the markers and documents whose time is over."""

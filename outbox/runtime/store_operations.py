@@ -16,6 +16,7 @@ from outbox.ports import (
     Replace,
     StateDocument,
     StorePorts,
+    Tag,
     Version,
     Won,
 )
@@ -73,7 +74,8 @@ class StoreOperations:
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
         key = DocumentKey("notes", name)
-        write = Replace(key, body, version) if version else Create(key, body)
+        tag = Tag("note")
+        write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
         return isinstance(await self._store.write([write]), Won)
 
     async def _letter(self, queue: str, sequence: int) -> Message | None:
