@@ -4,8 +4,8 @@
                                    [--only log|profile|scopes|history|SYSTEM[:VARIANT] ...]
 
 A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.  `--only log` measures the log,
-`--only profile` the stages of our own W1, `--only scopes` the three commit protocols side by side, `--only history` what
-recording costs and judging takes.  Writes w1, log, profile, scopes and history, those of what was chosen, into the
+`--only profile` the stages of our own W1, `--only scopes` the three commit protocols side by side, `--only history`
+what recording costs and judging takes.  Writes w1, log, profile, scopes and history, those of what was chosen, into the
 folder, each as .json and .txt.
 """
 
@@ -73,7 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--messages", type=int, default=MESSAGE_COUNT)
     parser.add_argument("--records", type=int, default=bench_log.RECORD_COUNT, help="of the log's measurement")
-    parser.add_argument("--only", nargs="*", default=[], metavar="log|profile|scopes|SYSTEM[:VARIANT]")
+    parser.add_argument("--only", nargs="*", default=[], metavar="log|profile|scopes|history|SYSTEM[:VARIANT]")
     parser.add_argument("--output", type=Path, default=PUBLISHED)
     return parser.parse_args(arguments)
 
