@@ -16,6 +16,7 @@ SERIALIZABLE = "serializable"
 
 USUAL = (AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE, CONSISTENT, RECOVERABLE)
 """What every system here promises.  Two attempts may differ (`deterministic`) as long as one takes effect."""
+KNOWN = (*USUAL, DETERMINISTIC, SERIALIZABLE)
 
 FINDING_COUNT_MAX = 100
 
@@ -99,9 +100,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Findings:
-    """Collects findings, bounded: the first of a history matter, and a broken one has as many as events."""
+    """Collects what breaks the promises asked for; bounded, for a broken history has as many findings as events."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Iterable[str] = KNOWN) -> None:
+        self.asked = tuple(asked)
         self.kept: list[Finding] = []
         self.count = 0
 
@@ -114,13 +116,13 @@ class Findings:
         ids: Iterable[str] = (),
         against: int = 0,
     ) -> None:
-        """Note a broken promise."""
+        """Note a broken promise, if anybody asked for it."""
+        if set(self.asked).isdisjoint(breaks):
+            return
         self.count += 1
         if len(self.kept) < FINDING_COUNT_MAX:
             self.kept.append(Finding(line, what, text, breaks, tuple(ids)[:8], against))
 
-    def verdict(self, guarantees: Iterable[str], counts: Counts) -> Verdict:
+    def verdict(self, counts: Counts) -> Verdict:
         """The verdict over the promises that were asked for."""
-        asked = tuple(guarantees)
-        kept = [finding for finding in self.kept if not set(asked).isdisjoint(finding.breaks)]
-        return Verdict(asked, tuple(sorted(kept, key=lambda f: f.line)), counts, self.count)
+        return Verdict(self.asked, tuple(sorted(self.kept, key=lambda finding: finding.line)), counts, self.count)

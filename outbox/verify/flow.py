@@ -31,6 +31,8 @@ class Flow:
         self._buried: dict[str, dict[int, int]] = {}
         self._made: dict[str, tuple[str, int, int, int]] = {}
         """Outputs by identity: destination, digest, when due (-1: it is there) and line."""
+        self._fresh: list[str] = []
+        """Outputs made since the last quiesce, and those that were not due then."""
         self._taken: dict[str, set[str]] = {}
         """Of topics, what each subscription was handed."""
         self._unpushed: dict[str, int] = {}
@@ -164,6 +166,7 @@ class Flow:
                 self._add(line, "changed payload", text, GHOST, output.id, against=earlier[3])
             return
         self._made[output.id] = (output.destination, output.digest, output.due_ms, line)
+        self._fresh.append(output.id)
         self._counts.outputs += 1
         if staged:
             self._unpushed[output.id] = line
@@ -236,6 +239,9 @@ class Flow:
     def _check_held(self, queue: str, quiesce: Quiesce, line: int) -> None:
         held, ended = self._held.pop(queue, {}), self._ended.setdefault(queue, set())
         dead, resting = set(quiesce.dead.get(queue, ())), self._resting.get(queue, {})
+        buried = self._buried.setdefault(queue, {})
+        for sequence in dead:  # some by the system itself; any of them may be resubmitted, with a raised attempt
+            buried.setdefault(sequence, held[sequence].attempt if sequence in held else -1)
         for sequence, delivery in held.items():
             if sequence in dead or sequence in ended:
                 continue
@@ -256,18 +262,17 @@ class Flow:
             topic, is_subscription, _ = queue.partition(SUBSCRIPTIONS)
             if is_subscription:
                 topics.setdefault(topic, []).append(queue)
-        if not queues:
-            return
-        for id, (destination, digest, due_ms, at) in self._made.items():
-            if due_ms < 0 or due_ms > quiesce.at_ms:
+        fresh, self._fresh = self._fresh, []
+        for id in fresh:
+            destination, _, due_ms, at = self._made[id]
+            if due_ms > quiesce.at_ms:
+                self._fresh.append(id)
                 continue
-            missed = destination in queues
+            missed = destination in queues and due_ms >= 0
             if destination in topics:
                 missed = any(id not in self._taken.get(path, ()) for path in topics[destination])
             if missed:
-                text = f"output {id} of line {at} never came out of {destination}"
-                self._missing(line, "lost output", text, id, at)
-                self._made[id] = (destination, digest, -1, at)
+                self._missing(line, "lost output", f"output {id} of line {at} never came out of {destination}", id, at)
 
     def _explain(self, queue: str, tally: Tally, line: int, *, alone: bool) -> None:
         """Name what left a queue without having been handed to anybody whom the history knows."""

@@ -29,6 +29,7 @@ from outbox.verify.findings import (
     CONSISTENT,
     DETERMINISTIC,
     EXACTLY_ONCE,
+    KNOWN,
     RECOVERABLE,
     SERIALIZABLE,
     USUAL,
@@ -56,8 +57,6 @@ __all__ = [
     "SERIALIZABLE",
 ]
 
-KNOWN = (*USUAL, DETERMINISTIC, SERIALIZABLE)
-
 
 def check(
     history: str | os.PathLike[str] | History | Iterable[Event],
@@ -83,11 +82,11 @@ def check(
         raise ValueError("serializable needs rerun=, such as outbox.verify.rerun.rerun(app)")
     if rerun is not None and SERIALIZABLE not in guarantees:
         guarantees = (*guarantees, SERIALIZABLE)
-    findings = Findings()
+    findings = Findings(guarantees)
     linear = LinearCheck(findings, alone=alone, attempts=DETERMINISTIC in guarantees, rerun=rerun)
     for event in _events(history):
         linear.feed(event)
-    return findings.verdict(guarantees, linear.finish())
+    return findings.verdict(linear.finish())
 
 
 def _events(history: str | os.PathLike[str] | History | Iterable[Event]) -> Iterable[Event]:

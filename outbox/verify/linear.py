@@ -88,7 +88,7 @@ class LinearCheck:
         self._line = 0
         self._boot = ""
         self._quiesced = False
-        self._cut = ""
+        self._cut, self._cut_line = "", 0
         self._on: dict[type[Any], Callable[[Any], None]] = {
             Life: self._life,
             In: self._in,
@@ -124,7 +124,8 @@ class LinearCheck:
         """Say what can only be said at the end; what was counted."""
         self.counts.lines = self._line
         if self._cut:
-            self._add("cut", f"recording had stopped before ({self._cut}): what came after is not known", LOST)
+            text = f"recording stopped here ({self._cut}): what came after is not known"
+            self._findings.add(self._cut_line, "cut", text, LOST)
         elif not self._quiesced:
             text = "the history ends without a quiesce: what is not done yet cannot be told from what is lost"
             self._add("no quiesce", text, LOST)
@@ -167,7 +168,8 @@ class LinearCheck:
         self.counts.torn += 1
 
     def _was_cut(self, cut: Cut) -> None:
-        self._cut = cut.why
+        self._cut, self._cut_line = cut.why, self._line
+        self._boot = ""  # what the next life does not find in the history may have happened after the cut
 
     # Messages come
 

@@ -23,6 +23,7 @@ def test_two_thousand_transfers_survive_five_kills(disk_path: Path) -> None:
     output = done.stdout + done.stderr
     assert done.returncode == 0, output
     assert "every transfer took effect exactly once" in output
+    assert "the recorded history is exactly-once, consistent and recoverable" in output
     crashes = re.search(r"crashes survived +(\d+) x", output)
     assert crashes is not None and int(crashes[1]) == 5, output
     exported = [json.loads(line) for line in (folder / "states.jsonl").read_text().splitlines()]

@@ -354,6 +354,25 @@ def test_a_dead_letter_may_be_resubmitted_and_is_then_no_lost_commit() -> None:
     assert first(again).what == "lost commit"
 
 
+def test_a_dead_letter_of_the_systems_own_may_be_resubmitted() -> None:
+    events: list[Event] = [
+        Life(is_empty=True),
+        *(Claim(deliveries=[Delivered("t0", IN, 1)]), Quiesce(queues=[IN], dead={IN: [1]})),
+        Claim(deliveries=[Delivered("t0", IN, 1, attempt=1)]),
+        *(Commit(op=2, ended=[Ended(IN, 1, "t0")], applied=["k"]), Ok(op=2), Quiesce(queues=[IN])),
+    ]
+    assert check(events).ok
+    assert first(changed(events, 3, deliveries=[Delivered("t0", IN, 1)])).what == "lost commit"
+
+
+def test_what_was_not_due_at_one_quiesce_is_owed_at_the_next() -> None:
+    made = Commit(op=1, outputs=[Emitted("k-0", NEXT, 1, "x", due_ms=50)], applied=["k"])
+    events: list[Event] = [Life(is_empty=True), made, Ok(op=1), Quiesce(at_ms=10, queues=[NEXT])]
+    assert check(events).ok
+    found = first([*events, Quiesce(at_ms=60, queues=[NEXT])])
+    assert (found.what, found.line) == ("lost output", 5)
+
+
 def test_a_topic_owes_its_output_to_every_subscription() -> None:
     paths = ["t/Subscriptions/a", "t/Subscriptions/b"]
     events: list[Event] = [
@@ -460,6 +479,19 @@ def test_the_text_names_line_ids_and_promise() -> None:
 def test_an_unknown_guarantee_is_refused_with_those_that_are() -> None:
     with pytest.raises(ValueError, match="at-most-once"):
         check([], guarantees=("exactly-twice",))
+
+
+def test_what_nobody_asked_for_crowds_nothing_out() -> None:
+    ghosts = [Claim(deliveries=[Delivered(f"g{n}-0", NEXT, n, outside=False)]) for n in range(1, 301)]
+    events: list[Event] = [Life(is_empty=True), *ghosts, Effect(id="t", what="x"), Effect(id="t", what="x")]
+    verdict = check([*events, Quiesce(queues=[])], guarantees=("at-most-once",))
+    assert [finding.what for finding in verdict.findings] == ["effect twice"] and verdict.finding_count == 1
+
+
+def test_a_life_after_a_cut_does_not_blame_the_system_for_missing_lines() -> None:
+    life = Life(boot="b", sequence=9)
+    events = [*committed_once(), Cut(why="full"), life, FOLLOWS_UNSEEN, Ok(op=1), Quiesce(queues=[IN])]
+    assert [finding.what for finding in check(events).findings] == ["cut"]
 
 
 def test_findings_are_bounded_and_counted() -> None:
