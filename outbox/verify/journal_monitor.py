@@ -160,8 +160,14 @@ class JournalMonitor:
 
     def view(self, ghost: Ledger, states: Sequence[Any]) -> View:
         """A world as an invariant sees it."""
-        documents = {id: (d.value, d.schema) for id, d in states[self._resource].documents if d.value}
-        return View(self._book, ghost, documents)
+        return View(self._book, ghost, self._documents(states))
+
+    def _documents(self, states: Sequence[Any]) -> dict[str, tuple[bytes, int]]:
+        return {id: (d.value, d.schema) for id, d in states[self._resource].documents if d.value}
+
+    def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
+        dead = [(self._identity(dead), dead.reason) for dead in states[self._resource].dead]
+        return self._book.outcome(ghost, self._documents(states), dead)
 
     def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
         state: JournalState = states[self._resource]

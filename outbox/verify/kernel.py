@@ -10,21 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 from outbox.verify.budgets import GUARDS, Budgets, cost_of
-from outbox.verify.ops import FaultKind, Finding, Model, Op, Table
+from outbox.verify.ops import FAULT_KINDS, FaultKind, Finding, Model, Op, Table
 from outbox.verify.run import TIMER, Program
 from outbox.verify.trie import Node, Trie
-from outbox.verify.world import BUDGET, FLIGHT, GHOST, RESOURCES, THROTTLED, TIME, UNKNOWN, Monitor, Move, Step, World
-
-
-class _Result(NamedTuple):
-    label: str
-    state: int
-    result: int
-    fault: FaultKind | None
-    event: int
+from outbox.verify.world import (
+    BUDGET,
+    FLIGHT,
+    GHOST,
+    RESOURCES,
+    THROTTLED,
+    TIME,
+    UNKNOWN,
+    Answer,
+    Monitor,
+    Move,
+    Step,
+    World,
+    alike,
+)
 
 
 class Kernel:
@@ -39,11 +45,14 @@ class Kernel:
         *,
         start_ms: int,
         symmetric: bool = True,
+        ample: bool = True,
         allows_alarms: bool = False,
         flight_ms_max: int = 0,
     ) -> None:
         self.models = models
         self._flight_ms_max = flight_ms_max
+        self._ample = ample
+        self._kinds = {kind for kind in FAULT_KINDS if getattr(budgets, kind)}
         self.monitor = monitor
         self.trie = Trie(programs, self._tokens, start_ms=start_ms, allows_alarms=allows_alarms)
         self.states: list[Table[Any]] = [Table() for _ in models]
@@ -52,14 +61,16 @@ class Kernel:
         self.times: Table[int] = Table()
         self.bad: set[int] = set()
         """The ghosts that are findings."""
-        self._start = self._initial(programs, budgets, start_ms)
+        self.start: World = self._initial(programs, budgets, start_ms)
         self.first = RESOURCES + len(models)
-        self._groups = self._alike(programs) if symmetric else []
+        self._groups = alike([program.name for program in programs], self.first) if symmetric else []
         self._events: Table[Any] = Table()
         self._events.number(None, None)
         self._moves: list[list[tuple[int, int, dict[int, list[Move]]]] | None] = []
         self._restart: list[Move | None] = []
-        self._outcomes: dict[tuple[int, int, int], list[_Result]] = {}
+        self._first_alone = bytearray()
+        """Whether a node's next step is independent of everybody else's."""
+        self._outcomes: dict[tuple[int, int, int], list[Answer]] = {}
         self._landings: dict[tuple[int, int, int], list[Move]] = {}
         self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
         self._ghost_steps: dict[tuple[int, int], int] = {}
@@ -79,25 +90,8 @@ class Kernel:
             *roots,
         )
 
-    def _alike(self, programs: Sequence[Program]) -> list[tuple[int, int]]:
-        """The places of processes that run the same program, as ranges."""
-        names = [program.name for program in programs]
-        found = []
-        begin = 0
-        for end in range(1, len(names) + 1):
-            if end == len(names) or names[end] != names[begin]:
-                if end - begin > 1:
-                    found.append((self.first + begin, self.first + end))
-                begin = end
-        return found
-
     def _tokens(self, op: Op, result: Any) -> frozenset[Hashable]:
         return frozenset((op.resource, token) for token in self.models[op.resource].tokens(result))
-
-    @property
-    def start(self) -> World:
-        """The first world."""
-        return self._start
 
     def state(self, world: World, resource: int) -> Any:
         """A resource's state in a world."""
@@ -127,7 +121,10 @@ class Kernel:
             if number == previous and self._groups:
                 continue  # the same program at the same point: the same steps
             previous = number
-            for resource, position, table in self._waiting(number):
+            waiting = self._waiting(number)
+            if self._first_alone[number]:
+                steps = []
+            for resource, position, table in waiting:
                 key = world[resource] << 8 | time if resource else time
                 moves = table.get(key)
                 if moves is None:
@@ -141,6 +138,8 @@ class Kernel:
             crash = self._restart[number]
             if crash is not None and not (budget - crash.cost) & GUARDS:
                 steps.append((self._after(world, place, crash), place, crash))
+            if self._first_alone[number]:
+                return steps, True
         free = self._by_themselves(world, steps) or free
         if not free:
             free = self._waited(world, steps)
@@ -190,13 +189,17 @@ class Kernel:
         while len(self._moves) <= number:
             self._moves.append(None)
             self._restart.append(None)
+            self._first_alone.append(0)
         found = self._moves[number]
         if found is None:
             node = self.trie.nodes[number]
             found = [(RESOURCES + self.trie.ops[op].resource, i, {}) for i, op in enumerate(node.ops)]
-            if node.timer:
+            if node.timer and (not node.ops or "timeout" in self._kinds):
                 found.append((0, TIMER, {}))
             self._moves[number] = found
+            ops = [self.trie.ops[op] for op in node.ops]
+            if self._ample and ops and all(self.models[op.resource].is_private(op) for op in ops):
+                self._first_alone[number] = 1
             root = self.trie.root(node.program)
             if node is not root:
                 self._restart[number] = Move(cost_of("crash"), 0, 0, root.number, 0, (), "", "crash")
@@ -206,7 +209,7 @@ class Kernel:
         node = self.trie.nodes[number]
         if position == TIMER:
             fault: FaultKind | None = "timeout" if node.ops else None
-            return self._told(node, TIMER, 0, _Result("time passes, a timer fires", 0, 0, fault, 0), time)
+            return self._told(node, TIMER, 0, Answer("time passes, a timer fires", 0, 0, fault, 0), time)
         op = node.ops[position]
         results = self._answers(op, state, time)
         moves = [move for result in results for move in self._told(node, position, resource, result, time)]
@@ -216,21 +219,21 @@ class Kernel:
             self.models[resource - RESOURCES].reach(self.trie.ops[op].verb),
             [r for r in results if not r.fault],
         )
-        if reach != "read":
-            unknown = self.trie.result(UNKNOWN)
+        unknown = self.trie.result(UNKNOWN)
+        if reach != "read" and "lost" in self._kinds:
             for r in plain:
-                lost = _Result(f"{r.label} (the reply is lost)".strip(), r.state, unknown, "lost", r.event)
+                lost = Answer(f"{r.label} (the reply is lost)".strip(), r.state, unknown, "lost", r.event)
                 moves += self._told(node, position, resource, lost, time)
-        if reach == "write":
-            late = _Result("no reply, it is still on its way", state, unknown, "delay", 0)
+        if reach == "write" and "delay" in self._kinds:
+            late = Answer("no reply, it is still on its way", state, unknown, "delay", 0)
             moves += self._told(node, position, resource, late, time, flight=(op,))
-        if reach != "take":
-            refused = _Result("-> throttled", state, self.trie.result(THROTTLED), "error", 0)
+        if reach != "take" and "error" in self._kinds:
+            refused = Answer("-> throttled", state, self.trie.result(THROTTLED), "error", 0)
             moves += self._told(node, position, resource, refused, time)
         return moves
 
     def _told(
-        self, node: Node, position: int, resource: int, result: _Result, time: int, flight: tuple[int, ...] = ()
+        self, node: Node, position: int, resource: int, result: Answer, time: int, flight: tuple[int, ...] = ()
     ) -> list[Move]:
         """The steps by which a process learns a result: several where it gives up other calls upon it."""
         child = self.trie.child(node, position, result.result, self.times[time])
@@ -253,7 +256,7 @@ class Kernel:
             for choice in product((False, True), repeat=len(child.dropped))
         ]
 
-    def _answers(self, op_number: int, state: int, time: int) -> list[_Result]:
+    def _answers(self, op_number: int, state: int, time: int) -> list[Answer]:
         key = (op_number, state, time)
         found = self._outcomes.get(key)
         if found is None:
@@ -261,9 +264,11 @@ class Kernel:
             before, now_ms, table = self.states[op.resource][state], self.times[time], self.states[op.resource]
             found = []
             for outcome in self.models[op.resource].outcomes(before, op, now_ms):
+                if outcome.fault is not None and outcome.fault not in self._kinds:
+                    continue
                 meaning = self.monitor.observe(op, before, outcome, now_ms)
                 found.append(
-                    _Result(
+                    Answer(
                         outcome.label,
                         table.number(outcome.state, outcome.state),
                         self.trie.result(outcome.result),

@@ -5,7 +5,7 @@ A ledger is a value that grows with each effect, and the place where a second ef
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -170,6 +170,14 @@ class Book:
         for destination, identity, _ in ledger.emitted:
             found[destination, identity] = self.messages[destination, identity]
         return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
+
+    def outcome(
+        self, ledger: Ledger, documents: Mapping[str, tuple[bytes, int]], dead: Iterable[tuple[str, str]]
+    ) -> Hashable:
+        """What a world comes to: states, outputs, verdicts and dead letters."""
+        states = tuple(sorted(documents.items()))
+        verdicts = ledger.applied, ledger.refused, ledger.fenced
+        return states, ledger.emitted, verdicts, tuple(sorted(set(dead)))
 
     def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
         """Whether a message is still to be handled, by one handler at least; one that nobody reads always is.

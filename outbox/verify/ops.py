@@ -83,6 +83,9 @@ class Model(Protocol):
     def reach(self, verb: str) -> Reach:
         """What a call can do."""
 
+    def is_private(self, op: Op) -> bool:
+        """Whether a call is independent of everything that others may do, now and later: it can be taken first."""
+
     def outcomes(self, state: Any, op: Op, now_ms: int) -> list[Outcome]:
         """What may become of a call now; nothing where it would wait."""
 

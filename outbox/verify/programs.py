@@ -16,6 +16,7 @@ import msgspec
 
 from outbox.ports import BlobStore, Journal, StoreCapabilities, StorePorts
 from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Backoff
 from outbox.runtime.cache import Held
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
@@ -29,6 +30,15 @@ from outbox.runtime.stops import Stops
 from outbox.runtime.sweep import sweep
 from outbox.verify.clients import ExploredBlobs, ExploredBus, ExploredJournal, ExploredStore
 from outbox.verify.run import Calls
+
+
+async def _at_once(seconds: float) -> None:
+    """A pause between two tries: others may go first whenever a call waits, so it need not last."""
+    await asyncio.sleep(0)
+
+
+BACKOFF = Backoff(_at_once, count_max=1)
+"""Once at first and once again; whoever gives up sooner gives the message back, and a fresh attempt goes on."""
 
 MakeScope = Callable[..., EngineScope]
 
@@ -62,7 +72,7 @@ class EngineWorker:
             journal,
             blobs,
             now_ms=calls.now_ms,
-            sleep=_at_once,
+            backoff=BACKOFF,
             spawn=tasks.spawn,
             settled=lambda _: None,
             is_stopping=lambda: False,
@@ -137,7 +147,7 @@ class StoreWorker:
             Stops(ports.store),
             ports.blobs,
             now_ms=calls.now_ms,
-            sleep=_at_once,
+            backoff=BACKOFF,
             spawn=tasks.spawn,
         )
         try:
@@ -174,12 +184,7 @@ class Sweeper:
 
 
 def _endings(plan: Plan, ports: StorePorts, calls: Calls) -> Endings:
-    return Endings(plan, ports.bus, sleep=_at_once, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None)
-
-
-async def _at_once(seconds: float) -> None:
-    """A pause between two tries: others may go first whenever a call waits, so it need not last."""
-    await asyncio.sleep(0)
+    return Endings(plan, ports.bus, backoff=BACKOFF, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None)
 
 
 def _known(protocol: Protocol) -> Hashable:

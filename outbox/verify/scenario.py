@@ -13,7 +13,7 @@ from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message
 from outbox.ports import Output, StateDocument
 from outbox.runtime.engine_scope import EngineScope
-from outbox.runtime.items import StateItem, encode, state_key
+from outbox.runtime.items import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.runtime.plan import Plan, compile_plan
 from outbox.runtime.scopes import store_protocol
 from outbox.verify.budgets import Budgets
@@ -59,6 +59,7 @@ class Scenario:
     invariant: Invariant | None = None
     allow: frozenset[str] = frozenset()
     symmetric: bool = True
+    ample: bool = True
     warm: bool = False
     tells_current: bool = False
     make: Callable[..., Any] | None = None
@@ -154,7 +155,9 @@ def _store(scenario: Scenario) -> Kernel:
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
     limits = {"retention_ms": plan.retention_ms, "start_ms": START_MS}
-    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, **limits)
+    budgets = scenario.budgets
+    locks_hold = scenario.ample and not budgets.expire
+    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, locks_hold=locks_hold, **limits)
     capabilities = replace(
         CAPABILITIES,
         atomic_scope="partition" if scenario.scope == "partition" else "item",
@@ -164,7 +167,13 @@ def _store(scenario: Scenario) -> Kernel:
         state_key(id): encode(StateItem(msgspec.Raw(known.value), known.schema, 1, START_MS))
         for id, known in scenario.documents().items()
     }
-    store = StoreModel(capabilities=capabilities, documents=documents, sessions=scenario.budgets.stale > 0)
+    staged_alone = scenario.ample and not (scenario.sweepers or budgets.stale or budgets.delay)
+    store = StoreModel(
+        capabilities=capabilities,
+        documents=documents,
+        sessions=budgets.stale > 0,
+        private=STAGED_PREFIX if staged_alone else "",
+    )
     monitor = StoreMonitor(
         Book(Reference(plan), _as_tuples(routes), sent),
         bus,
@@ -188,6 +197,7 @@ def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Prog
         scenario.budgets,
         start_ms=START_MS,
         symmetric=scenario.symmetric,
+        ample=scenario.ample and not scenario.budgets.jump,
         allows_alarms="alarm" in scenario.allow,
         flight_ms_max=compile_plan(scenario.app).attempt_ms_max,
     )

@@ -14,7 +14,7 @@ from outbox.verify.kernel import Kernel
 from outbox.verify.ops import Finding
 from outbox.verify.scenario import Scenario
 from outbox.verify.trace import Trace, trace_of
-from outbox.verify.world import BUDGET, GHOST, RESOURCES, World
+from outbox.verify.world import GHOST, RESOURCES, World
 
 Hashing = Literal["exact", "64", "128"]
 LOOK_EVERY = 4_096
@@ -184,7 +184,7 @@ class Search:
         elif self._edges is not None:
             self._good.extend(b"\0" * (index + 1 - len(self._good)))
             self._good[index] = 1
-        self._outcomes.add((ghost, tuple(states), world[BUDGET]))
+        self._outcomes.add(kernel.monitor.outcome(ghost, states))
 
     def _found(self, finding: Finding, index: int, world: World) -> None:
         report = self.report

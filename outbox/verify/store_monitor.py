@@ -208,13 +208,21 @@ class StoreMonitor:
 
     def view(self, ghost: Ledger, states: Sequence[Any]) -> View:
         """A world as an invariant sees it."""
+        return View(self._book, ghost, self._documents(states))
+
+    def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
+        dead = [(self._bus.messages[dead.message].identity, dead.reason) for dead in states[BUS].dead]
+        return self._book.outcome(ghost, self._documents(states), dead)
+
+    @staticmethod
+    def _documents(states: Sequence[Any]) -> dict[str, tuple[bytes, int]]:
         documents = {}
         for name, partition in states[STORE]:
             for id, doc in partition.docs:
                 item = _state(doc.body) if id == STATE else None
                 if item is not None and not item.is_tombstone:
                     documents[name] = (bytes(item.value), item.schema)
-        return View(self._book, ghost, documents)
+        return documents
 
     def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
         found = [

@@ -6,7 +6,7 @@ was told so far, so its local state is its log of answers.  Equal logs are one `
 for each distinct log; from then on a step of it is a look into a dict.  A run is kept for the first answer that comes
 to its node; for others, and where too many runs are kept, the log is replayed from its beginning.
 
-Of the logs that end an attempt the first thousand, and some of the others, are replayed once more.  A replay that issues
+Of the logs that end an attempt the first thousand are replayed once more, and some of the others.  A replay that issues
 other calls than the log's first run did is a finding: something that is not a port's answer has a say, such as a wall
 clock, unseeded randomness or a variable of a module.
 """
@@ -87,6 +87,9 @@ class Trie:
         self._tokens = tokens
         self._start_ms = start_ms
         self._allows_alarms = allows_alarms
+        names = [program.name for program in programs]
+        self._first = [names.index(name) for name in names]
+        """Programs of one name are one: the first stands for all."""
         self._roots: dict[tuple[int, Hashable], Node] = {}
         self._live: deque[Node] = deque()
         self._end_count = 0
@@ -99,6 +102,7 @@ class Trie:
 
     def root(self, program: int, carried: Hashable = None) -> Node:
         """What a program does first."""
+        program = self._first[program]
         found = self._roots.get((program, carried))
         if found is None:
             found = Node(len(self.nodes), program, carried, None, (0, 0, 0), b"", 0)

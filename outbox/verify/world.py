@@ -36,6 +36,9 @@ class Monitor(Protocol):
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
         """What is missing when nothing more can happen."""
 
+    def outcome(self, ghost: Any, states: Sequence[Any]) -> Hashable:
+        """What a world comes to for those outside, whatever way led to it."""
+
 
 class Move(NamedTuple):
     """A step of one process, a resource or the network, apart from the world that it is taken in."""
@@ -50,5 +53,27 @@ class Move(NamedTuple):
     fault: FaultKind | None = None
 
 
+class Answer(NamedTuple):
+    """What may become of a call, in numbers."""
+
+    label: str
+    state: int
+    result: int
+    fault: FaultKind | None
+    event: int
+
+
 Step = tuple[World, int, Move]
 """The world after a step, the place in the tuple of the process that took it (0: none did), and the step."""
+
+
+def alike(names: Sequence[str], first: int) -> list[tuple[int, int]]:
+    """The places of processes that run the same program, as ranges; the first process is at `first`."""
+    found = []
+    begin = 0
+    for end in range(1, len(names) + 1):
+        if end == len(names) or names[end] != names[begin]:
+            if end - begin > 1:
+                found.append((first + begin, first + end))
+            begin = end
+    return found

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox import App, Context
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StorePorts, Tag, Write
 from outbox.runtime import items
@@ -24,7 +23,7 @@ from outbox.verify.budgets import Budgets
 from outbox.verify.ops import FaultKind
 from outbox.verify.scenario import Scenario
 from outbox.verify.search import Report, search
-from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Transfer, bank, conserved, desk
+from tests.simulation.explored import GIVEN, REFUSED, T1, T2, bank, conserved, desk
 
 PARTITION_FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump")
 
@@ -42,7 +41,7 @@ def clean(report: Report) -> Report:
 @pytest.mark.parametrize("fault", PARTITION_FAULTS)
 def test_partition_scope_two_workers_and_a_duplicate_under_any_single_fault(fault: FaultKind) -> None:
     report = clean(explored("partition", messages=[T1, T2], copies=[2, 1], budgets=Budgets.any_of(1, fault)))
-    assert report.states > 1_600
+    assert report.states > 1_000
 
 
 def test_partition_scope_keeps_its_promises_over_two_handlings() -> None:
@@ -230,14 +229,3 @@ def test_a_mutant_of_item_scope_is_found(name: str) -> None:
     report = explored("item", make=item(kind), **scope)
     assert {anomaly.promise for anomaly in report.anomalies} & promises, report.text
     assert report.anomalies[0].steps <= steps, report.text
-
-
-def test_order_dependence_shows_in_the_number_of_ends() -> None:
-    app = App("order")
-
-    @app.handler("transfers", key="source")
-    def last(transfer: Transfer, account: Account, ctx: Context) -> None:
-        account.balance = transfer.amount
-
-    report = clean(explored("partition", app=app, messages=[T1, T2], workers=1, invariant=None))
-    assert len({outcome[1][0] for outcome in report.outcomes}) > 1  # type: ignore[index]  # an outcome is a tuple

@@ -21,6 +21,9 @@ class BlobModel:
     def reach(self, verb: str) -> Reach:
         return "read" if verb == "read" else "write"
 
+    def is_private(self, op: Op) -> bool:
+        return False
+
     def outcomes(self, state: BlobState, op: Op, now_ms: int) -> list[Outcome]:
         blobs = dict(state)
         name = op.args[0]

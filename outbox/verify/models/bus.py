@@ -26,7 +26,10 @@ class BusState(QueueState, frozen=True):
 
 
 class BusModel(Queues):
-    """What a message bus does."""
+    """What a message bus does.
+
+    Where `locks_hold` as long as their owners live, what an owner does with its message is nobody else's business.
+    """
 
     name = "bus"
 
@@ -39,8 +42,10 @@ class BusModel(Queues):
         start_ms: int = 0,
         retention_ms: int = 0,
         merges_copies: bool = True,
+        locks_hold: bool = False,
     ) -> None:
         super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, is_bus=True)
+        self._locks_hold = locks_hold
         self._initial = BusState(self.filled(sent, start_ms))
 
     def initial(self) -> BusState:
@@ -83,10 +88,18 @@ class BusModel(Queues):
             for number in self.routes[output.destination]:
                 place = number, self.message_number(output.message)
                 copy = arrivals.get(place, 0)
+                if copy and self._merges_copies and not self.queues[number].is_read:
+                    continue  # nobody will ever tell how many there are
                 arrivals[place] = copy + 1
                 self.put(tasks[number], number, output, now_ms, copy)
         counted = tuple((*place, count) for place, count in sorted(arrivals.items()))
         return BusState(tuple(map(tuple, tasks)), state.dead, counted)
+
+    def is_private(self, op: Op) -> bool:
+        if op.verb == "send":
+            numbers = [number for output in op.args[0] for number in self.routes.get(output.destination, (-1,))]
+            return all(number >= 0 and not self.queues[number].is_read for number in numbers)
+        return self._locks_hold and op.verb == "settle" and op.args[1].how in ("complete", "dead-letter")
 
     def lies(self, state: BusState, path: str, identity: str, but: int = 0) -> bool:
         """Whether a copy of a message lies in a queue, other than the one of sequence `but`."""

@@ -48,6 +48,9 @@ class JournalModel(Queues):
     def reach(self, verb: str) -> Reach:
         return "write" if verb == "commit" else "take" if verb == "claim" else "read"
 
+    def is_private(self, op: Op) -> bool:
+        return False
+
     def outcomes(self, state: JournalState, op: Op, now_ms: int) -> list[Outcome]:
         match op.verb:
             case "claim":

@@ -7,10 +7,9 @@ claim gives any of the messages that are ready, not the oldest; of an ordered qu
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import permutations
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,8 +36,10 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     delivery_count: int = 0
     failures: int = 0
     from_outside: bool = True
+    has_digest: bool = True
+    """Whether the queue knows the digest of what was sent: of what came from outside in the first place."""
     rests: bool = False
-    """Given back with a delay in an ordered queue: nothing of its session overtakes it."""
+    """Given back with a delay in an ordered queue: its session waits with it."""
 
 
 class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -117,21 +118,18 @@ class Queues:
         return [self._claimed(state, run, now_ms) for run in runs]
 
     def _runs(self, state: QueueState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Claim]:
-        """Every choice and order of up to `count_max` messages; those of one session stay in order."""
-        found: list[Claim] = []
-        singles: list[tuple[int, int]] = []
+        """Every choice and order of up to `count_max` messages; those of one session stay together and in order."""
+        units: list[list[Claim]] = []
         for number in (self.numbers[path] for path in paths):
-            if not self.queues[number].is_ordered:
-                singles += self._ready(state, number, now_ms)
-                continue
-            for head in self._ready(state, number, now_ms):
-                session = self._session(state, number, head[1])
-                line = [i for i in range(len(state.tasks[number])) if self._session(state, number, i) == session]
-                line = [i for i in line if state.tasks[number][i].due_ms <= now_ms]
-                found += [tuple((number, i) for i in line[:n]) for n in range(1, min(count_max, len(line)) + 1)]
-        for count in range(1, min(count_max, len(singles)) + 1):
-            found += permutations(singles, count)
-        return found
+            for place in self._ready(state, number, now_ms):
+                if not self.queues[number].is_ordered:
+                    units.append([(place,)])
+                    continue
+                session, queue = self._session(state, *place), state.tasks[number]
+                line = [i for i in range(len(queue)) if self._session(state, number, i) == session]
+                line = [i for i in line if queue[i].due_ms <= now_ms][:count_max]
+                units.append([tuple((number, i) for i in line[:n]) for n in range(1, len(line) + 1)])
+        return list(_selections(units, count_max))
 
     def _ready(self, state: QueueState, number: int, now_ms: int) -> list[tuple[int, int]]:
         """The places of the messages that can be claimed now: of an ordered queue the head of each free session."""
@@ -143,13 +141,13 @@ class Queues:
             self.messages[dead.message].session_id for dead in state.dead if dead.queue == number and dead.stops_key
         }
         closed |= {self._session(state, number, i) for i, task in enumerate(tasks) if task.is_locked}
+        closed |= {self._session(state, number, i) for i, t in enumerate(tasks) if t.rests and t.due_ms > now_ms}
         found = []
         for i, task in enumerate(tasks):
             session = self._session(state, number, i)
-            if session not in closed and (task.due_ms <= now_ms or task.rests):
+            if session not in closed and task.due_ms <= now_ms:
                 closed.add(session)
-                if task.due_ms <= now_ms:
-                    found.append((number, i))
+                found.append((number, i))
         return found
 
     @staticmethod
@@ -189,10 +187,10 @@ class Queues:
             task.lock,
             task.enqueued_ms,
             now_ms + LOCK_MS,
-            task.delivery_count,
-            task.failures,
+            task.delivery_count + (task.failures if self._is_bus else 0),
+            0 if self._is_bus else task.failures,
             task.from_outside,
-            fingerprint(message.body, message.type) if task.from_outside else b"",
+            fingerprint(message.body, message.type) if task.has_digest else b"",
         )
 
     def tokens(self, result: Any) -> frozenset[Hashable]:
@@ -206,6 +204,11 @@ class Queues:
             if task.sequence == delivery.sequence:
                 return index if task.is_locked and task.lock == delivery.lock else None
         return None
+
+    def with_lock_over(self, state: State, delivery: Delivery) -> State:
+        """The queues when the lock of a delivery has run out; as they are, where it is not held."""
+        index = self.holder(state, delivery)
+        return state if index is None else self.lapsed(state, self.place(delivery), index)
 
     def release(self, state: State, deliveries: Sequence[Delivery]) -> State:
         for delivery in deliveries:
@@ -238,9 +241,10 @@ class Queues:
     def put(self, queue: list[Task], number: int, output: Output, now_ms: int, copy: int = 0) -> None:
         """Put an output into a queue; `copy` tells it from others of its identity."""
         message = self.message_number(output.message)
-        name = f"{number}/{output.message.identity}/{copy}"
-        sequence = int.from_bytes(sha256(name.encode()).digest()[:6], "big")
-        queue.append(Task(sequence, message, max(output.due_ms, now_ms), output.due_ms, from_outside=self._is_bus))
+        name = b"%d/%d/%b" % (number, copy, canonical(output.message))
+        sequence = int.from_bytes(sha256(name).digest()[:6], "big")
+        kind = {"from_outside": self._is_bus, "has_digest": self._is_bus}
+        queue.append(Task(sequence, message, max(output.due_ms, now_ms), output.due_ms, **kind))
         if not self.queues[number].is_ordered:
             queue.sort(key=_sequence)
 
@@ -276,6 +280,17 @@ class Queues:
         messages = {task.message for queue in state.tasks for task in queue}
         fences = {self.messages[message].created_ms + self._retention_ms for message in messages}
         return tuple(sorted(fence for fence in fences if fence > now_ms))
+
+
+def _selections(units: Sequence[list[Claim]], room: int) -> Iterator[Claim]:
+    """Every way to take one option each of some units, in any order, with up to `room` places in all."""
+    for index, unit in enumerate(units):
+        others = [*units[:index], *units[index + 1 :]]
+        for option in unit:
+            if len(option) <= room:
+                yield option
+                for rest in _selections(others, room - len(option)):
+                    yield option + rest
 
 
 def _sequence(task: Task) -> int:

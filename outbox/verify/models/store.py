@@ -3,6 +3,9 @@
 A version counts the writes of its document, deletions included, and is kept when the document goes: what comes back
 has another one.  With `sessions` the store keeps the past: a read without a token, or with an old one, may answer from
 any moment since then (a fault, `stale`), and every answer carries the token of its moment, by partition.
+
+Documents whose ids begin with `private` are created once, under an id that nobody else knows yet, and not again when
+they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
 """
 
 from __future__ import annotations
@@ -56,9 +59,11 @@ class StoreModel:
         capabilities: StoreCapabilities = CAPABILITIES,
         documents: Mapping[DocumentKey, bytes] | None = None,
         sessions: bool = False,
+        private: str = "",
         name: str = "store",
     ) -> None:
         self.name = name
+        self._private = private
         self.capabilities = capabilities
         self._sessions = sessions
         state: dict[str, dict[str, Doc]] = {}
@@ -89,6 +94,11 @@ class StoreModel:
         if not pending or seen == op.args[0]:
             return []  # a sweeper that has nothing to do, or could do nothing, waits until something changes
         return [Outcome(f"-> {len(pending)} unfinished", state, (pending, seen))]
+
+    def is_private(self, op: Op) -> bool:
+        if op.verb != "write" or not self._private:
+            return False
+        return all(isinstance(write, Create) and write.key.id.startswith(self._private) for write in op.args[0])
 
     # Reading
 
@@ -154,6 +164,8 @@ class StoreModel:
             past.append((partition.moment, write.key.id, before or Doc(None, 0)))
             docs[write.key.id] = doc = _written(before, write, now_ms)
             versions.append("" if doc.body is None else _version(doc))
+            if doc.body is None and self._private and write.key.id.startswith(self._private):
+                del docs[write.key.id]
         after = Partition(
             tuple(sorted(docs.items(), key=_first)),
             partition.moment + 1 if self._sessions else 0,

@@ -1,0 +1,67 @@
+"""What the explorer leaves out makes no difference: with its reductions off the same ends are reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbox import App, Context
+from outbox.verify.budgets import Budgets
+from outbox.verify.scenario import Scenario
+from outbox.verify.search import Report, search
+from tests.simulation.explored import GIVEN, T1, T2, Account, Deposit, Transfer
+
+
+def ordered() -> App:
+    """An application whose ends differ with the order of its messages, so that a lost order would show."""
+    app = App("order")
+    app.queue("deposits")
+
+    @app.handler("transfers", key="source")
+    async def last(transfer: Transfer, account: Account, ctx: Context) -> None:
+        account.balance = 2 * account.balance + transfer.amount
+        ctx.send("deposits", Deposit(transfer.id, transfer.target, account.balance))
+
+    return app
+
+
+SCOPES: list[dict[str, Any]] = [
+    {"scope": "engine", "copies": [2, 1], "budgets": Budgets(crash=1)},
+    {"scope": "engine", "copies": [2, 1], "budgets": Budgets(delay=1)},
+    {"scope": "engine", "batch": 2, "budgets": Budgets(lost=1)},
+    {"scope": "partition", "copies": [2, 1]},
+    {"scope": "partition", "budgets": Budgets(crash=1)},
+    {"scope": "partition", "budgets": Budgets(delay=1)},
+    {"scope": "partition", "budgets": Budgets(lost=1, error=1), "workers": 1},
+    {"scope": "item"},
+    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(crash=1)},
+    {"scope": "item", "workers": 1, "budgets": Budgets(lost=1)},
+]
+
+
+def explored(**options: Any) -> Report:
+    report = search(Scenario(**({"app": ordered(), "messages": [T1, T2], "given": GIVEN} | options)))
+    assert report.exhausted and not report.anomalies, report.text
+    return report
+
+
+@pytest.mark.parametrize("options", SCOPES, ids=str)
+def test_with_and_without_reductions_the_same_ends_are_reached(options: dict[str, Any]) -> None:
+    reduced = explored(**options)
+    full = explored(**options, symmetric=False, ample=False)
+    assert reduced.outcomes == full.outcomes
+    assert reduced.states <= full.states
+    assert len(reduced.outcomes) == (2 if "messages" not in options else 1)
+
+
+def test_symmetry_halves_what_two_workers_do() -> None:
+    options: dict[str, Any] = {"scope": "partition", "copies": [2, 1], "budgets": Budgets(crash=1), "ample": False}
+    assert 1.8 * explored(**options).states < explored(**options, symmetric=False).states
+
+
+@pytest.mark.parametrize("hashing", ["64", "128"])
+def test_fewer_bits_of_a_world_find_as_many_worlds(hashing: Any) -> None:
+    scenario = Scenario(ordered(), [T1, T2], GIVEN, scope="partition", budgets=Budgets(crash=1))
+    exact, short = search(scenario), search(scenario, hashing=hashing)
+    assert (short.states, short.transitions, short.outcomes) == (exact.states, exact.transitions, exact.outcomes)
