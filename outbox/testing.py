@@ -46,6 +46,7 @@ from outbox.ports import (
 )
 from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Backoff
 from outbox.runtime.cache import held
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.items import StateItem, state_key
@@ -146,7 +147,7 @@ class Harness:
             self._plan,
             ports,
             now_ms=self._engine.now_ms,
-            sleep=lambda _: asyncio.sleep(0),
+            backoff=Backoff(lambda _: asyncio.sleep(0)),
             spawn=self._spawn,
             settled=self._settled,
             is_stopping=lambda: self._stopping,

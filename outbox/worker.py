@@ -26,6 +26,7 @@ from outbox.app import App
 from outbox.client import Client
 from outbox.errors import EngineStopped, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
+from outbox.runtime.backoff import Backoff
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
@@ -100,7 +101,7 @@ class Worker(Client):
             self._plan,
             ports,
             now_ms=self._operations.now_ms,
-            sleep=asyncio.sleep,
+            backoff=Backoff(asyncio.sleep),
             spawn=self._spawn,
             settled=self._settled,
             is_stopping=self._draining.is_set,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery
-from outbox.runtime.backoff import Again, RetryError, attempts
+from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.claims import redeem
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Work, admit, unhandled
@@ -21,10 +21,10 @@ NOT_DONE = (OutcomeUnknown, Refused)
 class Admission:
     """Makes works of deliveries."""
 
-    def __init__(self, plan: Plan, blobs: BlobStore, sleep: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(self, plan: Plan, blobs: BlobStore, backoff: Backoff) -> None:
         self._plan = plan
         self._blobs = blobs
-        self._sleep = sleep
+        self._backoff = backoff
 
     async def admit(self, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]:
         """A work for each delivery, in order."""
@@ -38,7 +38,7 @@ class Admission:
         plan, replace = self._plan, msgspec.structs.replace
         refusal: PoisonMessage | Later = Later(GIVE_BACK_DELAY_S, delivery.failures)
         try:
-            async for attempt in attempts(self._sleep):
+            async for attempt in self._backoff.attempts():
                 with attempt:
                     whole = replace(delivery, message=await self._redeem(delivery), fingerprint=b"")
                     return admit(plan, [whole], now_ms)[0]

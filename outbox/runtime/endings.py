@@ -8,7 +8,7 @@ ordered source nothing may overtake it, so it is given back in its place and its
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -17,7 +17,7 @@ from outbox.errors import PoisonMessage, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Delivery, MessageBus, Output, Settle
 from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again, RetryError, attempts
+from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, refusal_of_all
@@ -31,14 +31,14 @@ class Endings:
         plan: Plan,
         bus: MessageBus,
         *,
-        sleep: Callable[[float], Awaitable[None]],
+        backoff: Backoff,
         now_ms: Callable[[], int],
         new_tx: Callable[[], str],
         settled: Callable[[Sequence[Delivery]], None],
     ) -> None:
         self._plan = plan
         self._bus = bus
-        self._sleep = sleep
+        self._backoff = backoff
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._settled = settled
@@ -87,7 +87,7 @@ class Endings:
         except (*NOT_DONE, UnknownDestination):
             pass
         try:
-            async for attempt in attempts(self._sleep):
+            async for attempt in self._backoff.attempts():
                 with attempt:
                     await self._send(outputs)
         except RetryError as error:

@@ -17,14 +17,14 @@ Every `await` of a port is a crash point.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
 from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.admission import NOT_DONE, Admission
-from outbox.runtime.backoff import Again, RetryError, attempts
+from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run, start
 from outbox.runtime.plan import Plan
@@ -43,7 +43,7 @@ class EngineScope:
         blobs: BlobStore,
         *,
         now_ms: Callable[[], int],
-        sleep: Callable[[float], Awaitable[None]],
+        backoff: Backoff,
         spawn: Spawn,
         settled: Callable[[Sequence[Delivery]], None],
         is_stopping: Callable[[], bool],
@@ -51,10 +51,10 @@ class EngineScope:
         self._plan = plan
         self._journal = journal
         self._blobs = blobs
-        self._admission = Admission(plan, blobs, sleep)
+        self._admission = Admission(plan, blobs, backoff)
         self._now_ms = now_ms
         self._life = Life(now_ms, is_stopping)
-        self._sleep = sleep
+        self._backoff = backoff
         self._spawn = spawn
         self._settled = settled
         self._suspending: set[str] = set()
@@ -232,7 +232,7 @@ class EngineScope:
     async def _alone(self, work: Work, suspended: Suspended[Group] | None, *, retried: bool = False) -> bool:
         """Handle and commit one message, again while nothing was written; whether its lane may go on."""
         try:
-            async for attempt in attempts(self._sleep):
+            async for attempt in self._backoff.attempts():
                 with attempt:
                     if (retried or attempt.retry_state.attempt_number > 1) and not await self._is_held(work):
                         return not work.in_order

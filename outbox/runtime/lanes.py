@@ -9,7 +9,7 @@ nothing here is for safety, which is the protocols' alone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import msgspec
 
 from outbox.ports import BlobStore, Delivery, Document
 from outbox.runtime.admission import Admission
-from outbox.runtime.backoff import Again, RetryError, attempts
+from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
 from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.plan import Plan
@@ -67,15 +67,15 @@ class Lanes:
         blobs: BlobStore,
         *,
         now_ms: Callable[[], int],
-        sleep: Callable[[float], Awaitable[None]],
+        backoff: Backoff,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.protocol = protocol
         self._endings = endings
         self._stops = stops
-        self._admission = Admission(plan, blobs, sleep)
+        self._admission = Admission(plan, blobs, backoff)
         self._now_ms = now_ms
-        self._sleep = sleep
+        self._backoff = backoff
         self._spawn = spawn
         self._waiting: dict[str, list[Work]] = {}
         """Lanes in which something is being handled, and what waits behind it."""
@@ -160,7 +160,7 @@ class Lanes:
             outcome = await self.protocol.once(work)
         except Again:
             try:
-                async for attempt in attempts(self._sleep):
+                async for attempt in self._backoff.attempts():
                     with attempt:
                         outcome = await self.protocol.once(work)
             except RetryError:

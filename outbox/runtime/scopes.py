@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from outbox.ports import Delivery, Ports, StateStore, StorePorts
+from outbox.runtime.backoff import Backoff
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
@@ -22,7 +23,7 @@ def scope_over(
     ports: Ports | StorePorts,
     *,
     now_ms: Callable[[], int],
-    sleep: Callable[[float], Awaitable[None]],
+    backoff: Backoff,
     spawn: Callable[[Coroutine[Any, Any, None]], object],
     settled: Callable[[Sequence[Delivery]], None],
     is_stopping: Callable[[], bool],
@@ -35,15 +36,15 @@ def scope_over(
             ports.journal,
             ports.blobs,
             now_ms=now_ms,
-            sleep=sleep,
+            backoff=backoff,
             spawn=spawn,
             settled=settled,
             is_stopping=is_stopping,
         )
-    endings = Endings(plan, ports.bus, sleep=sleep, now_ms=now_ms, new_tx=new_tx, settled=settled)
+    endings = Endings(plan, ports.bus, backoff=backoff, now_ms=now_ms, new_tx=new_tx, settled=settled)
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     stops = Stops(ports.infrastructure or ports.store)
-    return Lanes(plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, sleep=sleep, spawn=spawn)
+    return Lanes(plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn)
 
 
 def store_protocol(
