@@ -23,7 +23,21 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from outbox.errors import CorruptRecord, TooLarge
-from outbox.verify.events import AnyEvent, Commit, Cut, End, Event, Fail, Life, Ok, Operation, Quiesce, Tally, Torn, Unknown
+from outbox.verify.events import (
+    AnyEvent,
+    Commit,
+    Cut,
+    End,
+    Event,
+    Fail,
+    Life,
+    Ok,
+    Operation,
+    Quiesce,
+    Tally,
+    Torn,
+    Unknown,
+)
 
 log = logging.getLogger("outbox.history")
 
