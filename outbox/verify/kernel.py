@@ -252,6 +252,7 @@ class Kernel:
                 (*flight, *(op for op, arrives in zip(child.dropped, choice, strict=True) if arrives)),
                 result.label,
                 result.fault,
+                -1 if position == TIMER else node.ops[position],
             )
             for choice in product((False, True), repeat=len(child.dropped))
         ]

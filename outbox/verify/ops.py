@@ -104,6 +104,9 @@ class Model(Protocol):
     def describe(self, op: Op) -> str:
         """The call in a few words, for a trace."""
 
+    def show(self, state: Any, now_ms: int) -> list[str]:
+        """What is there, a line each, for the end of a trace."""
+
 
 _encoder = msgspec.msgpack.Encoder()
 

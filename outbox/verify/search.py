@@ -191,7 +191,7 @@ class Search:
         if any(known.promise == finding.promise for known in report.anomalies):
             return
         report.states = len(self._parents)
-        trace = trace_of(self.kernel, self._way(index), self.scenario.workers)
+        trace = trace_of(self.kernel, self._way(index))
         report.anomalies.append(Anomaly(finding.promise, finding.text, trace))
 
     def _way(self, index: int) -> list[World]:

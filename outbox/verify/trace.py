@@ -1,14 +1,14 @@
-"""A way from the first world to a wrong one, for a person to read: who did what, and what came of it."""
+"""A way from the first world to a wrong one, for a person to read: who did what, what came of it, what is left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from outbox.verify.kernel import Kernel
-from outbox.verify.run import TIMER
-from outbox.verify.world import RESOURCES, Move, World
+from outbox.verify.world import Move, Step, World
+
+NOBODY = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,72 +17,95 @@ class TraceStep:
 
     who: int
     what: str
-    outcome: str
+    outcome: str = ""
     fault: str = ""
 
     def told(self) -> str:
         """The step in one line."""
         if self.fault == "crash":
             return "*** CRASH ***"
-        marked = f"!! {self.what} {self.outcome}" if self.fault else f"{self.what} {self.outcome}"
-        return marked.strip()
+        return f"{'!! ' if self.fault else ''}{self.what} {self.outcome}".strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A way through worlds."""
+    """A way through worlds: who takes part, the steps, and what the resources hold at its end."""
 
     names: tuple[str, ...]
     steps: tuple[TraceStep, ...]
+    left: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """The steps, one to a line, each under who took it."""
+        """The steps, one to a line, each under who took it, then what is left."""
         width = max((len(name) for name in self.names), default=0)
         lines = []
         for number, step in enumerate(self.steps, start=1):
             who = self.names[step.who - 1] if step.who else "~"
             lines.append(f"{number:4}  {who:{width}}  {step.told()}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"      {line}" for line in self.left)])
 
 
-def trace_of(kernel: Kernel, worlds: Sequence[World], workers: int) -> Trace:
-    """The trace along worlds, each a successor of the one before."""
-    trie = kernel.trie
-    count = len(worlds[0]) - kernel.first
-    programs = [trie.programs[node.program].name for node in kernel.nodes(worlds[0])]
-    names = tuple(f"{name} {programs[: i + 1].count(name)}" for i, name in enumerate(programs))
-    who = list(range(count))  # which process is at each place: places are sorted, processes are not
-    steps = []
-    for before, after in pairwise(worlds):
-        found = next(step for step in kernel.successors(before)[0] if step[0] == after)
-        _, place, move = found
-        steps.append(_told(kernel, before, place, move, who))
+class Walk:
+    """A way through worlds in the making; it knows which process is which, whatever places they have."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.world = kernel.start
+        self._who = list(range(len(self.world) - kernel.first))
+        self.steps: list[TraceStep] = []
+
+    def options(self) -> list[tuple[TraceStep, Step]]:
+        """What can happen next."""
+        return [(self.told(step), step) for step in self.kernel.successors(self.world)[0]]
+
+    def take(self, told: TraceStep, step: Step) -> None:
+        """Take a step."""
+        world, place, move = step
         if place:
-            who = _places(kernel, before, after, place, move, who)
-    return Trace(names, tuple(steps))
+            self._follow(world, place, move)
+        self.world = world
+        self.steps.append(told)
+
+    def trace(self) -> Trace:
+        """The way so far."""
+        kernel = self.kernel
+        programs = [kernel.trie.programs[node.program].name for node in kernel.nodes(kernel.start)]
+        programs = sorted(programs, key=programs.index)
+        names = tuple(f"{name} {programs[: i + 1].count(name)}" for i, name in enumerate(programs))
+        now_ms = kernel.now_ms(self.world)
+        left = [
+            line
+            for model, state in zip(kernel.models, kernel.resource_states(self.world), strict=True)
+            for line in model.show(state, now_ms)
+        ]
+        return Trace(names, tuple(self.steps), tuple(left))
+
+    def told(self, step: Step) -> TraceStep:
+        """A step in words."""
+        _, place, move = step
+        if not place:
+            return TraceStep(NOBODY, move.label, "", move.fault or "")
+        mover = self._who[place - self.kernel.first] + 1
+        what = "" if move.op < 0 else self.kernel.told(move.op).strip()
+        return TraceStep(mover, what, move.label, move.fault or "")
+
+    def _follow(self, after: World, place: int, move: Move) -> None:
+        """Find who is at each place after a step: places are sorted, processes are not."""
+        first = self.kernel.first
+        left = dict(zip(self._who, self.world[first:], strict=True))
+        left[self._who[place - first]] = move.node
+        placed = []
+        for number in after[first:]:
+            process = next(p for p in sorted(left) if left[p] == number)
+            del left[process]
+            placed.append(process)
+        self._who = placed
 
 
-def _told(kernel: Kernel, before: World, place: int, move: Move, who: list[int]) -> TraceStep:
-    if not place:
-        return TraceStep(0, move.label, "", move.fault or "")
-    mover = who[place - kernel.first] + 1
-    if move.fault == "crash":
-        return TraceStep(mover, "", "", "crash")
-    node = kernel.trie.nodes[before[place]]
-    said = [kernel.told(op).strip() for op in node.ops if kernel.trie.ops[op].resource + RESOURCES == move.resource]
-    what = ", ".join(said) if move.resource != TIMER else ""
-    return TraceStep(mover, what, move.label, move.fault or "")
-
-
-def _places(kernel: Kernel, before: World, after: World, place: int, move: Move, who: list[int]) -> list[int]:
-    """Who is at each place after a step: a process keeps its number while its place may change."""
-    now = dict(zip(who, before[kernel.first :], strict=True))
-    now[who[place - kernel.first]] = move.node
-    left = dict(now)
-    placed = []
-    for number in after[kernel.first :]:
-        process = next(p for p in sorted(left) if left[p] == number)
-        del left[process]
-        placed.append(process)
-    return placed
+def trace_of(kernel: Kernel, worlds: Sequence[World]) -> Trace:
+    """The trace along worlds, each a successor of the one before."""
+    walk = Walk(kernel)
+    for world in worlds[1:]:
+        walk.take(*next((told, step) for told, step in walk.options() if step[0] == world))
+    return walk.trace()

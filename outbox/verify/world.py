@@ -51,6 +51,8 @@ class Move(NamedTuple):
     flight: tuple[int, ...]
     label: str
     fault: FaultKind | None = None
+    op: int = -1
+    """The call that is answered, by number."""
 
 
 class Answer(NamedTuple):

@@ -54,3 +54,6 @@ class BlobModel:
 
     def describe(self, op: Op) -> str:
         return f"{op.verb} blob {op.args[0]}"
+
+    def show(self, state: BlobState, now_ms: int) -> list[str]:
+        return [f"blob {name}, {len(data)} bytes" for name, data in state]

@@ -140,6 +140,9 @@ class BusModel(Queues):
     def moments_ms(self, state: BusState, now_ms: int) -> tuple[int, ...]:
         return self.fences_ms(state, now_ms)
 
+    def show(self, state: BusState, now_ms: int) -> list[str]:
+        return self.show_queues(state, now_ms)
+
     def describe(self, op: Op) -> str:
         match op.verb:
             case "send":

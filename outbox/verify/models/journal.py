@@ -144,6 +144,10 @@ class JournalModel(Queues):
         times |= {document.expires_ms for _, document in state.documents if document.expires_ms > now_ms}
         return tuple(sorted(times))
 
+    def show(self, state: JournalState, now_ms: int) -> list[str]:
+        documents = [f"{id} = {d.value.decode() or 'deleted'} (version {d.version})" for id, d in state.documents]
+        return [*documents, *self.show_queues(state, now_ms)]
+
     def describe(self, op: Op) -> str:
         match op.verb:
             case "commit":

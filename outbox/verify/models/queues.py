@@ -17,7 +17,7 @@ import msgspec
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Delivery, Output
-from outbox.verify.models.told import told
+from outbox.verify.models.told import short, told
 from outbox.verify.ops import Event, Outcome, Table, canonical
 
 LOCK_MS = 60_000
@@ -280,6 +280,22 @@ class Queues:
         messages = {task.message for queue in state.tasks for task in queue}
         fences = {self.messages[message].created_ms + self._retention_ms for message in messages}
         return tuple(sorted(fence for fence in fences if fence > now_ms))
+
+    def show_queues(self, state: QueueState, now_ms: int) -> list[str]:
+        """What lies in the queues, a line each."""
+        found = []
+        for queue, tasks in zip(self.queues, state.tasks, strict=True):
+            if tasks:
+                found.append(f"{queue.path}: {', '.join(self._shown(task, now_ms) for task in tasks)}")
+        dead = [
+            f"{short(self.messages[d.message].identity)} ({d.reason}) from {self.queues[d.queue].path}"
+            for d in state.dead
+        ]
+        return [*found, *(f"dead letter: {line}" for line in dead)]
+
+    def _shown(self, task: Task, now_ms: int) -> str:
+        name = short(self.messages[task.message].identity)
+        return f"{name} locked" if task.is_locked else f"{name} due later" if task.due_ms > now_ms else name
 
 
 def _selections(units: Sequence[list[Claim]], room: int) -> Iterator[Claim]:

@@ -199,6 +199,14 @@ class StoreModel:
         times = {doc.expires_ms for _, partition in state for _, doc in partition.docs}
         return tuple(sorted(time for time in times if time > now_ms))
 
+    def show(self, state: StoreState, now_ms: int) -> list[str]:
+        return [
+            f"{_place(DocumentKey(name, id))} {_version(doc)} = {doc.body.decode(errors='replace')[:120]}"
+            for name, partition in state
+            for id, doc in partition.docs
+            if doc.body is not None and _is_there(doc, now_ms)
+        ]
+
     def describe(self, op: Op) -> str:
         match op.verb:
             case "read":
