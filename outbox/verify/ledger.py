@@ -70,6 +70,8 @@ class Book:
         self.messages: dict[tuple[str, str], Message] = {}
         self._names: dict[bytes, str] = {}
         self._handlings: dict[bytes, Handling] = {}
+        self._shared: dict[bytes, str] = {}
+        """Inbox keys that two handlers have in common, and which."""
         for output in self.sent:
             self._learn(output)
 
@@ -85,8 +87,10 @@ class Book:
         """What a message of a queue sets off."""
         found = self.reference.handlings(path, message)
         for handling in found:
+            known = self._handlings.setdefault(handling.inbox, handling)
             self._names[handling.inbox] = f"{short(message.identity)} ({handling.handler.name})"
-            self._handlings.setdefault(handling.inbox, handling)
+            if known.handler.name != handling.handler.name:
+                self._shared[handling.inbox] = f"{known.handler.name} and {handling.handler.name}"
         return found
 
     def find(self, inbox: bytes) -> Handling | None:
@@ -105,6 +109,9 @@ class Book:
     def apply(self, ledger: Ledger, event: Applied) -> Ledger | Finding:
         """A ledger after a commit."""
         for inbox in event.applied:
+            if inbox in self._shared:
+                text = f"{self._shared[inbox]} have one inbox key for {self.name(inbox)}: one swallows the other's part"
+                return Finding("EveryMessageEnds", text)
             if inbox in ledger.applied or event.applied.count(inbox) > 1:
                 return Finding("NoDuplicate", f"{self.name(inbox)} took effect twice")
             if inbox in ledger.refused:

@@ -63,6 +63,7 @@ class Scenario:
     warm: bool = False
     tells_current: bool = False
     make: Callable[..., Any] | None = None
+    ahead_ms: int = 0
 
     def told(self) -> str:
         """The scope in a few words."""
@@ -100,7 +101,7 @@ class Scenario:
                 body=body,
                 outbox_id=id,
                 type=wire_type,
-                created_ms=START_MS,
+                created_ms=START_MS + self.ahead_ms,
                 session_id=self.app.session_of(queue, message, None),
             )
             found += [Output(self.app.destination(queue), 0, sent)] * count

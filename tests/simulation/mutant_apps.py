@@ -1,0 +1,122 @@
+"""The scenarios in which planted faults must show: small applications, few messages, few faults.
+
+They are made when asked for, after the fault was planted: nothing of the package is imported before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from outbox import App, Context, Reject
+from outbox.verify.budgets import Budgets
+from outbox.verify.scenario import Scenario
+
+
+@dataclass
+class Add:
+    account: str
+    amount: int
+
+
+@dataclass
+class Added:
+    account: str
+    total: int
+
+
+@dataclass
+class Count:
+    total: int = 0
+
+
+def counting() -> App:
+    """Adds up, and says the sum: what is sent depends on the state that was seen."""
+    app = App("counting", retention=timedelta(hours=1), margin=timedelta(minutes=20))
+    app.queue("added")
+
+    @app.handler("adds", key="account")
+    def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        if count.total < 0:
+            raise Reject("not below nothing")
+        ctx.send("added", Added(message.account, count.total))
+
+    return app
+
+
+def asking() -> App:
+    """Says the sum of what it has, and changes nothing when asked for nothing."""
+    app = App("asking")
+    app.queue("added")
+
+    @app.handler("adds", key="account")
+    def add(message: Add, count: Count, ctx: Context) -> None:
+        if message.amount:
+            count.total += message.amount
+        else:
+            ctx.send("added", Added(message.account, count.total))
+
+    return app
+
+
+def ending() -> App:
+    """Counts, and deletes its state when it comes to nothing."""
+    app = App("ending", retention=timedelta(hours=1), margin=timedelta(minutes=20))
+
+    @app.handler("adds", key="account")
+    def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        if message.amount < 0:
+            ctx.delete()
+
+    return app
+
+
+def twofold() -> App:
+    """Two handlers of one message and one type of state."""
+    app = App("twofold")
+    app.queue("added")
+
+    @app.handler("adds", key="account")
+    def first(message: Add, count: Count) -> None:
+        count.total += message.amount
+
+    @app.handler("adds", key="account")
+    def second(message: Add, count: Count, ctx: Context) -> None:
+        ctx.send("added", Added(message.account, message.amount))
+
+    return app
+
+
+def stateless() -> App:
+    """Passes on, without a state."""
+    app = App("stateless")
+    app.queue("added")
+
+    @app.handler("adds")
+    def add(message: Add, ctx: Context) -> None:
+        ctx.send("added", Added(message.account, message.amount))
+
+    return app
+
+
+APPS = {"counting": counting, "asking": asking, "ending": ending, "twofold": twofold, "stateless": stateless}
+
+
+def scenario(
+    scope: str,
+    app: str = "counting",
+    *,
+    amounts: tuple[int, ...] = (5,),
+    given: int | None = 10,
+    faults: dict[str, int] | None = None,
+    **options: Any,
+) -> Scenario:
+    """Messages m1, m2, ... that add these amounts to account `a`."""
+    messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
+    known = () if given is None else (("a", Count(given)),)
+    budgets = Budgets(**(faults or {}))
+    options = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})} | options
+    return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **options)

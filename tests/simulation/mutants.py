@@ -1,0 +1,270 @@
+"""Faults, each planted alone: what the text of one module is changed to, where that must show, and as what.
+
+Every rule of the protocols that a line of code keeps has one that takes the line out.  Data only; nothing of the
+package is imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+PARTITION = "outbox/runtime/partition_scope.py"
+ITEM = "outbox/runtime/item_scope.py"
+BATCH = "outbox/runtime/batch.py"
+ENDINGS = "outbox/runtime/endings.py"
+MARKS = "outbox/runtime/marks.py"
+PLAN = "outbox/runtime/plan.py"
+GROUP = "outbox/runtime/group.py"
+ENGINE = "outbox/runtime/engine_scope.py"
+
+STEP_COUNT_MAX = 40
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted fault: the edits of one file, and the exploration that must find it as one of these promises."""
+
+    name: str
+    scope: str
+    promises: tuple[str, ...]
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    app: str = "counting"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def mutant(name: str, scope: str, promise: str, file: str, *edits: tuple[str, str], app: str = "counting", **options: Any) -> Mutant:
+    return Mutant(name, scope, tuple(promise.split("|")), file, edits, app, options)
+
+
+MUTANTS = (
+    # Partition scope
+    mutant(
+        "pushes before the commit", "partition", "NoGhost", PARTITION,
+        ("            lost = await self._commit(batch, work.state_id)\n", "            await self._push(batch, work.state_id)\n            lost = await self._commit(batch, work.state_id)\n"),
+    ),
+    mutant(
+        "no dedupe: the record's id is the attempt's", "partition", "NoGhost", PARTITION,
+        ("        key, body = record_key(state_id, work.inbox), items.encode(record)\n", "        key, body = record_key(state_id, (work.inbox + record.tx.encode())[-32:]), items.encode(record)\n"),
+        copies=2,
+    ),
+    mutant(
+        "marked before the push", "partition", "NoLost", BATCH,
+        ('Record("", b"", 0, bool(outputs), tuple(outputs))', 'Record("", b"", 0, False, tuple(outputs))'),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "ETag is not checked", "partition", "ConsistentOutput|OneChangePerETag", PARTITION,
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await self._read(state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        amounts=(5, 3), workers=2,
+    ),
+    mutant(
+        "a state at version 0 is written over", "partition", "OneChangePerETag|Serializable|ConsistentOutput", PARTITION,
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await self._read(state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        amounts=(5, 3), workers=2, given=None,
+    ),
+    mutant(
+        "a state that is unchanged is not written", "partition", "OneChangePerETag|Serializable", PARTITION,
+        ("        if state_id is not None:\n            item, tag", "        if state_id is not None and bytes(batch.state_after.value) != bytes(batch.loaded.item.value):\n            item, tag"),
+        app="asking", amounts=(5, 0), workers=2,
+    ),
+    mutant(
+        "new ids when pushed again", "partition", "NoGhost", PARTITION,
+        ("        await self._endings.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._endings.push(again)\n"),
+        ("from collections.abc import Callable, Sequence\n", "from collections.abc import Callable, Sequence\n\nimport msgspec\n\nfrom outbox.ports import Output\n"),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "the loser pushes its own", "partition", "ConsistentOutput|NoGhost", PARTITION,
+        ("            if lost is not None:\n                return", "            if lost is not None:\n                await self._push(batch, work.state_id)\n                return"),
+        copies=2,
+    ),
+    mutant(
+        "completes before the commit", "partition", "NothingLeavesEarly", PARTITION,
+        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._endings.end(work, outcome)\n            lost"),
+    ),
+    mutant(
+        "completes before the push", "partition", "NoLost", PARTITION,
+        ("            await self._push(batch, work.state_id)\n        return outcome", "            await self._endings.end(work, outcome)\n            await self._push(batch, work.state_id)\n        return outcome"),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "a pending record has a time to live", "partition", "NoLost", PARTITION,
+        ("        ttl_s = None if record.pending else self._life_s\n", "        ttl_s = self._life_s\n"),
+        faults={"crash": 1, "jump": 1},
+    ),
+    mutant(
+        "a refusal is dead-lettered before its record commits", "partition", "NoDuplicate|NothingLeavesEarly", PARTITION,
+        ("        if batch.entries:\n            lost", "        if isinstance(outcome, PoisonMessage):\n            return outcome\n        if batch.entries:\n            lost"),
+        amounts=(-8,), copies=2,
+    ),
+    mutant(
+        "fence and expiry at one age", "partition", "NoDuplicate", PLAN,
+        ("        retention_ms + margin_ms,\n", "        retention_ms,\n"),
+        copies=2, faults={"jump": 1}, ahead_ms=1_000,
+    ),
+    mutant(
+        "no age fence", "partition", "NoDuplicate", BATCH,
+        ("        if age_ms >= self._plan.retention_ms:\n", "        if age_ms >= 2 * self._plan.record_life_ms + (1 << 50):\n"),
+        copies=2, faults={"jump": 1},
+    ),
+    mutant(
+        "record and state are two writes", "partition", "NoGhost|NoLost|OneChangePerETag|Serializable|NoDuplicate", PARTITION,
+        ("            answer = await self._store.write(writes)\n        except OutcomeUnknown", "            answer = await self._store.write(writes[:1])\n            if isinstance(answer, Won) and len(writes) > 1:\n                answer = await self._store.write(writes[1:])\n        except OutcomeUnknown"),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "an unknown outcome is taken as won", "partition", "NoGhost", PARTITION,
+        ("        if record is None:\n            raise Again  # it may still land: the next create loses then\n", "        if record is None:\n            return None\n"),
+        faults={"delay": 1},
+    ),
+    mutant(
+        "an unknown outcome is taken as lost on the record", "partition", "NothingLeavesEarly", PARTITION,
+        ("            return await self._resolved(batch, state_id)\n", "            return Lost(0)\n"),
+        ("            if found is not None:\n                return found\n        raise Again\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), items.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
+        faults={"delay": 1},
+    ),
+    mutant(
+        "a push that failed is taken as done", "partition", "NoLost", ENDINGS,
+        ("            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            pass\n", "            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            return\n"),
+        faults={"error": 1},
+    ),
+    mutant(
+        "a mark deletes the record", "partition", "NoDuplicate", MARKS,
+        ("            answer = await self._store.write([mark.write for mark in left])\n", "            answer = await self._store.write([Delete(m.write.key, m.write.if_match) for m in left])\n"),
+        ("from outbox.ports import BlobStore, DocumentKey,", "from outbox.ports import BlobStore, Delete, DocumentKey,"),
+        copies=2,
+    ),
+    mutant(
+        "what is found pending is marked and not pushed", "partition", "NoLost", PARTITION,
+        ("        await self._endings.push(outputs)\n        self.marks", "        self.marks"),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "what is found pending is neither marked nor pushed", "partition", "NoLost", PARTITION,
+        ("        if not record.pending:\n            return\n", "        return\n"),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "a handler gets the object of the message before", "partition", "ConsistentOutput|Serializable", BATCH,
+        ("        return codec.fresh() if value == b\"null\" else codec.decode(value, self._schema)\n", "        if value not in SHARED:\n            SHARED[value] = codec.fresh() if value == b\"null\" else codec.decode(value, self._schema)\n        return SHARED[value]\n"),
+        ("async def never_durable", "SHARED: dict[bytes, Any] = {}\n\n\nasync def never_durable"),
+        amounts=(5, 3), workers=2,
+    ),
+    mutant(
+        "the warm cache keeps what has lost", "partition", "EveryMessageEnds|Progress|AttemptEnds|NoDeadLetter", PARTITION,
+        ("        self.cache.forget(state_id)\n        if answer.operation", "        if answer.operation"),
+        amounts=(5, 3), workers=2, warm=True,
+    ),
+    mutant(
+        "keys without the handler's name", "partition", "EveryMessageEnds", "outbox/lineage.py",
+        ('    return b"inbox1" + field(app) + field(handler) + field(state_type)\n', '    return b"inbox1" + field(app) + field("")\n'),
+        app="twofold",
+    ),
+    mutant(
+        "a stateless record in the partition of nobody", "partition", "Deterministic", "outbox/runtime/items.py",
+        ("    id = RECORD_PREFIX + inbox.hex()\n    return DocumentKey(state_id or id, id)\n", "    id = RECORD_PREFIX + inbox.hex()\n    return DocumentKey(state_id or str(id_of_now()), id)\n\n\ndef id_of_now() -> int:\n    COUNT.append(1)\n    return len(COUNT)\n\n\nCOUNT: list[int] = []\n"),
+        app="stateless", copies=2,
+    ),
+    # Item scope
+    mutant(
+        "the staged record goes after an ambiguous failure", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
+        ("            if found.item.pending == batch.tx:\n                return found\n", "            gone = await self._read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            if found.item.pending == batch.tx:\n                return found\n"),
+        faults={"delay": 1},
+    ),
+    mutant(
+        "the staged record goes when the swap loses and a client re-sends", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
+        ("        if isinstance(answer, Lost):\n            raise Again\n        return Held(item", "        if isinstance(answer, Lost):\n            gone = await self._read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise Again\n        return Held(item"),
+        ("            return await store.write([write])\n        except OutcomeUnknown:\n            raise\n", "            return await store.write([write])\n        except OutcomeUnknown:\n            return await store.write([write])\n"),
+        faults={"lost": 1},
+    ),
+    mutant(
+        "a staged record goes by an opaque version", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
+        ("            found = held(await self._read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = held(await self._read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await self._read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
+        amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2,
+    ),
+    mutant(
+        "a staged record has a time to live", "item", "NoAlarm|NoLost|StagedVanish", ITEM,
+        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._life_s, Tag("stage"'),
+        faults={"crash": 1, "jump": 1}, copies=2, workers=2,
+    ),
+    mutant(
+        "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
+        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await self._write(self._states, Replace(state_key(state_id), items.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
+        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._life_s, Tag("stage"'),
+        faults={"crash": 1, "jump": 1}, copies=2, workers=2,
+    ),
+    mutant(
+        "a missing staged record is confirmed by a read", "item", "NoAlarm", ITEM,
+        ("            await self._confirm(state_id, state)\n", "            state = held(await self._read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise Again\n"),
+        copies=2, workers=2, faults={"stale": 1},
+    ),
+    mutant(
+        "the staged record goes before the pointer", "item", "NoAlarm|StagedVanish", ITEM,
+        ("        tx = state.item.pending\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n", "        tx = state.item.pending\n        await self._delete(staged_key(state_id, tx), found.version, tx)\n        item = msgspec.structs.replace(state.item, pending=\"\", token=token)\n"),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "the sweeper starts from staged records", "item", "NoGhost", ITEM,
+        ("                return await self._reclaimed(items.decode(document, Staged), document)\n", "                await self._endings.push(items.decode(document, Staged).record.outputs)\n                return True\n"),
+        sweepers=1, faults={"crash": 1},
+    ),
+    mutant(
+        "no marker is read", "item", "NoDuplicate", ITEM,
+        ("        if marker is not None and not self._resubmits(work, marker):\n            return self._follow(work, marker)\n        batch = Batch", "        batch = Batch"),
+        ("        if marker is not None and not self._resubmits(work, marker):\n            return self._follow(work, marker)\n        swapped", "        swapped"),
+        copies=2,
+    ),
+    mutant(
+        "markers are read without their session", "item", "NoDuplicate", ITEM,
+        ("        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3\n", "        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox))  # 3\n"),
+        ("        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6\n", "        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox))  # 6\n"),
+        copies=2, workers=2, faults={"stale": 2},
+    ),
+    mutant(
+        "the pointer is cleared before what is staged leaves", "item", "NoLost|NoGhost|StagedVanish", ITEM,
+        ("            await self._endings.push(outputs)  # 8\n            token = await self._mark_processed(staged)  # 9\n            found = await self._mark_dispatched(tx, found)\n        return await self._clear(state_id, state, found, token)  # 10\n", "            token = await self._mark_processed(staged)  # 9\n            state = await self._clear(state_id, state, found, token)  # 10\n            await self._endings.push(outputs)  # 8\n            return state\n        return await self._clear(state_id, state, found, token)\n"),
+        faults={"crash": 1},
+    ),
+    mutant(
+        "cleared without a marker", "item", "NoDuplicate", ITEM,
+        ("            token = await self._mark_processed(staged)  # 9\n", "            token = found.session\n"),
+        copies=2,
+    ),
+    mutant(
+        "a blind swap at version 0", "item", "ConsistentOutput|OneChangePerETag", ITEM,
+        ("        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)\n        try:\n            answer = await self._write(self._states, write)\n", "        fresh = await self._read(self._states, key)\n        write = Replace(key, body, fresh.version, None, tag) if fresh else Create(key, body, None, tag)\n        try:\n            answer = await self._write(self._states, write)\n"),
+        amounts=(5, 3), workers=2, given=None,
+    ),
+    mutant(
+        "a deleted state is deleted for good", "item", "NoDuplicate|OneChangePerETag|Serializable", ITEM,
+        ("        state = Held(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = Held(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
+        app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2,
+    ),
+    mutant(
+        "pushed before the swap", "item", "NoGhost", ITEM,
+        ("        swapped = await self._swap(work, state_id, batch, token)  # 7\n", "        await self._endings.push(staged.record.outputs)\n        swapped = await self._swap(work, state_id, batch, token)  # 7\n"),
+    ),
+    # Engine scope
+    mutant(
+        "engine: no marker", "engine", "NoDuplicate", GROUP,
+        ("        if work.remembered:\n            if key in self._markers:", "        if False:\n            if key in self._markers:"),
+        copies=2,
+    ),
+    mutant(
+        "engine: states are not conditional", "engine", "OneChangePerETag|Serializable", GROUP,
+        ("        commit.if_versions[id] = 0 if loaded is None else loaded.version\n        before", "        before"),
+        amounts=(5, 3), workers=2,
+    ),
+    mutant(
+        "engine: a refusal is not conditional", "engine", "Serializable|OneChangePerETag|NoDuplicate", GROUP,
+        ("            self.commit.if_versions[id] = 0 if loaded is None else loaded.version\n        message", "            pass\n        message"),
+        amounts=(-11, 5), workers=2,
+    ),
+    mutant(
+        "engine: a refusal leaves no record", "engine", "NoDuplicate|NothingLeavesEarly", GROUP,
+        ("        self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))\n", "        self._markers.get(digest)\n"),
+        amounts=(-11,), copies=2,
+    ),
+)  # fmt: skip
