@@ -108,35 +108,37 @@ class EngineJournal:
             UnknownDestination: no such queue or topic, or one that is ordered by key for a message without one.
         """
         routes = self._engine.state.routes
-        for output in outputs:
-            path, message = output.destination, output.message
+        for path in dict.fromkeys([output.destination for output in outputs]):
             queues = routes.get(path)
-            if queues is None:
-                raise UnknownDestination(
-                    f"queue or topic {path!r} does not exist; declare it before {message.identity}"
-                )
-            if not message.session_id and any(queue.settings.ordering == "per_key" for queue in queues):
-                raise UnknownDestination(
-                    f"{path!r} is ordered by key and message {message.identity} has none; declare the queue as per_key "
-                    "in the application that sends to it"
-                )
+            if queues is not None and not any(queue.settings.ordering == "per_key" for queue in queues):
+                continue
+            for message in [output.message for output in outputs if output.destination == path]:
+                if queues is None:
+                    raise UnknownDestination(
+                        f"queue or topic {path!r} does not exist; declare it before {message.identity}"
+                    )
+                if not message.session_id:
+                    raise UnknownDestination(
+                        f"{path!r} is ordered by key and message {message.identity} has none; declare the queue as "
+                        "per_key in the application that sends to it"
+                    )
 
     def held(self, deliveries: Sequence[Delivery]) -> tuple[dict[int, list[int]], list[int]]:
         """The sequences of deliveries by queue number, and those of them whose lock is not ours any more."""
         paths = self._engine.state.paths
         held: dict[int, list[int]] = {}
         lost: list[int] = []
-        path = None
-        for delivery in deliveries:
-            if delivery.queue != path:  # mostly a batch is of one queue
-                path = delivery.queue
-                queue = paths[path]
-                tasks, sequences = queue.tasks, held.setdefault(queue.number, [])
-            sequence = delivery.sequence
-            task = tasks.get(sequence)
-            if task is None or task.lock != delivery.lock or task.status != LOCKED:
-                lost.append(sequence)
-            sequences.append(sequence)
+        read = dict.fromkeys([delivery.queue for delivery in deliveries])
+        for path in read:
+            queue = paths[path]
+            find = queue.tasks.get
+            ours = [delivery for delivery in deliveries if delivery.queue == path] if len(read) > 1 else deliveries
+            held[queue.number] = [delivery.sequence for delivery in ours]
+            lost += [
+                delivery.sequence
+                for delivery in ours
+                if (task := find(delivery.sequence)) is None or task.lock != delivery.lock or task.status != LOCKED
+            ]
         return held, lost
 
     def moved(self, commit: Commit) -> list[str]:
