@@ -29,15 +29,32 @@ OUTPUT_COUNT_MAX = 10_000
 """How many outputs one handling of a message may have."""
 
 
+class Way(msgspec.Struct, frozen=True, gc=False):
+    """How messages of one type go to one destination."""
+
+    encode: Callable[[Any], bytes]
+    wire_type: str
+    is_ordered: bool
+    """Whether each needs a session."""
+
+
 class Outlet(Protocol):
     """What a context asks of the application: where names lead and how values are encoded."""
 
-    def prepare(self, destination: str, message: Any, key: Key | None, kind: str) -> tuple[bytes, str, str]:
-        """A message's body, wire type and session (empty where the destination is not ordered by key).
+    claim_check_bytes: int
+    ways: dict[tuple[str, type], Way]
+    """Those found so far."""
+
+    def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
+        """How messages of a type go to a destination, found once.
 
         Raises:
             UnknownDestination: the application never declared it.
         """
+        ...
+
+    def session_of(self, destination: str, message: Any, key: Key | None) -> str:
+        """The session of a message to a destination that is ordered by key."""
         ...
 
 
@@ -90,6 +107,8 @@ class Context(msgspec.Struct, gc=False):
     blobs: list[tuple[str, bytes]] | None = None
     draw_count: int = 0
     call_count: int = 0
+    is_large: bool = False
+    """Whether an output is too large for the bus."""
 
     # Who and what
 
@@ -245,18 +264,22 @@ class Context(msgspec.Struct, gc=False):
         position = len(outputs)
         if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
             raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
-        body, wire_type, session_id = self.outlet.prepare(destination, value, work.key, kind)
+        kind_of, outlet = type(value), self.outlet
+        way = outlet.ways.get((destination, kind_of)) or outlet.way(destination, kind_of, kind)
+        body = way.encode(value)
+        if len(body) > outlet.claim_check_bytes:
+            self.is_large = True
         identity = cause.outbox_id or cause.message_id
         message = Message(
             body=body,
             outbox_id=output_id(work.inbox, position),
-            type=wire_type,
+            type=way.wire_type,
             created_ms=due_ms if due_ms > now_ms else now_ms,
             correlation_id=cause.correlation_id or identity,
             causation_id=identity,
             traceparent=cause.traceparent,
             hops=cause.hops + 1,
-            session_id=session_id,
+            session_id=outlet.session_of(destination, value, work.key) if way.is_ordered else "",
         )
         outputs.append(Output(destination, due_ms, message))
 
