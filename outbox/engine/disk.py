@@ -131,10 +131,10 @@ class _FolderFile:
 
     def write(self, data: bytes) -> None:
         """Write all of `data`, in as many calls as the system needs."""
-        written = 0
+        written = os.write(self._descriptor, data) if data else 0
+        self._size_bytes += written
         while written < len(data):
-            piece = data if not written else memoryview(data)[written : written + _WRITE_SIZE_MAX_BYTES]
-            count = os.write(self._descriptor, piece)
+            count = os.write(self._descriptor, memoryview(data)[written : written + _WRITE_SIZE_MAX_BYTES])
             if count <= 0:
                 raise OSError(errno.EIO, "write took nothing")
             written += count

@@ -18,7 +18,7 @@ from outbox.runtime.plan import compile_plan
 from outbox.runtime.step import Work, admit
 
 NOW_MS = 1_800_000_000_000
-app = App("bank", claim_check_bytes=40)
+app = App("bank", claim_check_bytes=27)
 app.queue("news")
 
 
