@@ -107,8 +107,8 @@ class Context(msgspec.Struct, gc=False):
     blobs: list[tuple[str, bytes]] | None = None
     draw_count: int = 0
     call_count: int = 0
-    is_large: bool = False
-    """Whether an output is too large for the bus."""
+    is_plain: bool = True
+    """Whether it captured nothing but outputs that the bus can take."""
 
     # Who and what
 
@@ -208,6 +208,7 @@ class Context(msgspec.Struct, gc=False):
         """Write a blob before this handling commits; its full name holds this message's id and the data's digest."""
         digest = sha256(data).hexdigest()
         full = f"{self.work.inbox.hex()}/{digest[:16]}/{name}"
+        self.is_plain = False
         if self.blobs is None:
             self.blobs = []
         self.blobs.append((full, bytes(data)))
@@ -218,12 +219,12 @@ class Context(msgspec.Struct, gc=False):
         kind = self._state_type()
         if state is not None and not isinstance(state, kind):
             raise TypeError(f"the state is a {kind.__name__}, not a {type(state).__name__}; save one of its type")
-        self.replaced = state
+        self.replaced, self.is_plain = state, False
 
     def delete(self) -> None:
         """Delete the state."""
         self._state_type()
-        self.replaced = None
+        self.replaced, self.is_plain = None, False
 
     def _state_type(self) -> type[Any]:
         handler = self.work.handler
@@ -268,7 +269,7 @@ class Context(msgspec.Struct, gc=False):
         way = outlet.ways.get((destination, kind_of)) or outlet.way(destination, kind_of, kind)
         body = way.encode(value)
         if len(body) > outlet.claim_check_bytes:
-            self.is_large = True
+            self.is_plain = False
         identity = cause.outbox_id or cause.message_id
         message = Message(
             body=body,

@@ -12,7 +12,8 @@ from asyncio import CancelledError
 from collections.abc import Sequence
 
 from outbox.app import Handler
-from outbox.context import ABSENT, Context
+from outbox.codec import DECODE_ERRORS
+from outbox.context import Context
 from outbox.ports import StateChange
 from outbox.runtime.group import Group
 from outbox.runtime.handling import DONE, Suspended, failed, start, step
@@ -46,7 +47,7 @@ def _start_all(
             if handler is not None and (codec := handler.state) is not None:
                 binding, schema = handler.binding, codec.version
                 call, is_async, wants_context = binding.call, binding.is_async, binding.wants_context
-                fresh, decode, encode = codec.codec.type, codec.decode, codec.codec.encode
+                fresh, decode, encode = codec.codec.type, codec.codec.decode, codec.codec.encode
         message, remembered = delivery.message, work.remembered
         if (
             handler is None
@@ -61,21 +62,30 @@ def _start_all(
                 return index, outcome
             continue
         try:
-            before = states.get(id) or documents.get(id)
-            state = fresh() if before is None or not before.value else decode(before.value, before.schema)
+            loaded = documents.get(id)
+            before = states.get(id) or loaded
+            if before is None or not before.value:
+                state = fresh()
+            elif before.schema == schema:
+                try:
+                    state = decode(before.value)
+                except DECODE_ERRORS:
+                    state = codec.decode(before.value, schema)  # once more: it tells why not
+            else:
+                state = codec.decode(before.value, before.schema)
             context = Context(app, work, message, now_ms, durable) if wants_context else None
             result = call(work.value, state, context)
             if result is not None:
                 waits_for = next(result.__await__(), DONE) if is_async else step(handler, result)
                 if waits_for is not DONE:
                     return index, Suspended(group.sibling(), work, state, context, result, waits_for)
-            if context is not None and (context.replaced is not ABSENT or context.blobs or context.is_large):
+            if context is not None and not context.is_plain:
                 group.apply(work, state, context)
                 continue
             value = encode(state)
         except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
             return index, failed(plan, group, work, error)
-        loaded = documents.get(id)  # from here on nothing raises: what is added is added whole
+        # From here on nothing raises: what is added is added whole.
         if_versions[id] = 0 if loaded is None else loaded.version
         if before is None:
             states[id] = StateChange(value, schema, 1)
