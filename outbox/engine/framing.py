@@ -36,8 +36,8 @@ LATER_BLOCK_MAX = RADIX * RADIX - 1
 _TRY_COUNT_MAX = 64
 _SECOND_BLOCK = 1 + FIRST_BLOCK_MAX + 2  # where its bytes begin behind a full first block
 _FRONT = Layout("<QQI")
+_COVERED = Layout("<QQIB")  # what the checksum covers of a body, besides the payload
 _BODY = Layout("<QQIIB")
-_CRC = Layout("<I")
 _BODY_SIZE = _BODY.size
 _TYPE_OFFSET = _BODY_SIZE - 1
 _BYTE = tuple(bytes((value,)) for value in range(256))
@@ -155,9 +155,8 @@ def unstuff(frame: bytes) -> bytes | None:
 
 def encode_record(ordinal: int, durable: int, epoch: int, kind: int, payload: bytes, seed: int) -> bytes:
     """Return the stuffed record and the delimiter behind it."""
-    front, number = _FRONT.pack(ordinal, durable, epoch), _BYTE[kind]
-    checksum = crc32(payload, crc32(number, crc32(front, seed)))
-    return stuff(b"".join((front, _CRC.pack(checksum), number, payload))) + DELIMITER
+    checksum = crc32(payload, crc32(_COVERED.pack(ordinal, durable, epoch, kind), seed))
+    return stuff(_BODY.pack(ordinal, durable, epoch, checksum, kind) + payload) + DELIMITER
 
 
 def decode_record(frame: bytes, seed: int, offset: int = 0) -> Record | str:

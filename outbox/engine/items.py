@@ -59,7 +59,13 @@ def held_bytes(message: Message) -> int:
 
 def held_bytes_of(messages: Iterable[Message]) -> int:
     """The same for many; most have nothing but a body, and need no call of their own."""
-    return sum([held_bytes(m) if m.properties or m.wire or m.wire_body else len(m.body) for m in messages])
+    size_bytes = 0
+    for message in messages:
+        if message.properties or message.wire or message.wire_body:
+            size_bytes += held_bytes(message)
+        else:
+            size_bytes += len(message.body)
+    return size_bytes
 
 
 class Task(msgspec.Struct, gc=False):

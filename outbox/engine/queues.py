@@ -118,11 +118,11 @@ class Queue:
                 task.status = LOCKED  # at once: its sequence may be in there again
                 taken.append(task)
         while fresh and len(taken) < count_max:
-            found = [find(fresh.popleft()) for _ in range(min(count_max - len(taken), len(fresh)))]
-            active = [task for task in found if task is not None and task.status == ACTIVE]
-            for task in active:
-                task.status = LOCKED
-            taken += active
+            for _ in range(min(count_max - len(taken), len(fresh))):
+                task = find(fresh.popleft())
+                if task is not None and task.status == ACTIVE:
+                    task.status = LOCKED
+                    taken.append(task)
         return taken
 
     def least_suspect(self, now_ms: int) -> int:

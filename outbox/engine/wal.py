@@ -152,12 +152,12 @@ class Log:
         """
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
-        size_bytes = len(payload)
-        if size_bytes > self._limits.record_size_max_bytes:
-            check_payload(kind, size_bytes, self._limits.record_size_max_bytes)
-        if self._buffered_bytes - self._released_bytes + size_bytes > self._limits.buffer_size_max_bytes:
+        size_bytes, limits = len(payload), self._limits
+        if size_bytes > limits.record_size_max_bytes:
+            check_payload(kind, size_bytes, limits.record_size_max_bytes)
+        if self._buffered_bytes - self._released_bytes + size_bytes > limits.buffer_size_max_bytes:
             raise Throttled(f"{self._disk.where}: the log's buffer is full; await the flush, then try again")
-        if self._planned_bytes >= self._limits.segment_size_bytes:
+        if self._planned_bytes >= limits.segment_size_bytes:
             self._plan_segment()
         ordinal = self.appended + 1
         encoded = encode_record(ordinal, self.synced, self.epoch, kind, payload, self._seed)
@@ -356,8 +356,11 @@ class _DiskCalls:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         log = self._log
+        if error is None:
+            log._io.release()
+            return
         try:
-            if error is not None and not isinstance(error, OutboxError | ValueError):
+            if not isinstance(error, OutboxError | ValueError):
                 log._stopped = _cure(log._disk, f"{self._verb} failed ({error})")
                 if isinstance(error, OSError):
                     raise EngineStopped(log._stopped) from error

@@ -72,8 +72,9 @@ class EngineScope:
         """Handle a batch: every delivery ends completed, dead-lettered, postponed or given back."""
         plan, now_ms = self._plan, self._now_ms()
         works = admit(plan, deliveries, now_ms)
-        for index in [index for index, delivery in enumerate(deliveries) if delivery.message.claim]:
-            works[index] = await self._redeemed(deliveries[index], now_ms)
+        for index, delivery in enumerate(deliveries):
+            if delivery.message.claim:
+                works[index] = await self._redeemed(delivery, now_ms)
         await self._handle(works)
 
     async def _redeemed(self, delivery: Delivery, now_ms: int) -> Work:
@@ -238,9 +239,11 @@ class EngineScope:
     async def _commit(self, group: Group) -> Conflict | None:
         for name, data in group.blobs:
             await self._blobs.write(name, data)
-        conflict = await self._journal.commit(group.commit)
+        commit = group.commit
+        conflict = await self._journal.commit(commit)
         if conflict is None:
-            self._settled([work.delivery for work in group.works])
+            all_consumed = len(commit.consumed) == len(group.works)
+            self._settled(commit.consumed if all_consumed else [work.delivery for work in group.works])
         return conflict
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
