@@ -178,7 +178,29 @@ class Context(msgspec.Struct, gc=False):
         Raises:
             UnknownDestination: the application never declared the queue.
         """
-        self._emit(queue, message, 0 if after_s is None and at is None else self._due_ms(after_s, at))
+        due_ms = 0 if after_s is None and at is None else self._due_ms(after_s, at)
+        outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
+        position = len(outputs)
+        if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
+            raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
+        kind_of, outlet = type(message), self.outlet
+        way = outlet.ways.get((queue, kind_of)) or outlet.way(queue, kind_of, "queue")
+        body = way.encode(message)
+        if len(body) > outlet.claim_check_bytes:
+            self.is_plain = False
+        identity = cause.outbox_id or cause.message_id
+        sent = Message(
+            body=body,
+            outbox_id=output_id(work.inbox, position),
+            type=way.wire_type,
+            created_ms=due_ms if due_ms > now_ms else now_ms,
+            correlation_id=cause.correlation_id or identity,
+            causation_id=identity,
+            traceparent=cause.traceparent,
+            hops=cause.hops + 1,
+            session_id=outlet.session_of(queue, message, work.key) if way.is_ordered else "",
+        )
+        outputs.append(Output(queue, due_ms, sent))
 
     def schedule(
         self, queue: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
@@ -192,7 +214,9 @@ class Context(msgspec.Struct, gc=False):
         self, topic: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
     ) -> None:
         """Send a message to every subscription of a declared topic."""
-        self._emit(topic, message, self._due_ms(after_s, at), kind="topic")
+        if (topic, type(message)) not in self.outlet.ways:
+            self.outlet.way(topic, type(message), "topic")  # so that what is missing is called a topic
+        self.send(topic, message, after_s=after_s, at=at)
 
     def reply(self, message: Any) -> None:
         """Send a message to where the handled one asked for, which must be declared.
@@ -202,7 +226,7 @@ class Context(msgspec.Struct, gc=False):
         """
         if not self.message.reply_to:
             raise UnknownDestination(f"message {self.message_id} has no reply_to; set it when sending, or do not reply")
-        self._emit(self.message.reply_to, message, 0)
+        self.send(self.message.reply_to, message)
 
     def write_blob(self, name: str, data: bytes) -> BlobRef:
         """Write a blob before this handling commits; its full name holds this message's id and the data's digest."""
@@ -259,30 +283,6 @@ class Context(msgspec.Struct, gc=False):
         if after_s is not None:
             return to_ms(self.now_ms / 1_000 + after_s)
         return 0 if at is None else to_ms(at)
-
-    def _emit(self, destination: str, value: Any, due_ms: int, kind: str = "queue") -> None:
-        outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
-        position = len(outputs)
-        if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
-            raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
-        kind_of, outlet = type(value), self.outlet
-        way = outlet.ways.get((destination, kind_of)) or outlet.way(destination, kind_of, kind)
-        body = way.encode(value)
-        if len(body) > outlet.claim_check_bytes:
-            self.is_plain = False
-        identity = cause.outbox_id or cause.message_id
-        message = Message(
-            body=body,
-            outbox_id=output_id(work.inbox, position),
-            type=way.wire_type,
-            created_ms=due_ms if due_ms > now_ms else now_ms,
-            correlation_id=cause.correlation_id or identity,
-            causation_id=identity,
-            traceparent=cause.traceparent,
-            hops=cause.hops + 1,
-            session_id=outlet.session_of(destination, value, work.key) if way.is_ordered else "",
-        )
-        outputs.append(Output(destination, due_ms, message))
 
 
 def _wants_key(function: Callable[..., Any]) -> bool:
