@@ -26,14 +26,12 @@ def start_all(plan: Plan, group: Group, works: Sequence[Work], first: int, end: 
 
     Those before it are complete.  Without such a one, `end` and None.
     """
-    index, outcome = _start_all(plan, group, works, first, end)
+    index, outcome = _start(plan, group, works, first, end)
     group.complete_all(works[first:index])
     return index, outcome
 
 
-def _start_all(
-    plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
-) -> tuple[int, Outcome | Suspended]:
+def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int) -> tuple[int, Outcome | Suspended]:
     commit, documents, markers = group.commit, group.documents, group.markers
     states, if_versions, applied, outputs = commit.states, commit.if_versions, commit.applied, commit.outputs
     app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, group.now_ms - plan.retention_ms
@@ -47,7 +45,7 @@ def _start_all(
             if handler is not None and (codec := handler.state) is not None:
                 binding, schema = handler.binding, codec.version
                 call, is_async, wants_context = binding.call, binding.is_async, binding.wants_context
-                fresh, decode, encode = codec.codec.type, codec.codec.decode, codec.codec.encode
+                decode, encode = codec.codec.decode, codec.codec.encode
         message, remembered = delivery.message, work.remembered
         if (
             handler is None
@@ -64,15 +62,13 @@ def _start_all(
         try:
             loaded = documents.get(id)
             before = states.get(id) or loaded
-            if before is None or not before.value:
-                state = fresh()
-            elif before.schema == schema:
+            if before is None or not before.value or before.schema != schema:
+                state = group.state(work)
+            else:
                 try:
                     state = decode(before.value)
                 except DECODE_ERRORS:
-                    state = codec.decode(before.value, schema)  # once more: it tells why not
-            else:
-                state = codec.decode(before.value, before.schema)
+                    state = group.state(work)  # once more: it tells why not
             context = Context(app, work, message, now_ms, durable) if wants_context else None
             result = call(work.value, state, context)
             if result is not None:
@@ -87,10 +83,8 @@ def _start_all(
             return index, failed(plan, group, work, error)
         # From here on nothing raises: what is added is added whole.
         if_versions[id] = 0 if loaded is None else loaded.version
-        if before is None:
-            states[id] = StateChange(value, schema, 1)
-        elif before.value != value or before.schema != schema:
-            states[id] = StateChange(value, schema, before.serial + 1)
+        if before is None or before.value != value or before.schema != schema:
+            states[id] = StateChange(value, schema, 1 if before is None else before.serial + 1)
         if context is not None:
             outputs += context.outputs
         if remembered:
