@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from outbox.binding import Binding, bind
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
+from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.retries import Retries
@@ -66,6 +67,8 @@ class App:
     handlers: list[Handler] = field(default_factory=list, init=False, repr=False)
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
     topics: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
+    ways: dict[tuple[str, type], Way] = field(default_factory=dict, init=False, repr=False)
+    """How messages of a type go to a destination, as far as it was asked for."""
     _codecs: dict[type[Any], Codec] = field(default_factory=dict, init=False, repr=False)
     _states: dict[type[Any], StateCodec] = field(default_factory=dict, init=False, repr=False)
 
@@ -100,6 +103,7 @@ class App:
         if name in self.topics:
             raise NotRegistrable(f"{name!r} is a topic; give the queue another name")
         self.queues[name] = spec
+        self.ways.clear()  # it may be ordered by key from here on
         return spec
 
     def topic(self, name: str) -> None:
@@ -191,18 +195,17 @@ class App:
         codec = self._codecs.get(type(message)) or self.codec(type(message))
         return codec.encode(message), codec.name
 
-    def prepare(self, destination: str, message: Any, key: Key | None, kind: str) -> tuple[bytes, str, str]:
-        """A message's body, wire type and session on its way to a destination.
+    def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
+        """How messages of a type go to a destination.
 
         Raises:
             UnknownDestination: the destination was never declared.
         """
-        spec = self.queues.get(destination)
-        if spec is None:
-            self.destination(destination, kind)
-        codec = self._codecs.get(type(message)) or self.codec(type(message))
-        ordered = spec is not None and spec.ordering == "per_key"
-        return codec.encode(message), codec.name, self.session_of(destination, message, key) if ordered else ""
+        self.destination(destination, kind)
+        codec, spec = self.codec(message_type), self.queues.get(destination)
+        way = Way(codec.encode, codec.name, spec is not None and spec.ordering == "per_key")
+        self.ways[destination, message_type] = way
+        return way
 
     # Handlers
 

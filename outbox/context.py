@@ -29,15 +29,32 @@ OUTPUT_COUNT_MAX = 10_000
 """How many outputs one handling of a message may have."""
 
 
+class Way(msgspec.Struct, frozen=True, gc=False):
+    """How messages of one type go to one destination."""
+
+    encode: Callable[[Any], bytes]
+    wire_type: str
+    is_ordered: bool
+    """Whether each needs a session."""
+
+
 class Outlet(Protocol):
     """What a context asks of the application: where names lead and how values are encoded."""
 
-    def prepare(self, destination: str, message: Any, key: Key | None, kind: str) -> tuple[bytes, str, str]:
-        """A message's body, wire type and session (empty where the destination is not ordered by key).
+    claim_check_bytes: int
+    ways: dict[tuple[str, type], Way]
+    """Those found so far."""
+
+    def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
+        """How messages of a type go to a destination, found once.
 
         Raises:
             UnknownDestination: the application never declared it.
         """
+        ...
+
+    def session_of(self, destination: str, message: Any, key: Key | None) -> str:
+        """The session of a message to a destination that is ordered by key."""
         ...
 
 
@@ -90,6 +107,8 @@ class Context(msgspec.Struct, gc=False):
     blobs: list[tuple[str, bytes]] | None = None
     draw_count: int = 0
     call_count: int = 0
+    is_plain: bool = True
+    """Whether it captured nothing but outputs that the bus can take."""
 
     # Who and what
 
@@ -159,7 +178,29 @@ class Context(msgspec.Struct, gc=False):
         Raises:
             UnknownDestination: the application never declared the queue.
         """
-        self._emit(queue, message, 0 if after_s is None and at is None else self._due_ms(after_s, at))
+        due_ms = 0 if after_s is None and at is None else self._due_ms(after_s, at)
+        outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
+        position = len(outputs)
+        if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
+            raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
+        kind_of, outlet = type(message), self.outlet
+        way = outlet.ways.get((queue, kind_of)) or outlet.way(queue, kind_of, "queue")
+        body = way.encode(message)
+        if len(body) > outlet.claim_check_bytes:
+            self.is_plain = False
+        identity = cause.outbox_id or cause.message_id
+        sent = Message(
+            body=body,
+            outbox_id=output_id(work.inbox, position),
+            type=way.wire_type,
+            created_ms=due_ms if due_ms > now_ms else now_ms,
+            correlation_id=cause.correlation_id or identity,
+            causation_id=identity,
+            traceparent=cause.traceparent,
+            hops=cause.hops + 1,
+            session_id=outlet.session_of(queue, message, work.key) if way.is_ordered else "",
+        )
+        outputs.append(Output(queue, due_ms, sent))
 
     def schedule(
         self, queue: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
@@ -173,7 +214,9 @@ class Context(msgspec.Struct, gc=False):
         self, topic: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
     ) -> None:
         """Send a message to every subscription of a declared topic."""
-        self._emit(topic, message, self._due_ms(after_s, at), kind="topic")
+        if (topic, type(message)) not in self.outlet.ways:
+            self.outlet.way(topic, type(message), "topic")  # so that what is missing is called a topic
+        self.send(topic, message, after_s=after_s, at=at)
 
     def reply(self, message: Any) -> None:
         """Send a message to where the handled one asked for, which must be declared.
@@ -183,12 +226,13 @@ class Context(msgspec.Struct, gc=False):
         """
         if not self.message.reply_to:
             raise UnknownDestination(f"message {self.message_id} has no reply_to; set it when sending, or do not reply")
-        self._emit(self.message.reply_to, message, 0)
+        self.send(self.message.reply_to, message)
 
     def write_blob(self, name: str, data: bytes) -> BlobRef:
         """Write a blob before this handling commits; its full name holds this message's id and the data's digest."""
         digest = sha256(data).hexdigest()
         full = f"{self.work.inbox.hex()}/{digest[:16]}/{name}"
+        self.is_plain = False
         if self.blobs is None:
             self.blobs = []
         self.blobs.append((full, bytes(data)))
@@ -199,12 +243,12 @@ class Context(msgspec.Struct, gc=False):
         kind = self._state_type()
         if state is not None and not isinstance(state, kind):
             raise TypeError(f"the state is a {kind.__name__}, not a {type(state).__name__}; save one of its type")
-        self.replaced = state
+        self.replaced, self.is_plain = state, False
 
     def delete(self) -> None:
         """Delete the state."""
         self._state_type()
-        self.replaced = None
+        self.replaced, self.is_plain = None, False
 
     def _state_type(self) -> type[Any]:
         handler = self.work.handler
@@ -239,26 +283,6 @@ class Context(msgspec.Struct, gc=False):
         if after_s is not None:
             return to_ms(self.now_ms / 1_000 + after_s)
         return 0 if at is None else to_ms(at)
-
-    def _emit(self, destination: str, value: Any, due_ms: int, kind: str = "queue") -> None:
-        outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
-        position = len(outputs)
-        if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
-            raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
-        body, wire_type, session_id = self.outlet.prepare(destination, value, work.key, kind)
-        identity = cause.outbox_id or cause.message_id
-        message = Message(
-            body=body,
-            outbox_id=output_id(work.inbox, position),
-            type=wire_type,
-            created_ms=due_ms if due_ms > now_ms else now_ms,
-            correlation_id=cause.correlation_id or identity,
-            causation_id=identity,
-            traceparent=cause.traceparent,
-            hops=cause.hops + 1,
-            session_id=session_id,
-        )
-        outputs.append(Output(destination, due_ms, message))
 
 
 def _wants_key(function: Callable[..., Any]) -> bool:

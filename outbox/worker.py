@@ -205,8 +205,7 @@ class Worker(Client):
         handler's or a port's, this task stays with the batch (a handler must end in the task that it began in) and a
         fresh one claims.
         """
-        reach.in_flight.update({delivery.sequence: delivery for delivery in deliveries})
-        self._note_locks(deliveries)
+        self._note(reach, deliveries)
         attempt = self._scope.attempt(deliveries)
         try:
             waits_for = attempt.send(None)
@@ -235,14 +234,18 @@ class Worker(Client):
 
     # Renewing
 
-    def _note_locks(self, deliveries: Sequence[Delivery]) -> None:
-        """Learn how long the locks of these queues are: of one just claimed all is left."""
-        now_ms = self._operations.now_ms()
-        for queue, until_ms in {delivery.queue: delivery.locked_until_ms for delivery in deliveries}.items():
-            self._lock_ms[queue] = lock_ms = until_ms - now_ms
-            if lock_ms < self._shortest_ms:
-                self._shortest_ms = lock_ms
-                self._look.set()
+    def _note(self, reach: _Reach, deliveries: Sequence[Delivery]) -> None:
+        """Note what is in flight, and how long the locks of these queues are: of one just claimed all is left."""
+        now_ms, in_flight = self._operations.now_ms(), reach.in_flight
+        queue = None
+        for delivery in deliveries:
+            in_flight[delivery.sequence] = delivery
+            if delivery.queue != queue:  # the messages of one claim share their lock
+                queue = delivery.queue
+                self._lock_ms[queue] = lock_ms = delivery.locked_until_ms - now_ms
+                if lock_ms < self._shortest_ms:
+                    self._shortest_ms = lock_ms
+                    self._look.set()
 
     async def _renew_loop(self) -> None:
         while True:

@@ -132,12 +132,13 @@ class Broker(Core):
 
         `outside` says that they leave the engine: handled here after all, they are remembered by a marker.
         """
+        now_ms = self.now_ms()
         if session is not None:
             tasks = queue.take_session(session, count_max)
         else:
-            tasks = queue.take(count_max, now_ms=self.now_ms(), wary=wary)
+            tasks = queue.take(count_max, now_ms=now_ms, wary=wary)
         if tasks:
-            self._lock(queue, tasks, outside=outside)
+            self._lock(queue, tasks, now_ms, outside=outside)
         return tasks
 
     def take_suspect(self, queues: Sequence[Queue]) -> list[Task]:
@@ -148,14 +149,14 @@ class Broker(Core):
             return []
         queue = min(found)[2]
         tasks = queue.take_suspect(now_ms)
-        self._lock(queue, tasks)
+        self._lock(queue, tasks, now_ms)
         return tasks
 
-    def _lock(self, queue: Queue, tasks: list[Task], *, outside: bool = False) -> None:
+    def _lock(self, queue: Queue, tasks: list[Task], now_ms: int, *, outside: bool = False) -> None:
         sequences = [task.sequence for task in tasks]
         self.do(records.Claimed(queue.number, sequences, outside))
         self._lock_count = lock = self._lock_count + 1
-        until_ms = self.now_ms() + round(queue.settings.lock_s * 1_000)
+        until_ms = now_ms + round(queue.settings.lock_s * 1_000)
         for task in tasks:
             task.lock = lock
             task.locked_until_ms = until_ms
@@ -186,7 +187,7 @@ class Broker(Core):
                 raise LookupError(f"{path}/{sequence} is not a deferred message")
         found = [task for task in tasks if task is not None]
         if found:
-            self._lock(queue, found, outside=True)
+            self._lock(queue, found, self.now_ms(), outside=True)
         return [self._as_claim(queue, task) for task in found]
 
     # Settle

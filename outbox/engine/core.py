@@ -145,8 +145,9 @@ class Core:
         Raises:
             EngineStopped: the write failed; the engine has stopped.
         """
-        if self._log is not None and self._log.written < self._log.appended:
-            self._guarded(self._log.write)
+        log = self._log
+        if log is not None and log.written < log.appended:
+            self._guarded(log.write)
 
     def flush(self) -> None:
         """Write and sync everything logged so far.
@@ -154,9 +155,10 @@ class Core:
         Raises:
             EngineStopped: the write or the fsync failed; the engine has stopped.
         """
-        if self._log is not None and self._log.synced < self._log.appended:
+        log = self._log
+        if log is not None and log.synced < log.appended:
             self.write()
-            self._guarded(self._log.sync)
+            self._guarded(log.sync)
             self.flush_count += 1
             self._last_sync_s = self._clock.monotonic_s()
 

@@ -29,6 +29,9 @@ TEMPORARY = ".tmp"
 _RANDOM, _SERIAL = secrets.token_hex(4), count(1)
 _WRITE_SIZE_MAX_BYTES = 1 << 30
 _ZEROS = bytes(256 << 10)
+_FULL_SYNC: int | None = getattr(
+    fcntl, "F_FULLFSYNC", None
+)  # looked up once: a name that is missing costs an exception
 
 
 class DiskFile(Protocol):
@@ -131,10 +134,10 @@ class _FolderFile:
 
     def write(self, data: bytes) -> None:
         """Write all of `data`, in as many calls as the system needs."""
-        written = 0
+        written = os.write(self._descriptor, data) if data else 0
+        self._size_bytes += written
         while written < len(data):
-            piece = data if not written else memoryview(data)[written : written + _WRITE_SIZE_MAX_BYTES]
-            count = os.write(self._descriptor, piece)
+            count = os.write(self._descriptor, memoryview(data)[written : written + _WRITE_SIZE_MAX_BYTES])
             if count <= 0:
                 raise OSError(errno.EIO, "write took nothing")
             written += count
@@ -247,9 +250,8 @@ class FolderDisk:
 
 def _sync_data(descriptor: int) -> None:
     """Flush a file's data and size through the drive's own cache; macOS has a verb of its own for that."""
-    full_sync: int | None = getattr(fcntl, "F_FULLFSYNC", None)
-    if full_sync is not None:
-        fcntl.fcntl(descriptor, full_sync)
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
     else:
         os.fdatasync(descriptor)
 

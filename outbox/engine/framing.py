@@ -27,6 +27,7 @@ import msgspec
 from outbox.errors import TooLarge
 
 DELIMITER = b"\xfe\xfd"
+_FIRST_BYTE, _SECOND_BYTE = DELIMITER
 HEADER_SEED = 0
 RADIX = 253
 FIRST_BLOCK_MAX = RADIX - 1
@@ -35,8 +36,8 @@ LATER_BLOCK_MAX = RADIX * RADIX - 1
 _TRY_COUNT_MAX = 64
 _SECOND_BLOCK = 1 + FIRST_BLOCK_MAX + 2  # where its bytes begin behind a full first block
 _FRONT = Layout("<QQI")
+_COVERED = Layout("<QQIB")  # what the checksum covers of a body, besides the payload
 _BODY = Layout("<QQIIB")
-_CRC = Layout("<I")
 _BODY_SIZE = _BODY.size
 _TYPE_OFFSET = _BODY_SIZE - 1
 _BYTE = tuple(bytes((value,)) for value in range(256))
@@ -78,8 +79,12 @@ def seed_of(log_id: bytes) -> int:
 def stuff(data: bytes) -> bytes:
     """Return `data` as length-prefixed blocks that contain no delimiter."""
     size = len(data)
-    if size < FIRST_BLOCK_MAX and DELIMITER not in data:
-        return _BYTE[size] + data
+    if size < FIRST_BLOCK_MAX + LATER_BLOCK_MAX and _find_delimiter(data, 0, size) < 0:  # one block, or two
+        if size < FIRST_BLOCK_MAX:
+            return _BYTE[size] + data
+        high, low = divmod(size - FIRST_BLOCK_MAX, RADIX)
+        front = _BYTE[FIRST_BLOCK_MAX], data[:FIRST_BLOCK_MAX], _BYTE[low], _BYTE[high]
+        return b"".join((*front, data[FIRST_BLOCK_MAX:]))
     blocks: list[bytes] = []
     position, block_max = 0, FIRST_BLOCK_MAX
     while True:
@@ -109,14 +114,14 @@ def _find_delimiter(data: bytes, start: int, end: int) -> int:
     A search for one byte is the processor's own, that for two costs many times as much; most payloads hold few such
     bytes.  For one that is full of them, the plain search takes over after some tries.
     """
-    find, first, second = data.find, DELIMITER[0], DELIMITER[1]
-    last = max(end - 1, 0)
-    for _ in range(_TRY_COUNT_MAX):
-        start = find(first, start, last)
-        if start < 0 or data[start + 1] == second:
-            return start
-        start += 1
-    return find(DELIMITER, start, end)
+    find, last = data.find, max(end - 1, 0)
+    start = find(_FIRST_BYTE, start, last)
+    tries = 0
+    while start >= 0 and data[start + 1] != _SECOND_BYTE:
+        if (tries := tries + 1) == _TRY_COUNT_MAX:
+            return find(DELIMITER, start, end)
+        start = find(_FIRST_BYTE, start + 1, last)
+    return start
 
 
 def unstuff(frame: bytes) -> bytes | None:
@@ -150,9 +155,8 @@ def unstuff(frame: bytes) -> bytes | None:
 
 def encode_record(ordinal: int, durable: int, epoch: int, kind: int, payload: bytes, seed: int) -> bytes:
     """Return the stuffed record and the delimiter behind it."""
-    front, number = _FRONT.pack(ordinal, durable, epoch), _BYTE[kind]
-    checksum = crc32(payload, crc32(number, crc32(front, seed)))
-    return stuff(b"".join((front, _CRC.pack(checksum), number, payload))) + DELIMITER
+    checksum = crc32(payload, crc32(_COVERED.pack(ordinal, durable, epoch, kind), seed))
+    return stuff(_BODY.pack(ordinal, durable, epoch, checksum, kind) + payload) + DELIMITER
 
 
 def decode_record(frame: bytes, seed: int, offset: int = 0) -> Record | str:

@@ -7,6 +7,7 @@ caller hears of it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from outbox.engine import records
@@ -85,14 +86,11 @@ class EngineJournal:
         engine = self._engine
         if commit.outputs:
             self._check_outputs(commit.outputs)
-        settled = commit.consumed
-        consumed, locks = self.held(settled)
-        if commit.buried or commit.postponed:
+        consumed, locks = self.held(commit.consumed)
+        unique_count = sum(map(len, map(set, consumed.values())))
+        if commit.buried or commit.postponed or unique_count < len(commit.consumed):
             others = [*[burial.delivery for burial in commit.buried], *[p.delivery for p in commit.postponed]]
-            locks += self.held(others)[1]
-            settled = [*settled, *others]
-        if len({delivery.sequence for delivery in settled}) < len(settled):
-            locks += _repeated(settled)
+            locks += self.held(others)[1] + _repeated([*commit.consumed, *others])
         states, markers = self.moved(commit), self.taken(commit)
         if locks or states or markers:
             return Conflict(frozenset(locks), frozenset(states), frozenset(markers))
@@ -108,14 +106,19 @@ class EngineJournal:
             UnknownDestination: no such queue or topic, or one that is ordered by key for a message without one.
         """
         routes = self._engine.state.routes
+        unordered: str | None = None
         for output in outputs:
             path, message = output.destination, output.message
+            if path == unordered:  # mostly a batch has one
+                continue
             queues = routes.get(path)
             if queues is None:
                 raise UnknownDestination(
                     f"queue or topic {path!r} does not exist; declare it before {message.identity}"
                 )
-            if not message.session_id and any(queue.settings.ordering == "per_key" for queue in queues):
+            if not any(queue.settings.ordering == "per_key" for queue in queues):
+                unordered = path
+            elif not message.session_id:
                 raise UnknownDestination(
                     f"{path!r} is ordered by key and message {message.identity} has none; declare the queue as per_key "
                     "in the application that sends to it"
@@ -131,9 +134,9 @@ class EngineJournal:
             if delivery.queue != path:  # mostly a batch is of one queue
                 path = delivery.queue
                 queue = paths[path]
-                tasks, sequences = queue.tasks, held.setdefault(queue.number, [])
+                find, sequences = queue.tasks.get, held.setdefault(queue.number, [])
             sequence = delivery.sequence
-            task = tasks.get(sequence)
+            task = find(sequence)
             if task is None or task.lock != delivery.lock or task.status != LOCKED:
                 lost.append(sequence)
             sequences.append(sequence)
@@ -142,11 +145,12 @@ class EngineJournal:
     def moved(self, commit: Commit) -> list[str]:
         """The states that do not have the version any more under which they were read."""
         known = self._engine.state.documents[STATES]
-        return [
-            id
-            for id, version in commit.if_versions.items()
-            if (0 if (found := known.get(id)) is None else found.version) != version
-        ]
+        moved: list[str] = []
+        for id, version in commit.if_versions.items():
+            found = known.get(id)
+            if version != (0 if found is None else found.version):
+                moved.append(id)
+        return moved
 
     def taken(self, commit: Commit) -> list[bytes]:
         """The markers that are there already and may not be replaced."""
@@ -220,9 +224,9 @@ def _may_replace(marker: Marker, attempt: int | None) -> bool:
 
 
 def _repeated(settled: Sequence[Delivery]) -> list[int]:
-    """The sequences that are settled twice in one commit."""
-    sequences = [delivery.sequence for delivery in settled]
-    return [sequence for sequence in sequences if sequences.count(sequence) > 1]
+    """The sequences that are settled more than once in one commit."""
+    counts = Counter([delivery.sequence for delivery in settled])
+    return [sequence for sequence, count in counts.items() if count > 1]
 
 
 _conforms: type[Journal] = EngineJournal

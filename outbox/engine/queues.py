@@ -44,7 +44,8 @@ class Queue:
         """How many messages have ever been put in."""
         self.seen: dict[str, int] = {}
         """Duplicate detection: broker id -> when it is forgotten, oldest first."""
-        self._fresh: deque[int] = deque()
+        self.fresh: deque[int] = deque()
+        """Sequences that were never handed out, each once, in order; the newest is put in behind them."""
         self._returned: list[int] = []
         self._suspects: list[tuple[int, int]] = []
         self._scheduled: list[tuple[int, int]] = []
@@ -59,6 +60,11 @@ class Queue:
         else:
             self._make_ready(task, True)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a new message has only to be put behind the others: no order by key, no duplicates, no expiry."""
+        return not (self.settings.duplicate_window_s or self.settings.time_to_live_s)
+
     def index(self, task: Task, *, fresh: bool = False) -> None:
         """Put a task where it will be found; `fresh` says that it is the newest of the queue."""
         if task.expires_ms:
@@ -72,7 +78,7 @@ class Queue:
         if task.delivery_count:
             heappush(self._suspects, (task.delivery_count, task.sequence))
         elif fresh:
-            self._fresh.append(task.sequence)
+            self.fresh.append(task.sequence)
         else:
             heappush(self._returned, task.sequence)
 
@@ -83,7 +89,7 @@ class Queue:
             self.index(self.tasks[sequence], fresh=True)
 
     def _clear(self) -> None:
-        self._fresh.clear()
+        self.fresh.clear()
         self._returned.clear()
         self._suspects.clear()
         self._scheduled.clear()
@@ -104,14 +110,19 @@ class Queue:
     def take(self, count_max: int, *, now_ms: int, wary: bool = False) -> list[Task]:
         """Take up to `count_max` ready tasks in order; they are locked from here on.  `wary` leaves suspects out."""
         taken: list[Task] = []
-        find, returned, fresh = self.tasks.get, self._returned, self._fresh
+        find, returned, fresh = self.tasks.get, self._returned, self.fresh
         suspects = [] if wary else self._suspects
-        while (returned or suspects or fresh) and len(taken) < count_max:
-            sequence = heappop(returned) if returned else heappop(suspects)[1] if suspects else fresh.popleft()
-            task = find(sequence)
+        while (returned or suspects) and len(taken) < count_max:
+            task = find(heappop(returned) if returned else heappop(suspects)[1])
             if task is not None and task.status == ACTIVE:
-                task.status = LOCKED
+                task.status = LOCKED  # at once: its sequence may be in there again
                 taken.append(task)
+        while fresh and len(taken) < count_max:
+            for _ in range(min(count_max - len(taken), len(fresh))):
+                task = find(fresh.popleft())
+                if task is not None and task.status == ACTIVE:
+                    task.status = LOCKED
+                    taken.append(task)
         return taken
 
     def least_suspect(self, now_ms: int) -> int:
@@ -134,7 +145,7 @@ class Queue:
 
     def has_ready(self) -> bool:
         """Whether `take` would find anything."""
-        for entries, drop in ((self._returned, self._drop_returned), (self._fresh, self._drop_fresh)):
+        for entries, drop in ((self._returned, self._drop_returned), (self.fresh, self._drop_fresh)):
             while entries:
                 task = self.tasks.get(entries[0])
                 if task is not None and task.status == ACTIVE:
@@ -154,7 +165,7 @@ class Queue:
         heappop(self._returned)
 
     def _drop_fresh(self) -> None:
-        self._fresh.popleft()
+        self.fresh.popleft()
 
     def may_leave(self, task: Task, now_ms: int) -> bool:
         """Whether an active task could be handed out now."""
@@ -249,6 +260,10 @@ class KeyedQueue(Queue):
         if task.due_ms > session.held_until_ms:  # given back with a delay: nothing overtakes it meanwhile
             self.hold(session, task.due_ms)
         self._waiting[session.id] = None
+
+    @property
+    def is_plain(self) -> bool:
+        return False
 
     def hold(self, session: Session, until_ms: int) -> None:
         """Keep a session back until its head may be tried again."""

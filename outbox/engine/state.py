@@ -7,17 +7,18 @@ writes a log or decides whether a change is allowed: that is `engine.py`'s part,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from outbox.engine import records
+from outbox.engine.changes import change_task
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path, subscription_path
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes
+from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of
 from outbox.engine.queues import KeyedQueue, Queue, make_queue
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Marker, StateDocument
+from outbox.ports import Marker, Output, StateDocument
 
 STATES = "state"
 """The namespace of the documents that engine scope commits."""
@@ -35,8 +36,7 @@ class State:
         self.topics: dict[str, TopicSettings] = {}
         self.routes: dict[str, tuple[Queue, ...]] = {}
         self.documents: dict[str, dict[str, StateDocument]] = {STATES: {}}
-        self.document_count = 0
-        """How many documents there are in all namespaces."""
+        self.other_count = 0  # documents that are no states
         self.markers: dict[bytes, Marker] = {}
         self.marker_ages: deque[tuple[int, list[bytes]]] = deque()
         self.renewed: dict[bytes, int] = {}
@@ -65,7 +65,7 @@ class State:
     def overhead_bytes(self) -> int:
         """An estimate of what everything but the bodies takes in memory."""
         tasks = sum(len(queue.tasks) for queue in self.queues)
-        return tasks * 700 + self.document_count * 400 + len(self.markers) * 200
+        return tasks * 700 + (len(self.documents[STATES]) + self.other_count) * 400 + len(self.markers) * 200
 
     def apply(self, record: records.Record, version: int) -> None:
         """Let a record take effect; `version` is the epoch and ordinal under which it was logged."""
@@ -128,7 +128,9 @@ class State:
         tasks = self.queues[record.queue].tasks
         for sequence in record.sequences:
             task = tasks[sequence]
-            task.status, task.version = LOCKED, version
+            if task.status != LOCKED:  # only in a replay; a store costs several times what a look does
+                task.status = LOCKED
+            task.version = version
             if record.outside:  # whoever has it may send it on: a marker is to know the copy
                 task.external = True
 
@@ -172,9 +174,7 @@ class State:
                 self.remove(queue, task)
 
     def _cancelled(self, record: records.Cancelled, version: int) -> None:
-        queue = self.queues[record.queue]
-        for sequence in record.sequences:
-            self.remove(queue, queue.tasks[sequence])
+        self._consume(self.queues[record.queue], record.sequences)
 
     def _resubmitted(self, record: records.Resubmitted, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -202,9 +202,9 @@ class State:
         del queue.tasks[task.sequence]
         self.body_bytes -= held_bytes(task.message)
         queue.unlocked(task)
-        self._let_key_go(queue, task)
+        self.let_key_go(queue, task)
 
-    def _let_key_go(self, dead: Queue, task: Task) -> None:
+    def let_key_go(self, dead: Queue, task: Task) -> None:
         """A dead letter that stops its key is leaving its queue: the key goes on."""
         if not task.stops_session:
             return
@@ -235,17 +235,10 @@ class State:
         self.time_ms = max(self.time_ms, now_ms)
         for number, sequences in record.consumed.items():
             self._consume(self.queues[number], sequences)
-        for id, change in record.states.items():
-            expires_ms = 0 if change.value else record.markers_expire_ms
-            self.put(STATES, id, StateDocument(change.value, version, change.schema, change.serial, expires_ms))
+        self._save(record, version)
         if record.applied or record.refused:
             self._mark(record)
-        routes = self.routes
-        for output in record.outputs:
-            message = output.message
-            for queue in routes[output.destination]:
-                if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
-                    self.insert(queue, message, now_ms, output.due_ms, version, b"")
+        self._emit(record.outputs, now_ms, version)
         for buried in record.buried:
             queue = self.queues[buried.queue]
             task = queue.tasks[buried.sequence]
@@ -257,10 +250,49 @@ class State:
     def _consume(self, queue: Queue, sequences: list[int]) -> None:
         if type(queue) is Queue and queue.is_primary:  # nothing but the task itself to forget
             pop = queue.tasks.pop
-            self.body_bytes -= sum([held_bytes(pop(sequence).message) for sequence in sequences])
+            self.body_bytes -= held_bytes_of([pop(sequence).message for sequence in sequences])
         else:
             for sequence in sequences:
                 self.remove(queue, queue.tasks[sequence])
+
+    def _save(self, record: records.Committed, version: int) -> None:
+        """Write the states of a commit; those that live on as `put` would, written out."""
+        space, expires_ms, growth_bytes = self.documents[STATES], record.markers_expire_ms, 0
+        for id, change in record.states.items():
+            value = change.value
+            if not value:  # a tombstone
+                self.put(STATES, id, StateDocument(value, version, change.schema, change.serial, expires_ms))
+                continue
+            old = space.get(id)
+            growth_bytes += len(value) if old is None else len(value) - len(old.value)
+            space[id] = StateDocument(value, version, change.schema, change.serial)
+        self.body_bytes += growth_bytes
+
+    def _emit(self, outputs: Sequence[Output], now_ms: int, version: int) -> None:
+        """Put the outputs of a commit into their queues, in order.
+
+        Those for one plain queue, to be seen at once, are put in as `insert` would, written out.
+        """
+        destination: str | None = None
+        plain: Queue | None = None
+        taken: list[Message] = []
+        for output in outputs:
+            message = output.message
+            if output.destination != destination:  # mostly a batch has one
+                destination = output.destination
+                queues = self.routes[destination]
+                plain = queues[0] if len(queues) == 1 and queues[0].is_plain else None
+            if plain is not None and not (output.due_ms or message.time_to_live_ms):
+                self.sequence = sequence = self.sequence + 1
+                plain.tasks[sequence] = Task(sequence, plain.path, message, now_ms, version, external=False)
+                plain.fresh.append(sequence)
+                plain.received_count += 1
+                taken.append(message)
+                continue
+            for queue in queues:
+                if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
+                    self.insert(queue, message, now_ms, output.due_ms, version, b"")
+        self.body_bytes += held_bytes_of(taken)
 
     def _mark(self, record: records.Committed) -> None:
         markers = self.markers
@@ -284,11 +316,9 @@ class State:
 
     def put(self, namespace: str, id: str, document: StateDocument) -> None:
         """Write a document in place of what was there."""
-        space = self.documents.get(namespace)
-        if space is None:
-            space = self.documents[namespace] = {}
+        space = self.documents.setdefault(namespace, {})
         old = space.get(id)
-        self.document_count += old is None
+        self.other_count += old is None and namespace != STATES
         self.body_bytes += len(document.value) - (0 if old is None else len(old.value))
         space[id] = document
         if document.expires_ms:
@@ -299,7 +329,7 @@ class State:
         old = space.pop(id, None)
         if old is not None:
             self.body_bytes -= len(old.value)
-            self.document_count -= 1
+            self.other_count -= namespace != STATES
         if not space and namespace != STATES:
             self.documents.pop(namespace, None)
 
@@ -324,10 +354,9 @@ class State:
         change, now_ms = record.modify, record.now_ms
         self.time_ms = max(self.time_ms, now_ms)
         for ref in change.deletes:
-            queue = self.paths[ref.path]
-            self.remove(queue, queue.tasks[ref.sequence])
+            self._consume(self.paths[ref.path], [ref.sequence])
         for item in change.changes:
-            self._change(item, now_ms, version)
+            change_task(self, item, now_ms, version)
         first = self.sequence + 1
         for insert in change.inserts:
             digest = fingerprint(insert.message.body, insert.message.type)
@@ -346,26 +375,6 @@ class State:
             self.operations[change.operation_id] = (version, list(range(first, self.sequence + 1)))
             while len(self.operations) > OPERATION_COUNT_MAX:
                 del self.operations[next(iter(self.operations))]
-
-    def _change(self, item: records.TaskChange, now_ms: int, version: int) -> None:
-        queue = self.paths[item.path]
-        task = queue.tasks.pop(item.sequence)
-        queue.unlocked(task)
-        target = self.paths[item.to_path] if item.to_path is not None else queue
-        stays, stops = target is queue, task.stops_session
-        self._let_key_go(queue, task)
-        if item.message is not None:
-            self.body_bytes += held_bytes(item.message) - held_bytes(task.message)
-            task.message = item.message
-            task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b""
-        task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
-        task.status = SCHEDULED if item.due_ms > now_ms else ACTIVE
-        target.tasks[task.sequence] = task
-        primary = self.queues[queue.number - 1]
-        if stays and stops and isinstance(primary, KeyedQueue):  # still there, maybe rewritten under another key
-            task.stops_session = True
-            primary.session(task.message.session_id).stopped_by.add(task.sequence)
-        target.index(task)
 
     def rebuild(self) -> None:
         """Make every index anew, after a replay or a snapshot."""

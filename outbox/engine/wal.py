@@ -66,7 +66,13 @@ class Log:
         self._planned_bytes = 0
         self._last_is_witness = False
         self._holds_folder = True
-        self._appended = self._written = self._synced = recovered.last_ordinal
+        self.appended = recovered.last_ordinal
+        """The last ordinal handed out."""
+        self.written = recovered.last_ordinal
+        """The last ordinal that survives the end of this process."""
+        self.synced = recovered.last_ordinal
+        """The last ordinal that survives a power loss."""
+        self._writing, self._syncing = _DiskCalls(self, "write"), _DiskCalls(self, "sync")
         self._sizes_bytes = dict(recovered.sizes_bytes)
         self._first = recovered.last_segment
         self._retired_to = recovered.snapshot
@@ -116,21 +122,6 @@ class Log:
         return log
 
     @property
-    def appended(self) -> int:
-        """The last ordinal handed out."""
-        return self._appended
-
-    @property
-    def written(self) -> int:
-        """The last ordinal that survives the end of this process."""
-        return self._written
-
-    @property
-    def synced(self) -> int:
-        """The last ordinal that survives a power loss."""
-        return self._synced
-
-    @property
     def size_bytes(self) -> int:
         """What the records of the segments behind the last snapshot take on disk, the buffer not counted."""
         live = self._file.size_bytes if self._file is not None else 0
@@ -149,7 +140,7 @@ class Log:
     @property
     def witnessed(self) -> bool:
         """Whether the newest record holds nothing of the caller's, so that its loss would cost nothing."""
-        return self._last_is_witness or self._appended == self._first
+        return self._last_is_witness or self.appended == self._first
 
     def append(self, kind: int, payload: bytes) -> int:
         """Buffer one record (type 1..254) and return its ordinal; no system call.
@@ -161,20 +152,20 @@ class Log:
         """
         if self._stopped is not None:
             raise EngineStopped(self._stopped)
-        size_bytes = len(payload)
-        if size_bytes > self._limits.record_size_max_bytes:
-            check_payload(kind, size_bytes, self._limits.record_size_max_bytes)
-        if self._buffered_bytes - self._released_bytes + size_bytes > self._limits.buffer_size_max_bytes:
+        size_bytes, limits = len(payload), self._limits
+        if size_bytes > limits.record_size_max_bytes:
+            check_payload(kind, size_bytes, limits.record_size_max_bytes)
+        if self._buffered_bytes - self._released_bytes + size_bytes > limits.buffer_size_max_bytes:
             raise Throttled(f"{self._disk.where}: the log's buffer is full; await the flush, then try again")
-        if self._planned_bytes >= self._limits.segment_size_bytes:
+        if self._planned_bytes >= limits.segment_size_bytes:
             self._plan_segment()
-        ordinal = self._appended + 1
-        encoded = encode_record(ordinal, self._synced, self.epoch, kind, payload, self._seed)
+        ordinal = self.appended + 1
+        encoded = encode_record(ordinal, self.synced, self.epoch, kind, payload, self._seed)
         self._planned_bytes += len(encoded)
         self._buffered_bytes += len(encoded)
         self._last_is_witness = False
         self._buffer.append(encoded)
-        self._appended = ordinal
+        self.appended = ordinal
         return ordinal
 
     def witness(self) -> None:
@@ -183,7 +174,7 @@ class Log:
         For an engine that goes idle: when all is synced, `witness`, `write`, `sync`.  Does nothing where the newest
         record already tells it, or where something is still to be synced.
         """
-        if not self.witnessed and self._synced == self._appended:
+        if not self.witnessed and self.synced == self.appended:
             self.append(TYPE_WITNESS, b"")
             self._last_is_witness = True
 
@@ -193,7 +184,7 @@ class Log:
         Raises:
             EngineStopped: the disk failed; the log is dead.
         """
-        with self._disk_calls("write"):
+        with self._writing:
             count = len(self._buffer)
             if count:
                 chunks = [self._buffer.popleft() for _ in range(count)]
@@ -210,11 +201,11 @@ class Log:
         Raises:
             EngineStopped: the disk failed; the log is dead.
         """
-        with self._disk_calls("sync") as file:
-            mark = self._written
-            if mark != self._synced:
+        with self._syncing as file:
+            mark = self.written
+            if mark != self.synced:
                 file.sync()
-                self._synced = mark
+                self.synced = mark
 
     def seal(self) -> int:
         """Write and sync everything, start a new segment, and return the last ordinal before it.
@@ -222,7 +213,7 @@ class Log:
         That ordinal is a position for a snapshot.  No segment is started where the live one is empty.
         """
         with self._disk_calls("seal"):
-            if self._appended != self._first:
+            if self.appended != self._first:
                 self._plan_segment()
                 self.write()
             return self._first - 1
@@ -307,7 +298,7 @@ class Log:
 
     def _plan_segment(self) -> None:
         self._buffer.append(_BOUNDARY)
-        self._appended += 1
+        self.appended += 1
         self._planned_bytes = 0
         self._last_is_witness = False
 
@@ -316,7 +307,7 @@ class Log:
             data = b"".join(chunks)
             self._room.take(self._file, len(data))
             self._file.write(data)
-            self._written += len(chunks)
+            self.written += len(chunks)
             self._released_bytes += len(data)
 
     def _start_segment(self) -> None:
@@ -324,17 +315,17 @@ class Log:
         if self._file is not None:
             self._room.give_back(self._file)
             self._file.sync()
-            self._synced = self._written
+            self.synced = self.written
             self._check_still_last()
             self._sizes_bytes[self._first] = self._file.size_bytes
             self._file.close()
             self._file = None
-        ordinal = self._written + 1
+        ordinal = self.written + 1
         header = Header(self.recovered.log_id, self._clock_ms())
         record = encode_record(ordinal, ordinal - 1, self.epoch, TYPE_HEADER, header.encoded(), HEADER_SEED)
         data = DELIMITER + record
         self._file = replace_file(self._disk, segment_name(ordinal), data, reserve_bytes=self._room.begin(len(data)))
-        self._first = self._written = self._synced = ordinal
+        self._first = self.written = self.synced = ordinal
 
     def _check_still_last(self) -> None:
         """Stop a writer whose folder was opened by another one behind a broken lock."""
@@ -365,8 +356,11 @@ class _DiskCalls:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         log = self._log
+        if error is None:
+            log._io.release()
+            return
         try:
-            if error is not None and not isinstance(error, OutboxError | ValueError):
+            if not isinstance(error, OutboxError | ValueError):
                 log._stopped = _cure(log._disk, f"{self._verb} failed ({error})")
                 if isinstance(error, OSError):
                     raise EngineStopped(log._stopped) from error

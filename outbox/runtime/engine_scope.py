@@ -26,7 +26,8 @@ from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.admission import NOT_DONE, Admission
 from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.group import Group, wanted
-from outbox.runtime.handling import Life, Suspended, abandon, resume, run, start
+from outbox.runtime.handling import Life, Suspended, abandon, resume, run
+from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, told
 
@@ -115,19 +116,22 @@ class EngineScope:
         plan = self._plan
         held: set[str | None] = set()
         given_back: list[Delivery] = []
-        for index, work in enumerate(works):
-            if held and work.lane in held:
-                given_back.append(work.delivery)
+        index, count = 0, len(works)
+        while index < count:
+            if held and works[index].lane in held:
+                given_back.append(works[index].delivery)
+                index += 1
                 continue
-            if mixed and self._goes_alone(work):
+            if mixed and self._goes_alone(works[index]):
                 await self._finish(group, given_back, works[index:], held)
                 return
-            outcome = start(plan, group, work)
+            index, outcome = start_all(plan, group, works, index, index + 1 if mixed or held else count)
             if outcome is None:
-                group.complete(work)
                 continue
+            work = works[index]
+            index += 1
             if isinstance(outcome, Suspended):
-                await self._hand_over(group, outcome, works[index + 1 :], given_back, held)
+                await self._hand_over(group, outcome, works[index:], given_back, held)
                 return
             group.settle(work, outcome)
             if work.in_order and _holds_lane(work, outcome):
@@ -202,9 +206,11 @@ class EngineScope:
     async def _commit(self, group: Group) -> Conflict | None:
         for name, data in group.blobs:
             await self._blobs.write(name, data)
-        conflict = await self._journal.commit(group.commit)
+        commit = group.commit
+        conflict = await self._journal.commit(commit)
         if conflict is None:
-            self._settled([work.delivery for work in group.works])
+            all_consumed = len(commit.consumed) == len(group.works)
+            self._settled(commit.consumed if all_consumed else [work.delivery for work in group.works])
         return conflict
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:

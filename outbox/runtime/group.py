@@ -23,7 +23,7 @@ from outbox.runtime.step import Later, Work
 class Group:
     """A commit in the making."""
 
-    __slots__ = ("_documents", "_markers", "_plan", "blobs", "commit", "durable", "now_ms", "works")
+    __slots__ = ("_plan", "blobs", "commit", "documents", "durable", "markers", "now_ms", "works")
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class Group:
         durable: Callable[[], Awaitable[None]],
     ) -> None:
         self._plan = plan
-        self._documents = documents
-        self._markers = markers
+        self.documents = documents
+        self.markers = markers
         self.now_ms = now_ms
         self.durable = durable
         """Waits until what was loaded survives the declared failures; a call out of a handler needs that."""
@@ -46,7 +46,7 @@ class Group:
 
     def sibling(self) -> Group:
         """Another group that starts from the same states and markers."""
-        return Group(self._plan, self.now_ms, dict(self._documents), dict(self._markers), self.durable)
+        return Group(self._plan, self.now_ms, dict(self.documents), dict(self.markers), self.durable)
 
     # What a message finds
 
@@ -56,7 +56,7 @@ class Group:
         The age fence is part of it: at an age of retention a message is never run, because its record may be gone.
         """
         message = work.delivery.message
-        marker = self._markers.get(work.inbox) if work.remembered else None
+        marker = self.markers.get(work.inbox) if work.remembered else None
         if marker is not None:
             known = marker.fingerprint if isinstance(marker, Refusal) else marker
             if known != work.fingerprint:
@@ -81,7 +81,7 @@ class Group:
         codec, id = work.handler.state if work.handler is not None else None, work.state_id
         if codec is None or id is None:
             return None
-        found = self.commit.states.get(id) or self._documents.get(id)
+        found = self.commit.states.get(id) or self.documents.get(id)
         if found is None or not found.value:
             return codec.fresh()
         return codec.decode(found.value, found.schema)
@@ -97,23 +97,24 @@ class Group:
             value = b"" if state is None else handler.state.codec.encode(state)
             self._write(work.state_id, value, handler.state.version)
         if context is not None:
-            for output in context.outputs:
-                if len(output.message.body) > self._plan.claim_check_bytes:
-                    output = self._claim_checked(output)
-                commit.outputs.append(output)
+            limit_bytes = self._plan.claim_check_bytes
+            commit.outputs += [
+                self._claim_checked(output) if len(output.message.body) > limit_bytes else output
+                for output in context.outputs
+            ]
             if context.blobs:
                 self.blobs += context.blobs
         key = work.inbox
         commit.handled.append(key)
         if work.remembered:
-            if key in self._markers:
+            if key in self.markers:
                 self._mark(work, work.fingerprint)
             else:
-                self._markers[key] = commit.applied[key] = work.fingerprint
+                self.markers[key] = commit.applied[key] = work.fingerprint
 
     def _write(self, id: str, value: bytes, schema: int) -> None:
         """Change a state, under the condition that it still is as loaded; one that is unchanged is a condition only."""
-        loaded, commit = self._documents.get(id), self.commit
+        loaded, commit = self.documents.get(id), self.commit
         commit.if_versions[id] = 0 if loaded is None else loaded.version
         before = commit.states.get(id) or loaded
         if before is None:
@@ -134,7 +135,7 @@ class Group:
         """
         id = work.state_id
         if id is not None:
-            loaded = self._documents.get(id)
+            loaded = self.documents.get(id)
             self.commit.if_versions[id] = 0 if loaded is None else loaded.version
         message = work.delivery.message
         digest = work.fingerprint or fingerprint(message.body, message.type)
@@ -142,16 +143,16 @@ class Group:
 
     def has_refused(self, work: Work) -> bool:
         """Whether the refusal of a message is on record for this attempt or a later one."""
-        marker = self._markers.get(work.inbox)
+        marker = self.markers.get(work.inbox)
         return isinstance(marker, Refusal) and marker.attempt >= work.delivery.message.attempt
 
     def _mark(self, work: Work, marker: Marker) -> None:
         commit, key = self.commit, work.inbox
-        earlier = self._markers.get(key)
+        earlier = self.markers.get(key)
         if isinstance(earlier, Refusal):
             commit.replacing[key] = work.delivery.message.attempt
             commit.refused.pop(key, None)
-        self._markers[key] = marker
+        self.markers[key] = marker
         if isinstance(marker, Refusal):
             commit.refused[key] = marker
         else:
@@ -163,6 +164,11 @@ class Group:
         """End a delivery whose message was applied, now or before."""
         self.works.append(work)
         self.commit.consumed.append(work.delivery)
+
+    def complete_all(self, works: Sequence[Work]) -> None:
+        """End deliveries whose messages were applied."""
+        self.works += works
+        self.commit.consumed += [work.delivery for work in works]
 
     def settle(self, work: Work, outcome: PoisonMessage | Later) -> None:
         """End a delivery whose message was not: dead-letter it, or give it back until a delay is over."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from outbox.app import Handler
 from outbox.context import Context
 from outbox.errors import PoisonMessage
 from outbox.runtime.plan import Plan
@@ -84,16 +85,23 @@ def start(plan: Plan, group: Made, work: Work) -> Outcome | Suspended[Made]:
         if binding.wants_context:
             context = Context(plan.app, work, work.delivery.message, group.now_ms, group.durable)
         result = binding.call(work.value, state, context)
-        if binding.is_async or type(result) is types.CoroutineType:  # a plain function may wrap an async one
-            waits_for = next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
+        if result is not None:
+            waits_for = step(work.handler, result)
             if waits_for is not DONE:
                 return Suspended(group.sibling(), work, state, context, result, waits_for)
-        elif result is not None and isawaitable(result):
-            raise TypeError(f"handler {work.handler.name} returned {result!r} unawaited; make it async and await it")
         group.apply(work, state, context)
     except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
-        return _failed(plan, group, work, error)
+        return failed(plan, group, work, error)
     return None
+
+
+def step(handler: Handler, result: Any) -> Any:
+    """Take what a handler returned as far as it goes without waiting: what it waits for, or DONE."""
+    if handler.binding.is_async or type(result) is types.CoroutineType:  # a plain function may wrap an async one
+        return next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
+    if isawaitable(result):
+        raise TypeError(f"handler {handler.name} returned {result!r} unawaited; make it async and await it")
+    return DONE
 
 
 async def resume(plan: Plan, group: Made, suspended: Suspended[Made], life: Life) -> Outcome:
@@ -111,9 +119,9 @@ async def resume(plan: Plan, group: Made, suspended: Suspended[Made], life: Life
         task = current_task()
         while task is not None and task.cancelling():
             task.uncancel()  # the handler cancelled the task that it runs in
-        return _failed(plan, group, work, error)  # or it waited for something that was cancelled
+        return failed(plan, group, work, error)  # or it waited for something that was cancelled
     except Exception as error:
-        return _failed(plan, group, work, error)
+        return failed(plan, group, work, error)
     return None
 
 
@@ -157,7 +165,8 @@ def _recorded(group: Effects, work: Work, found: PoisonMessage | bool) -> Outcom
     return poison
 
 
-def _failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
+def failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
+    """What an error of a handling means; a refusal makes its record."""
     outcome = judge(error, work.delivery, plan.retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)

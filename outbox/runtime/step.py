@@ -78,28 +78,36 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
     """
     works: list[Work] = []
     sources, latest_ms = plan.sources, now_ms + plan.clock_skew_ms
+    queue: str | None = None
+    kind, is_plain = "", False
     for delivery in deliveries:
-        source, message = sources[delivery.queue], delivery.message
-        route = source.routes.get(message.type) if message.type else source.only
+        message = delivery.message
+        if delivery.queue != queue or message.type != kind:  # mostly a batch has one of each
+            queue, kind = delivery.queue, message.type
+            source = sources[queue]
+            route = source.routes.get(kind) if kind else source.only
+            is_plain = route is not None and route.key is not None
+            if route is not None and route.key is not None:
+                decode, key_of, places, handler = route.decode, route.key, route.places, route.handlers[0]
         identity = message.outbox_id or message.message_id
-        if route is None or route.key is None or not identity or message.created_ms > latest_ms:
-            works.append(_admit_with_care(plan, source, delivery, now_ms))
-            continue
-        try:
-            value = route.decode(message.body)
-            key = route.key(value)
-            place = route.places[key] if type(key) is str else None
-            name = identity.encode()
-            inbox = None if place is None else sha256(place.prefix + TEXT_TAGS[len(name)] + name).digest()
-        except Exception:  # the body, the key function, or a key or an identity that is not plain
-            place = inbox = None
-        if place is None or inbox is None:
+        inbox = None
+        if is_plain and identity and message.created_ms <= latest_ms:
+            try:
+                value = decode(message.body)
+                key = key_of(value)
+                if type(key) is str:
+                    place = places.get(key) or places.make(key)
+                    name = identity.encode()
+                    inbox = sha256(place.prefix + TEXT_TAGS[len(name)] + name).digest()
+            except Exception:  # the body, the key function, or a key or an identity that is not plain
+                inbox = None
+        if inbox is None:
             works.append(_admit_with_care(plan, source, delivery, now_ms))
             continue
         remembered = delivery.from_outside or message.attempt > 0
         digest = (delivery.fingerprint or fingerprint(message.body, message.type)) if remembered else b""
         id = place.state_id
-        work = Work(delivery, route.handlers[0], value, key, id, id, remembered, inbox, digest)
+        work = Work(delivery, handler, value, key, id, id, remembered, inbox, digest)
         if source.ordered:
             _put_in_order(work, source)
         works.append(work)

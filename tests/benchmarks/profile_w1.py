@@ -25,7 +25,7 @@ from outbox.engine.journal import EngineJournal
 from outbox.engine.wal import Log
 from outbox.message import Message
 from outbox.runtime.group import Group, wanted
-from outbox.runtime.handling import start
+from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan, compile_plan
 from outbox.runtime.step import admit
 from tests.benchmarks import report
@@ -105,9 +105,7 @@ async def _batch(engine: Engine, plan: Plan, stages: Stages) -> None:
     documents, markers = await journal.load(*wanted(works))
     group = Group(plan, engine.now_ms(), documents, markers, journal.durable)
     end("load")
-    for work in works:
-        assert start(plan, group, work) is None
-        group.complete(work)
+    assert start_all(plan, group, works, 0, len(works)) == (len(works), None)
     end("run")
     consumed, lost = journal.held(group.commit.consumed)
     assert not (lost or journal.moved(group.commit) or journal.taken(group.commit))
