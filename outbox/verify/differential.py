@@ -8,7 +8,7 @@ called otherwise; how they are called is learned as they appear, and must stay t
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
 from outbox.errors import OutboxError
@@ -100,7 +100,7 @@ class StoreDuel:
     def __init__(self, store: StateStore, seed: int) -> None:
         self._store = store
         self._model = StoreModel(capabilities=store.capabilities)
-        self._state = self._model.initial()
+        self._state: Any = self._model.initial()
         self._now_ms = 0
         self._chance = random.Random(seed)  # the same seed draws the same operations
         self._versions: dict[DocumentKey, Names] = {}
@@ -220,20 +220,21 @@ async def check_blob_model(blobs: BlobStore, *, seed: int, step_count: int = STE
         AssertionError: they differ.
     """
     model, draw = BlobModel(), random.Random(seed)  # the same seed draws the same operations
-    state = model.initial()
+    state: Any = model.initial()
+    call: Awaitable[Any]
     for step in range(step_count):
         name, data, bytes_max = draw.choice("abc"), draw.randbytes(draw.randrange(4)), draw.choice((1, 99))
-        verb = draw.choice(("write", "read", "delete"))
-        args: Sequence[Any] = {"write": (name, data), "read": (name, bytes_max), "delete": (name,)}[verb]
-        calls = {
-            "write": lambda name=name, data=data: blobs.write(name, data),
-            "read": lambda name=name, bytes_max=bytes_max: blobs.read(name, bytes_max=bytes_max),
-            "delete": lambda name=name: blobs.delete(name),
-        }
-        theirs = await answer(calls[verb]())
-        outcome = model.outcomes(state, op_of(verb, *args), 0)[0]
+        match draw.randrange(3):
+            case 0:
+                op, call = op_of("write", name, data), blobs.write(name, data)
+            case 1:
+                op, call = op_of("read", name, bytes_max), blobs.read(name, bytes_max=bytes_max)
+            case _:
+                op, call = op_of("delete", name), blobs.delete(name)
+        theirs = await answer(call)
+        outcome = model.outcomes(state, op, 0)[0]
         state, ours = outcome.state, outcome.result
-        told = f"seed {seed}, step {step}: {verb} {args}: the store says {theirs}, its model {ours}"
+        told = f"seed {seed}, step {step}: {model.describe(op)}: the store says {theirs}, its model {ours}"
         _same(_kind(theirs) == _kind(ours), told)
     return step_count
 

@@ -17,6 +17,7 @@ from outbox.verify.models.told import short
 from outbox.verify.ops import Finding, Op, Outcome, canonical
 from outbox.verify.reference import Declined, Effect, Handling, Stored
 from outbox.verify.view import Invariant, View
+from outbox.verify.watching import Deed
 
 CODES = frozenset(
     ("undecodable", "unknown-type", "missing-key", "no-identity", "payload-differs", "too-old", "oversize")
@@ -143,8 +144,8 @@ class JournalMonitor:
             tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason == "too-old"),
         )
 
-    def step(self, ghost: Ledger, event: Applied) -> Ledger | Finding:
-        return self._book.apply(ghost, event)
+    def step(self, ghost: Ledger, event: Applied | Deed) -> Ledger | Finding:
+        return self._book.note(ghost, event) if isinstance(event, Deed) else self._book.apply(ghost, event)
 
     # A world
 

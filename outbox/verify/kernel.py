@@ -14,6 +14,7 @@ from typing import Any
 
 from outbox.verify.budgets import GUARDS, Budgets, cost_of
 from outbox.verify.ops import FAULT_KINDS, FaultKind, Finding, Model, Op, Table
+from outbox.verify.passing import Passing
 from outbox.verify.run import TIMER, Program
 from outbox.verify.trie import Node, Trie
 from outbox.verify.world import (
@@ -31,6 +32,8 @@ from outbox.verify.world import (
     World,
     alike,
 )
+
+TIME_BITS = 24
 
 
 class Kernel:
@@ -64,8 +67,8 @@ class Kernel:
         self.start: World = self._initial(programs, budgets, start_ms)
         self.first = RESOURCES + len(models)
         self._groups = alike([program.name for program in programs], self.first) if symmetric else []
-        self._events: Table[Any] = Table()
-        self._events.number(None, None)
+        self._events: Table[tuple[Any, ...]] = Table()
+        self._event()
         self._moves: list[list[tuple[int, int, dict[int, list[Move]]]] | None] = []
         self._restart: list[Move | None] = []
         self._first_alone = bytearray()
@@ -75,7 +78,7 @@ class Kernel:
         self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
         self._ghost_steps: dict[tuple[int, int], int] = {}
         self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._jumps: dict[World, list[Move]] = {}
+        self._passing = Passing(models, self.times)
 
     def _initial(self, programs: Sequence[Program], budgets: Budgets, start_ms: int) -> World:
         ghost = self.ghosts.number(start := self.monitor.initial(), start)
@@ -125,10 +128,10 @@ class Kernel:
             if self._first_alone[number]:
                 steps = []
             for resource, position, table in waiting:
-                key = world[resource] << 8 | time if resource else time
+                key = world[resource] << TIME_BITS | time if resource else time
                 moves = table.get(key)
                 if moves is None:
-                    moves = table[key] = self._worker_moves(number, resource, position, key >> 8, time)
+                    moves = table[key] = self._worker_moves(number, resource, position, key >> TIME_BITS, time)
                 for move in moves:
                     if not move.cost:
                         free = True
@@ -142,7 +145,10 @@ class Kernel:
                 return steps, True
         free = self._by_themselves(world, steps) or free
         if not free:
-            free = self._waited(world, steps)
+            due = self._passing.waited(self.resource_states(world), self.now_ms(world))
+            if due is not None:
+                steps.append((self._at(world, due), 0, due))
+                free = True
         return steps, free
 
     def _after(self, world: World, place: int, move: Move) -> World:
@@ -168,12 +174,18 @@ class Kernel:
     def _ghost_after(self, ghost: int, event: int) -> int:
         found = self._ghost_steps.get((ghost, event))
         if found is None:
-            meaning = self._events[event]
-            after = meaning if isinstance(meaning, Finding) else self.monitor.step(self.ghosts[ghost], meaning)
+            after = self.ghosts[ghost]
+            for meaning in self._events[event]:
+                if not isinstance(after, Finding):
+                    after = meaning if isinstance(meaning, Finding) else self.monitor.step(after, meaning)
             found = self._ghost_steps[ghost, event] = self.ghosts.number(after, after)
             if isinstance(after, Finding):
                 self.bad.add(found)
         return found
+
+    def _event(self, *meanings: Any) -> int:
+        """The number of what happens in one step; 0 is nothing."""
+        return self._events.number(meanings, meanings)
 
     def _flight_with(self, flight: int, ops: tuple[int, ...]) -> int:
         found = self._merged.get((flight, ops))
@@ -239,7 +251,9 @@ class Kernel:
         child = self.trie.child(node, position, result.result, self.times[time])
         event = result.event
         if child.finding is not None:
-            event = self._events.number(child.finding, child.finding)
+            event = self._event(child.finding)
+        elif child.deeds:
+            event = self._event(*self._events[event], *child.deeds)
         after = self.trie.after(child).number
         cost = cost_of(result.fault)
         return [
@@ -274,7 +288,7 @@ class Kernel:
                         table.number(outcome.state, outcome.state),
                         self.trie.result(outcome.result),
                         outcome.fault,
-                        self._events.number(meaning, meaning) if meaning is not None else 0,
+                        self._event(meaning) if meaning is not None else 0,
                     )
                 )
             self._outcomes[key] = found
@@ -306,7 +320,7 @@ class Kernel:
                 steps.append((self._after(world, 0, move), 0, move))
         if not (budget - cost_of("jump")) & GUARDS:
             may_be_long = not self._is_writing(world)
-            for move in self._jump_moves(world):
+            for move in self._passing.jumps(world[TIME : self.first], self.resource_states(world), self.now_ms(world)):
                 is_long = self.times[move.state] - self.times[time] > self._flight_ms_max
                 if may_be_long or not is_long:
                     steps.append((self._at(world, move, nothing_flies=is_long), 0, move))
@@ -356,37 +370,6 @@ class Kernel:
         return f"{self.models[found.resource].describe(found)} "
 
     # Time
-
-    def _jump_moves(self, world: World) -> list[Move]:
-        key = world[TIME : self.first]
-        found = self._jumps.get(key)
-        if found is None:
-            now_ms = self.now_ms(world)
-            moments = {
-                moment
-                for model, state in zip(self.models, self.resource_states(world), strict=True)
-                for moment in model.moments_ms(state, now_ms)
-            }
-            found = self._jumps[key] = [self._to(ms, now_ms, "jump") for ms in sorted(moments)]
-        return found
-
-    def _waited(self, world: World, steps: list[Step]) -> bool:
-        """Nothing else can happen: time goes on to what falls due next."""
-        now_ms = self.now_ms(world)
-        dues = [
-            due
-            for model, state in zip(self.models, self.resource_states(world), strict=True)
-            if (due := model.due_ms(state, now_ms)) is not None
-        ]
-        if not dues:
-            return False
-        move = self._to(min(dues), now_ms, None)
-        steps.append((self._at(world, move), 0, move))
-        return True
-
-    def _to(self, ms: int, now_ms: int, fault: FaultKind | None) -> Move:
-        label = f"{(ms - now_ms) / 1_000:g} s pass"
-        return Move(cost_of(fault), 0, self.times.number(ms, ms), 0, 0, (), label, fault)
 
     def _at(self, world: World, move: Move, *, nothing_flies: bool = False) -> World:
         after = list(world)

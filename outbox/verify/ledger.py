@@ -15,6 +15,7 @@ from outbox.ports import Output
 from outbox.verify.models.told import short
 from outbox.verify.ops import Finding, canonical
 from outbox.verify.reference import Handling, Reference
+from outbox.verify.watching import Deed
 
 Emission = tuple[str, str, bytes]
 """A committed output: destination, identity, digest of all of it."""
@@ -28,6 +29,8 @@ class Ledger(msgspec.Struct, frozen=True):
     fenced: frozenset[bytes] = frozenset()
     emitted: frozenset[Emission] = frozenset()
     pushed: frozenset[tuple[str, str]] = frozenset()
+    called: frozenset[str] = frozenset()
+    """The idempotency keys under which something outside was called."""
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -163,6 +166,16 @@ class Book:
                 if inbox in ledger.applied:
                     return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
         return self.early(ledger, event.inboxes) or ledger
+
+    def note(self, ledger: Ledger, deed: Deed) -> Ledger | Finding:
+        """A ledger after something that no commit takes back."""
+        if deed.what != "call":
+            return Finding("StaysInside", f"a handler reaches outside by itself: {deed.key}; use ctx.call")
+        if deed.key in ledger.called:
+            inbox = bytes.fromhex(deed.key[:64])
+            text = "makes a call of ctx.call twice, under one key"
+            return Finding("OneCall", f"{self.name(inbox)} {text}; if the other side knows it, say idempotent=True")
+        return msgspec.structs.replace(ledger, called=ledger.called | {deed.key})
 
     def early(self, ledger: Ledger, settled: Iterable[bytes]) -> Finding | None:
         """An input that is settled for good though nothing of it is committed."""

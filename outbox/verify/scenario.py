@@ -31,6 +31,7 @@ from outbox.verify.reference import Reference
 from outbox.verify.run import Program
 from outbox.verify.store_monitor import StoreMonitor
 from outbox.verify.view import Invariant
+from outbox.verify.watching import watched
 from outbox.verify.world import Monitor
 
 START_MS = 1_767_225_600_000
@@ -145,7 +146,7 @@ def _engine(scenario: Scenario) -> Kernel:
         invariant=scenario.invariant,
         allows_dead_letters="dead-letter" in scenario.allow,
     )
-    worker = EngineWorker(plan, journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
+    worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models = (journal, BlobModel())
     programs = [worker] * scenario.workers
     return _kernel(scenario, models, programs, monitor)
@@ -183,7 +184,7 @@ def _store(scenario: Scenario) -> Kernel:
         is_swept=scenario.sweepers > 0,
     )
     at, make = StoreResources(capabilities), scenario.make or store_protocol
-    worker = StoreWorker(plan, at, batch=scenario.batch, warm=scenario.warm, make=make)
+    worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, make=make)
     sweeper = Sweeper(plan, at, make=make)
     programs: list[Program] = [*[worker] * scenario.workers, *[sweeper] * scenario.sweepers]
     models = (store, bus, BlobModel())

@@ -22,6 +22,7 @@ from outbox.verify.models.told import short
 from outbox.verify.ops import Finding, Op, Outcome, canonical
 from outbox.verify.reference import Declined, Stored
 from outbox.verify.view import Invariant, View
+from outbox.verify.watching import Deed
 
 DONE_PREFIX = "done:"
 CODES = frozenset(
@@ -71,6 +72,8 @@ class StoreMonitor:
                 return self._book.apply(ghost, event)
             case Pushed():
                 return self._book.push(ghost, event)
+            case Deed():
+                return self._book.note(ghost, event)
             case Marked():
                 return self._book.mark(ghost, event)
             case _:

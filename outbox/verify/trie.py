@@ -22,6 +22,7 @@ from typing import Any
 from outbox.verify.loop import LeavesLoop, ProgramSpins
 from outbox.verify.ops import Finding, Op, Table, canonical
 from outbox.verify.run import TIMER, Alarms, Program, Run
+from outbox.verify.watching import Deed, Watch
 
 DEPTH_MAX = 400
 """How many answers one attempt may take; more is an attempt that goes round in circles."""
@@ -49,6 +50,8 @@ class Node:
     """The calls that wait, by number, in the order of their issue."""
     dropped: tuple[int, ...] = ()
     """Calls that were given up at this very step: whether they arrive nobody can tell."""
+    deeds: tuple[Deed, ...] = ()
+    """What was done at this very step beside the calls."""
     timer: bool = False
     held: frozenset[Hashable] = frozenset()
     """The locks that it was handed in this attempt."""
@@ -94,6 +97,7 @@ class Trie:
         self._live: deque[Node] = deque()
         self._end_count = 0
         self._alarms = Alarms()
+        self._watch = Watch()
 
     def result(self, value: Any) -> int:
         """The number of a result."""
@@ -125,13 +129,13 @@ class Trie:
             self.nodes.append(fresh)
             self._go_on(node, fresh)
             found = fresh
-            if fresh.ends and fresh.finding is None and not fresh.dropped:
+            if fresh.ends and fresh.finding is None and not fresh.dropped and not fresh.deeds:
                 found = self.root(node.program, fresh.handed_on)
             node.children[answer] = found
         return found
 
     def after(self, node: Node) -> Node:
-        """Where a program is once what it gave up is accounted for."""
+        """Where a program is once what it gave up and did is accounted for."""
         return self.root(node.program, node.handed_on) if node.ends and node.finding is None else node
 
     # Running
@@ -156,10 +160,11 @@ class Trie:
 
     def _drive(self, run: Run, node: Node, path: Sequence[Node], *, again: bool = False) -> None:
         """Answer a run along a path, and note in the node at its end what the program does there."""
-        with self._alarms as alarms:
+        with self._alarms as alarms, self._watch as watch:
             try:
                 for at in path:
                     alarms.told.clear()
+                    watch.deeds.clear()
                     if at.parent is not None:
                         position, result, now_ms = at.answer
                         value = None if position == TIMER else self.results[result][0]
@@ -170,6 +175,7 @@ class Trie:
                         break
                 else:
                     if not again:
+                        node.deeds = tuple(watch.deeds)
                         self._note(run, node, dropped, alarms)
             except (ProgramSpins, LeavesLoop) as error:
                 node.finding = Finding("Progress", str(error))

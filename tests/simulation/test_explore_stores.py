@@ -160,6 +160,30 @@ def test_a_mutant_of_partition_scope_is_found(name: str) -> None:
     assert report.anomalies[0].steps <= steps, report.text
 
 
+class NeverFinishes(PartitionScope):
+    """Gives a message back for ever whose record is pending."""
+
+    async def dispatch(self, key: DocumentKey, document: Document, record: items.Record, inbox: bytes) -> None:
+        if record.pending:
+            raise Again
+
+
+def test_a_message_that_goes_in_a_circle_is_found() -> None:
+    scenario = Scenario(
+        desk(), [T1], GIVEN, workers=1, scope="partition", budgets=Budgets(crash=1), make=partition(NeverFinishes)
+    )
+    report = search(scenario, live=True)
+    assert [anomaly.promise for anomaly in report.anomalies] == ["Progress"], report.text
+    assert report.anomalies[0].steps <= 5
+
+
+@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+def test_a_good_end_can_be_reached_from_everywhere(scope: str) -> None:
+    budgets = Budgets.any_of(1, "crash", "lost", "delay", "error", "expire")
+    scenario = Scenario(desk(), [T1], GIVEN, workers=1, copies=2, scope=scope, budgets=budgets)
+    clean(search(scenario, live=True))
+
+
 # Mutants of item scope
 
 

@@ -22,6 +22,11 @@ from outbox.verify.ops import Event, Outcome, Table, canonical
 
 LOCK_MS = 60_000
 DELIVERY_COUNT_MAX = 100
+LOCK_COUNT = 16
+"""After so many claims of a message its locks begin anew; else one that is given back for ever had no end of worlds.
+
+Nobody keeps a lock that ran out through so many others.
+"""
 
 
 class Task(msgspec.Struct, frozen=True, gc=False):
@@ -172,7 +177,7 @@ class Queues:
         for number, index in run:
             queue = list(tasks[number])
             task = queue[index]
-            queue[index] = task = msgspec.structs.replace(task, is_locked=True, lock=task.lock + 1)
+            queue[index] = task = msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
             tasks[number] = tuple(queue)
             deliveries.append(self._delivery(number, task, now_ms))
         label = ", ".join(told(delivery) for delivery in deliveries)

@@ -1,0 +1,38 @@
+"""How time passes in worlds: by leaps, to moments at which something happens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outbox.verify.budgets import cost_of
+from outbox.verify.ops import FaultKind, Model, Table
+from outbox.verify.world import Move
+
+
+class Passing:
+    """The moments that lie ahead."""
+
+    def __init__(self, models: Sequence[Model], times: Table[int]) -> None:
+        self._models = models
+        self._times = times
+        self._known: dict[tuple[int, ...], list[Move]] = {}
+
+    def jumps(self, key: tuple[int, ...], states: Sequence[Any], now_ms: int) -> list[Move]:
+        """Leaps to whatever expires: a fault, because everybody else does nothing meanwhile; `key` tells the states."""
+        found = self._known.get(key)
+        if found is None:
+            pairs = zip(self._models, states, strict=True)
+            moments = {moment for model, state in pairs for moment in model.moments_ms(state, now_ms)}
+            found = self._known[key] = [self._to(ms, now_ms, "jump") for ms in sorted(moments)]
+        return found
+
+    def waited(self, states: Sequence[Any], now_ms: int) -> Move | None:
+        """Nothing else can happen: time goes on to what falls due next."""
+        pairs = zip(self._models, states, strict=True)
+        dues = [due for model, state in pairs if (due := model.due_ms(state, now_ms)) is not None]
+        return self._to(min(dues), now_ms, None) if dues else None
+
+    def _to(self, ms: int, now_ms: int, fault: FaultKind | None) -> Move:
+        label = f"{(ms - now_ms) / 1_000:g} s pass"
+        return Move(cost_of(fault), 0, self._times.number(ms, ms), 0, 0, (), label, fault)
