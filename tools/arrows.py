@@ -21,6 +21,7 @@ LAYERS = (  # a line imports only from the lines below it; what shares a line ma
     ("runtime",),
     ("codec", "app", "context"),
     ("ports",),
+    ("documents",),
     ("lineage",),
     ("message",),
     ("errors",),

@@ -32,7 +32,7 @@ from functools import partial
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, TooLarge
+from outbox.errors import OutcomeUnknown, PoisonMessage
 from outbox.ports import (
     BlobStore,
     Create,
@@ -49,6 +49,7 @@ from outbox.ports import (
     Write,
 )
 from outbox.runtime import items, spill
+from outbox.runtime.access import read, write_blobs, write_one
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch
@@ -122,7 +123,7 @@ class ItemScope:
         if work.state_id is None:
             return await self.stateless.once(work)
         try:
-            state = held(await self._read(self._states, state_key(work.state_id)))  # 1
+            state = held(await read(self._states, state_key(work.state_id)))  # 1
             if state.item.pending:
                 state = await self._complete(work.state_id, state)  # 2
             return await self._handle(work, work.state_id, state)
@@ -133,7 +134,7 @@ class ItemScope:
 
     async def _handle(self, work: Work, state_id: str, state: Held) -> Outcome:
         """Steps 3 to 10 of one message, over a state that points nowhere."""
-        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3
+        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3
         if marker is not None and not self._resubmits(work, marker):
             return self._follow(work, marker)
         batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
@@ -150,7 +151,7 @@ class ItemScope:
         if batch.is_late(self._now_ms()):
             raise Again
         token, version = await self._stage(state_id, batch.tx, staged)  # 5
-        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6
+        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6
         if marker is not None and not self._resubmits(work, marker):
             return self._follow(work, marker)
         swapped = await self._swap(work, state_id, batch, token)  # 7
@@ -175,7 +176,7 @@ class ItemScope:
 
     async def _look(self, work: Work, state_id: str, token: Session) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
-        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), token)
+        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)
         if marker is not None and not self._resubmits(work, marker):
             raise Superseded(marker)
 
@@ -192,11 +193,7 @@ class ItemScope:
         if max(len(items.encode(staged)), len(items.encode(batch.state_after))) > limit:
             work.refusal = PoisonMessage("oversize", f"its state or record is over the store's {limit} bytes")
             raise Again
-        for name, data in batch.blobs:
-            try:
-                await self._blobs.write(name, data)
-            except NOT_DONE as error:
-                raise Again from error
+        await write_blobs(self._blobs, batch.blobs)
         return staged
 
     async def _stage(self, state_id: str, tx: str, staged: Staged) -> tuple[Session, Version]:
@@ -206,11 +203,11 @@ class ItemScope:
             left.append((tx, staged.version))
         key = staged_key(state_id, tx)
         try:
-            answer = await self._write(
+            answer = await write_one(
                 self._infrastructure, Create(key, items.encode(staged), None, Tag("stage", (staged.inbox,), tx))
             )
         except OutcomeUnknown as error:
-            found = await self._read(self._infrastructure, key)
+            found = await read(self._infrastructure, key)
             if found is None:
                 raise Again from error
             return found.session, found.version
@@ -231,14 +228,12 @@ class ItemScope:
         body = items.encode(item)
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
         try:
-            answer = await self._write(self._states, write)
+            answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
-            found = held(await self._read(self._states, key))
+            found = held(await read(self._states, key))
             if found.item.pending == batch.tx:
                 return found
-            marker = await self._read(
-                self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token
-            )
+            marker = await read(self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token)
             if marker is None:
                 raise Again from error  # it may still land: the next swap loses then
             return marker
@@ -255,7 +250,7 @@ class ItemScope:
             Quarantined: what it staged cannot be found.
         """
         tx = state.item.pending
-        document = await self._read(self._infrastructure, staged_key(state_id, tx), state.item.token)
+        document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
         if document is None:
             await self._confirm(state_id, state)
             log.critical("staged record is missing, key stopped", extra={"state": state_id, "tx": tx})
@@ -271,7 +266,7 @@ class ItemScope:
         """
         key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
         try:
-            answer = await self._write(self._states, Replace(key, items.encode(state.item), state.version, None, tag))
+            answer = await write_one(self._states, Replace(key, items.encode(state.item), state.version, None, tag))
         except OutcomeUnknown as error:
             raise Again from error
         if isinstance(answer, Lost):
@@ -296,12 +291,12 @@ class ItemScope:
         write: Write = Create(key, body, self._life_s, tag)
         for _ in range(LOOK_COUNT_MAX):
             try:
-                answer = await self._write(self._infrastructure, write)
+                answer = await write_one(self._infrastructure, write)
             except OutcomeUnknown as error:
                 raise Again from error  # whoever comes next finds the pointer and does it again
             if isinstance(answer, Won):
                 return answer.session
-            known = answer.current or await self._read(self._infrastructure, key, answer.session)
+            known = answer.current or await read(self._infrastructure, key, answer.session)
             if known is None:
                 raise Again
             earlier = items.decode(known, Record)
@@ -320,7 +315,7 @@ class ItemScope:
             Tag("dispatched", (staged.inbox,), tx),
         )
         try:
-            answer = await self._write(self._infrastructure, write)
+            answer = await write_one(self._infrastructure, write)
         except OutcomeUnknown as error:
             raise Again from error
         if isinstance(answer, Lost):
@@ -336,7 +331,7 @@ class ItemScope:
             state_key(state_id), items.encode(item), state.version, None, Tag("clear", (found.staged.inbox,), tx)
         )
         try:
-            answer = await self._write(self._states, write)
+            answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
             raise Again from error
         if isinstance(answer, Lost):
@@ -357,7 +352,7 @@ class ItemScope:
             if version >= state.item.version:
                 self._left.setdefault(state_id, []).append((tx, version))
                 continue
-            found = await self._read(self._infrastructure, staged_key(state_id, tx))
+            found = await read(self._infrastructure, staged_key(state_id, tx))
             if found is not None:
                 await self._delete(found.key, found.version, tx)
 
@@ -378,7 +373,7 @@ class ItemScope:
 
     async def _reclaimed(self, staged: Staged, document: Document) -> bool:
         """Delete a staged record whose state has gone past it without pointing to it; whether that is so."""
-        state = held(await self._read(self._states, state_key(staged.state)))
+        state = held(await read(self._states, state_key(staged.state)))
         if state.item.version <= staged.version or state.item.pending == staged.pending:
             return False
         await self._delete(document.key, document.version, staged.pending)
@@ -390,28 +385,6 @@ class ItemScope:
             await self._infrastructure.write([Delete(key, version, Tag("unstage", (), tx))])
         except NOT_DONE:
             return
-
-    async def _read(self, store: StateStore, key: DocumentKey, session: Session = "") -> Document | None:
-        try:
-            return await store.read(key, session=session)
-        except NOT_DONE as error:
-            raise Again from error
-
-    async def _write(self, store: StateStore, write: Write) -> Won | Lost:
-        """Write one document.
-
-        Raises:
-            OutcomeUnknown: nobody can tell whether it was written.
-            Again: it was not.
-        """
-        try:
-            return await store.write([write])
-        except OutcomeUnknown:
-            raise
-        except TooLarge as error:
-            raise Again from error
-        except NOT_DONE as error:
-            raise Again from error
 
 
 class Found(msgspec.Struct, frozen=True):

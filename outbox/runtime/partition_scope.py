@@ -26,6 +26,7 @@ from functools import partial
 from outbox.errors import OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime import items, spill
+from outbox.runtime.access import read, write_blobs
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch, Entry
@@ -128,7 +129,7 @@ class PartitionScope:
         return Batch(self._plan, self._now_ms(), self._new_tx(), known)
 
     async def _read_state(self, state_id: str) -> Held:
-        found = held(await self._read(state_key(state_id), self._behind.pop(state_id, "")))
+        found = held(await read(self._store, state_key(state_id), self._behind.pop(state_id, "")))
         self.cache.remember(state_id, found)
         return found
 
@@ -146,7 +147,7 @@ class PartitionScope:
 
     async def _look(self, work: Work) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
-        record = await self._read(record_key(work.state_id, work.inbox))
+        record = await read(self._store, record_key(work.state_id, work.inbox))
         if record is not None and not self._is_resubmitted(work, items.decode(record, Record)):
             raise Superseded(record)
 
@@ -184,7 +185,7 @@ class PartitionScope:
 
     async def _resolved(self, batch: Batch, state_id: str | None) -> Lost | None:
         """Find out what became of a batch whose answer was lost: its first record tells whose it is."""
-        record = await self._read(record_key(state_id, batch.entries[0].work.inbox))
+        record = await read(self._store, record_key(state_id, batch.entries[0].work.inbox))
         if record is None:
             raise Again  # it may still land: the next create loses then
         if items.decode(record, Record).tx != batch.tx:
@@ -211,11 +212,7 @@ class PartitionScope:
             if _size(writes) > limit:
                 raise self._too_large(batch, f"{_size(writes)} bytes, the store takes {limit}")
             batch.blobs.append((name, data))
-        for name, data in batch.blobs:
-            try:
-                await self._blobs.write(name, data)
-            except NOT_DONE as error:
-                raise Again from error
+        await write_blobs(self._blobs, batch.blobs)
         return writes
 
     def _too_large(self, batch: Batch, text: str) -> Again:
@@ -245,7 +242,7 @@ class PartitionScope:
     async def _find(self, work: Work, session: Session) -> Document:
         """The record that a create has lost to, read at least as fresh as that loss."""
         for _ in range(LOOK_COUNT_MAX):
-            found = await self._read(record_key(work.state_id, work.inbox), session)
+            found = await read(self._store, record_key(work.state_id, work.inbox), session)
             if found is not None:
                 return found
         raise Again
@@ -297,12 +294,6 @@ class PartitionScope:
             if entry.record.pending:
                 key = record_key(state_id, entry.work.inbox)
                 self.marks.add(key, entry.version, entry.stored, entry.work.inbox)
-
-    async def _read(self, key: DocumentKey, session: Session = "") -> Document | None:
-        try:
-            return await self._store.read(key, session=session)
-        except NOT_DONE as error:
-            raise Again from error
 
 
 def _size(writes: Sequence[Write]) -> int:

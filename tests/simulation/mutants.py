@@ -16,6 +16,7 @@ ENDINGS = "outbox/runtime/endings.py"
 MARKS = "outbox/runtime/marks.py"
 PLAN = "outbox/runtime/plan.py"
 GROUP = "outbox/runtime/group.py"
+PLAIN = "outbox/runtime/plain.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 
 STEP_COUNT_MAX = 40
@@ -56,12 +57,12 @@ MUTANTS = (
     ),
     mutant(
         "ETag is not checked", "partition", "ConsistentOutput|OneChangePerETag", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await self._read(state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2,
     ),
     mutant(
         "a state at version 0 is written over", "partition", "OneChangePerETag|Serializable|ConsistentOutput", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await self._read(state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2, given=None,
     ),
     mutant(
@@ -153,9 +154,10 @@ MUTANTS = (
         amounts=(5, 3), workers=2,
     ),
     mutant(
-        "the warm cache keeps what has lost", "partition", "EveryMessageEnds|Progress|AttemptEnds|NoDeadLetter", PARTITION,
+        "the warm cache keeps what has lost", "partition", "Progress", PARTITION,
         ("        self.cache.forget(state_id)\n        if answer.operation", "        if answer.operation"),
-        amounts=(5, 3), workers=2, warm=True,
+        ("            self.cache.forget(state_id)\n            return await self._resolved", "            return await self._resolved"),
+        amounts=(5, 3), warm=True, faults={"lost": 1}, live=True,
     ),
     mutant(
         "keys without the handler's name", "partition", "EveryMessageEnds", "outbox/lineage.py",
@@ -170,18 +172,18 @@ MUTANTS = (
     # Item scope
     mutant(
         "the staged record goes after an ambiguous failure", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            if found.item.pending == batch.tx:\n                return found\n", "            gone = await self._read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            if found.item.pending == batch.tx:\n                return found\n"),
+        ("            if found.item.pending == batch.tx:\n                return found\n", "            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            if found.item.pending == batch.tx:\n                return found\n"),
         faults={"delay": 1},
     ),
     mutant(
         "the staged record goes when the swap loses and a client re-sends", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("        if isinstance(answer, Lost):\n            raise Again\n        return Held(item", "        if isinstance(answer, Lost):\n            gone = await self._read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise Again\n        return Held(item"),
-        ("            return await store.write([write])\n        except OutcomeUnknown:\n            raise\n", "            return await store.write([write])\n        except OutcomeUnknown:\n            return await store.write([write])\n"),
+        ("        if isinstance(answer, Lost):\n            raise Again\n        return Held(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise Again\n        return Held(item"),
+        ("            answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found", "            try:\n                answer = await write_one(self._states, write)\n            except OutcomeUnknown:\n                answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found"),
         faults={"lost": 1},
     ),
     mutant(
         "a staged record goes by an opaque version", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            found = held(await self._read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = held(await self._read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await self._read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
+        ("            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
         amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2,
     ),
     mutant(
@@ -191,13 +193,13 @@ MUTANTS = (
     ),
     mutant(
         "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await self._write(self._states, Replace(state_key(state_id), items.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
+        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), items.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
         ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._life_s, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(
         "a missing staged record is confirmed by a read", "item", "NoAlarm", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            state = held(await self._read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise Again\n"),
+        ("            await self._confirm(state_id, state)\n", "            state = held(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise Again\n"),
         copies=2, workers=2, faults={"stale": 1},
     ),
     mutant(
@@ -218,8 +220,8 @@ MUTANTS = (
     ),
     mutant(
         "markers are read without their session", "item", "NoDuplicate", ITEM,
-        ("        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3\n", "        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox))  # 3\n"),
-        ("        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6\n", "        marker = await self._read(self._infrastructure, processed_key(state_id, work.inbox))  # 6\n"),
+        ("        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3\n", "        marker = await read(self._infrastructure, processed_key(state_id, work.inbox))  # 3\n"),
+        ("        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6\n", "        marker = await read(self._infrastructure, processed_key(state_id, work.inbox))  # 6\n"),
         copies=2, workers=2, faults={"stale": 2},
     ),
     mutant(
@@ -234,7 +236,7 @@ MUTANTS = (
     ),
     mutant(
         "a blind swap at version 0", "item", "ConsistentOutput|OneChangePerETag", ITEM,
-        ("        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)\n        try:\n            answer = await self._write(self._states, write)\n", "        fresh = await self._read(self._states, key)\n        write = Replace(key, body, fresh.version, None, tag) if fresh else Create(key, body, None, tag)\n        try:\n            answer = await self._write(self._states, write)\n"),
+        ("        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)\n        try:\n            answer = await write_one(self._states, write)\n", "        fresh = await read(self._states, key)\n        write = Replace(key, body, fresh.version, None, tag) if fresh else Create(key, body, None, tag)\n        try:\n            answer = await write_one(self._states, write)\n"),
         amounts=(5, 3), workers=2, given=None,
     ),
     mutant(
@@ -248,14 +250,19 @@ MUTANTS = (
     ),
     # Engine scope
     mutant(
-        "engine: no marker", "engine", "NoDuplicate", GROUP,
-        ("        if work.remembered:\n            if key in self._markers:", "        if False:\n            if key in self._markers:"),
+        "engine: no marker", "engine", "NoDuplicate", PLAIN,
+        ("        if remembered:\n            markers[work.inbox]", "        if False:\n            markers[work.inbox]"),
         copies=2,
     ),
     mutant(
-        "engine: states are not conditional", "engine", "OneChangePerETag|Serializable", GROUP,
-        ("        commit.if_versions[id] = 0 if loaded is None else loaded.version\n        before", "        before"),
+        "engine: states are not conditional", "engine", "OneChangePerETag|Serializable", PLAIN,
+        ("        if_versions[id] = 0 if loaded is None else loaded.version\n", ""),
         amounts=(5, 3), workers=2,
+    ),
+    mutant(
+        "engine: the state of a handler that fails is kept", "engine", "Serializable|OneChangePerETag|NoGhost", PLAIN,
+        ("            return index, failed(plan, group, work, error)\n", "            if codec is not None and id is not None:\n                states[id] = StateChange(codec.codec.encode(state), codec.version, 9)\n            return index, failed(plan, group, work, error)\n"),
+        amounts=(-11,),
     ),
     mutant(
         "engine: a refusal is not conditional", "engine", "Serializable|OneChangePerETag|NoDuplicate", GROUP,
@@ -263,8 +270,8 @@ MUTANTS = (
         amounts=(-11, 5), workers=2,
     ),
     mutant(
-        "engine: a refusal leaves no record", "engine", "NoDuplicate|NothingLeavesEarly", GROUP,
-        ("        self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))\n", "        self._markers.get(digest)\n"),
+        "engine: a refusal leaves no record", "engine", "NothingLeavesEarly", GROUP,
+        ("        self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))\n", "        self.markers.get(digest)\n"),
         amounts=(-11,), copies=2,
     ),
 )  # fmt: skip

@@ -62,7 +62,9 @@ def main(name: str) -> None:
     from outbox.verify.search import search
     from tests.simulation.mutant_apps import scenario
 
-    report = search(scenario(mutant.scope, mutant.app, **mutant.options))
+    options = dict(mutant.options)
+    live = options.pop("live", False)
+    report = search(scenario(mutant.scope, mutant.app, **options), live=live)
     found = [{"promise": a.promise, "steps": len(a.trace.steps), "text": a.trace.text} for a in report.anomalies]
     print(json.dumps({"anomalies": found, "states": report.states, "cpu_s": report.cpu_s, "text": report.text}))
 

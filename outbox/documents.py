@@ -1,0 +1,114 @@
+"""What a store keeps and is asked to write: documents, conditional writes and their outcomes.
+
+A conditional write that does not take effect is the value `Lost`, not an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+Version = str
+"""An opaque version (ETag) of a document; only its store may order or interpret it."""
+
+Session = str
+"""An opaque session token: a read that carries it is at least as fresh as the answer that it came with."""
+
+
+class Tag(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a write means, for those who watch: simulations, recorded histories, audits.  No store looks at it.
+
+    `what` is the step's name (`commit`, `state`, `stage`, `mark`, ...), `inbox` the handlings that it is about, and
+    `tx` the attempt that makes it.
+    """
+
+    what: str
+    inbox: tuple[bytes, ...] = ()
+    tx: str = ""
+
+
+UNTAGGED = Tag("")
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentKey:
+    """A document's place: documents of one partition can be written together."""
+
+    partition: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as read; `session` is the token of the answer that it came with."""
+
+    key: DocumentKey
+    body: bytes
+    version: Version
+    session: Session = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Write a document that must not exist; with `ttl_s` it vanishes that many seconds after the last write."""
+
+    key: DocumentKey
+    body: bytes
+    ttl_s: float | None = None
+    tag: Tag = UNTAGGED
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Write a document that must still have the version `if_match`."""
+
+    key: DocumentKey
+    body: bytes
+    if_match: Version
+    ttl_s: float | None = None
+    tag: Tag = UNTAGGED
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete a document that must still have the version `if_match`."""
+
+    key: DocumentKey
+    if_match: Version
+    tag: Tag = UNTAGGED
+
+
+Write = Create | Replace | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """The write took effect; one new version for each operation (empty for a delete)."""
+
+    versions: tuple[Version, ...] = ()
+    session: Session = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A condition did not hold and nothing was written: which operation, and its document now if the store tells."""
+
+    operation: int
+    current: Document | None = None
+    session: Session = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCapabilities:
+    """What a store can promise; the runtime chooses its protocol by these."""
+
+    atomic_scope: Literal["item", "partition"]
+    batch_count_max: int
+    item_bytes_max: int
+    tells_current: bool
+    """Whether a lost write carries the current document, read at least as fresh as the loss."""
+    ambiguous_replies: bool
+    """Whether a write may end in `OutcomeUnknown`."""
+    ordered_versions: bool = False

@@ -1,0 +1,50 @@
+"""Reads and writes as a store protocol makes them: what failed for now starts the attempt again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outbox.errors import OutcomeUnknown
+from outbox.ports import BlobStore, Document, DocumentKey, Lost, Session, StateStore, Won, Write
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Again
+
+
+async def read(store: StateStore, key: DocumentKey, session: Session = "") -> Document | None:
+    """A document, at least as fresh as `session`.
+
+    Raises:
+        Again: it cannot be read now.
+    """
+    try:
+        return await store.read(key, session=session)
+    except NOT_DONE as error:
+        raise Again from error
+
+
+async def write_one(store: StateStore, write: Write) -> Won | Lost:
+    """Write one document.
+
+    Raises:
+        OutcomeUnknown: nobody can tell whether it was written.
+        Again: it was not.
+    """
+    try:
+        return await store.write([write])
+    except OutcomeUnknown:
+        raise
+    except NOT_DONE as error:
+        raise Again from error
+
+
+async def write_blobs(blobs: BlobStore, named: Iterable[tuple[str, bytes]]) -> None:
+    """Write blobs whose names say what is in them; one that is there already is the same.
+
+    Raises:
+        Again: one of them may not be there.
+    """
+    for name, data in named:
+        try:
+            await blobs.write(name, data)
+        except NOT_DONE as error:
+            raise Again from error
