@@ -256,6 +256,7 @@ class Kernel:
             event = self._event(*self._events[event], *child.deeds)
         after = self.trie.after(child).number
         cost = cost_of(result.fault)
+        dropped = [op for op in child.dropped if self._is_write(op)]
         return [
             Move(
                 cost,
@@ -263,12 +264,12 @@ class Kernel:
                 result.state,
                 after,
                 event,
-                (*flight, *(op for op, arrives in zip(child.dropped, choice, strict=True) if arrives)),
+                (*flight, *(op for op, arrives in zip(dropped, choice, strict=True) if arrives)),
                 result.label,
                 result.fault,
                 -1 if position == TIMER else node.ops[position],
             )
-            for choice in product((False, True), repeat=len(child.dropped))
+            for choice in product((False, True), repeat=len(dropped))
         ]
 
     def _answers(self, op_number: int, state: int, time: int) -> list[Answer]:
@@ -328,10 +329,11 @@ class Kernel:
 
     def _is_writing(self, world: World) -> bool:
         """Whether a write waits for its answer; no write takes longer than is allowed for, so time cannot go far."""
-        ops, models = self.trie.ops, self.models
-        return any(
-            models[ops[op].resource].reach(ops[op].verb) == "write" for node in self.nodes(world) for op in node.ops
-        )
+        return any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
+
+    def _is_write(self, op: int) -> bool:
+        found = self.trie.ops[op]
+        return self.models[found.resource].reach(found.verb) == "write"
 
     def _find_happenings(self, resource: int, state: int, time: int) -> list[tuple[Hashable, Move]]:
         table = self.states[resource]

@@ -29,6 +29,10 @@ class Ledger(msgspec.Struct, frozen=True):
     fenced: frozenset[bytes] = frozenset()
     emitted: frozenset[Emission] = frozenset()
     pushed: frozenset[tuple[str, str]] = frozenset()
+    staged: frozenset[tuple[str, bytes]] = frozenset()
+    """Item scope: what is staged, by transaction."""
+    pointers: frozenset[tuple[str, str]] = frozenset()
+    """Item scope: states that point to a transaction."""
     called: frozenset[str] = frozenset()
     """The idempotency keys under which something outside was called."""
 

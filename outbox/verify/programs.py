@@ -89,12 +89,13 @@ class EngineWorker:
 
 @dataclass(frozen=True, slots=True)
 class StoreResources:
-    """Where the resources of a store scope are, and what the store can do."""
+    """Where the resources of a store scope are, and what its stores can do; `infrastructure` may be apart."""
 
     capabilities: StoreCapabilities
     store: int = 0
     bus: int = 1
     blobs: int = 2
+    infrastructure: int | None = None
 
 
 Protocol = PartitionScope | ItemScope
@@ -103,7 +104,8 @@ MakeProtocol = Callable[..., Protocol]
 
 def _ports(calls: Calls, at: StoreResources) -> StorePorts:
     store = ExploredStore(calls, at.store, at.capabilities)
-    return StorePorts(store, ExploredBus(calls, at.bus), _no_operations(), ExploredBlobs(calls, at.blobs))
+    apart = None if at.infrastructure is None else ExploredStore(calls, at.infrastructure, at.capabilities)
+    return StorePorts(store, ExploredBus(calls, at.bus), _no_operations(), ExploredBlobs(calls, at.blobs), apart)
 
 
 def _no_operations() -> Any:
@@ -144,7 +146,7 @@ class StoreWorker:
             plan,
             protocol,
             endings,
-            Stops(ports.store),
+            Stops(ports.infrastructure or ports.store),
             ports.blobs,
             now_ms=calls.now_ms,
             backoff=BACKOFF,
@@ -161,12 +163,19 @@ class StoreWorker:
 
 
 class Sweeper:
-    """A sweeper that looks whenever something is unfinished, and not again for what it could not finish."""
+    """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish."""
 
     def __init__(
-        self, plan: Plan, at: StoreResources, *, make: MakeProtocol = store_protocol, name: str = "sweeper"
+        self,
+        plan: Plan,
+        at: StoreResources,
+        *,
+        store: int = 0,
+        make: MakeProtocol = store_protocol,
+        name: str = "sweeper",
     ) -> None:
         self.name = name
+        self._store = store
         self._plan = plan
         self._at = at
         self._make = make
@@ -175,7 +184,7 @@ class Sweeper:
         plan, ports = self._plan, _ports(calls, self._at)
         options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
         protocol = self._make(plan, ports, _endings(plan, ports, calls), **options)
-        store = ExploredStore(calls, self._at.store, self._at.capabilities, seen=carried or "")
+        store = ExploredStore(calls, self._store, self._at.capabilities, seen=carried or "")
         with suppress(*NOT_DONE):
             swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
             if not swept.finished_count:

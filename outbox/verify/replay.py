@@ -41,7 +41,7 @@ class Written(msgspec.Struct):
     options: dict[str, Any]
 
 
-_OPTIONS = ("workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "tells_current")
+_OPTIONS = ("workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "tells_current", "apart")
 _KEYS: dict[str, Any] = {"str": str, "int": int, "UUID": UUID}
 
 

@@ -44,8 +44,9 @@ class Scenario:
 
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
-    attempt to the next.  A store `tells_current` what a write lost to, or not.  `allow` names what is no finding:
-    "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's own.
+    attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
+    not.  `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the
+    runtime's own.
     """
 
     app: App
@@ -63,6 +64,7 @@ class Scenario:
     ample: bool = True
     warm: bool = False
     tells_current: bool = False
+    apart: bool = False
     make: Callable[..., Any] | None = None
     ahead_ms: int = 0
 
@@ -170,24 +172,28 @@ def _store(scenario: Scenario) -> Kernel:
         for id, known in scenario.documents().items()
     }
     staged_alone = scenario.ample and not (scenario.sweepers or budgets.stale or budgets.delay)
-    store = StoreModel(
-        capabilities=capabilities,
-        documents=documents,
-        sessions=budgets.stale > 0,
-        private=STAGED_PREFIX if staged_alone else "",
-    )
+    apart = scenario.apart and scenario.scope == "item"
+    sessions, private = budgets.stale > 0, STAGED_PREFIX if staged_alone else ""
+    models: list[Model] = [
+        StoreModel(capabilities=capabilities, documents=documents, sessions=sessions, private=private),
+        bus,
+        BlobModel(),
+    ]
+    if apart:
+        models.append(StoreModel(capabilities=capabilities, sessions=sessions, private=private, name="infrastructure"))
     monitor = StoreMonitor(
         Book(Reference(plan), _as_tuples(routes), sent),
         bus,
         invariant=scenario.invariant,
         allows_dead_letters="dead-letter" in scenario.allow,
-        is_swept=scenario.sweepers > 0,
+        is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not hear of changes in the other
+        stores=(0, 3) if apart else (0,),
     )
-    at, make = StoreResources(capabilities), scenario.make or store_protocol
+    at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
     worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, make=make)
-    sweeper = Sweeper(plan, at, make=make)
-    programs: list[Program] = [*[worker] * scenario.workers, *[sweeper] * scenario.sweepers]
-    models = (store, bus, BlobModel())
+    programs: list[Program] = [worker] * scenario.workers + [Sweeper(plan, at, make=make)] * scenario.sweepers
+    if apart:
+        programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
     return _kernel(scenario, models, programs, monitor)
 
 

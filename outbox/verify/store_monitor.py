@@ -13,14 +13,15 @@ from typing import Any
 import msgspec
 
 from outbox.message import Message
-from outbox.ports import Delete, Delivery, DocumentKey, Output, Settle, Won, Write
-from outbox.runtime.items import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, Staged, StateItem, staged_key, state_key
+from outbox.ports import Delivery, Output, Settle, Won, Write
+from outbox.runtime.items import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
 from outbox.verify.ledger import Applied, Book, Ledger, Marked, Pushed, Settled, digest_of, has_ended
 from outbox.verify.models.bus import BusModel, BusState
 from outbox.verify.models.store import StoreState, visible
 from outbox.verify.models.told import short
 from outbox.verify.ops import Finding, Op, Outcome, canonical
 from outbox.verify.reference import Declined, Stored
+from outbox.verify.staging import Staging, Swap, stage, staging, swap
 from outbox.verify.view import Invariant, View
 from outbox.verify.watching import Deed
 
@@ -32,8 +33,6 @@ CODES = frozenset(
 
 STORE, BUS = 0, 1
 """The resources of a store scope."""
-
-Bodies = dict[DocumentKey, bytes]
 
 
 class StoreMonitor:
@@ -47,18 +46,20 @@ class StoreMonitor:
         invariant: Invariant | None = None,
         allows_dead_letters: bool = False,
         is_swept: bool = False,
+        stores: Sequence[int] = (0,),
     ) -> None:
         self._book = book
         self._bus = bus
         self._invariant = invariant
         self._allows_dead_letters = allows_dead_letters
         self._is_swept = is_swept
+        self._stores = tuple(stores)
 
     def initial(self) -> Ledger:
         return Ledger()
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
-        if op.resource == STORE and op.verb == "write" and isinstance(outcome.result, Won):
+        if op.resource in self._stores and op.verb == "write" and isinstance(outcome.result, Won):
             return self._written(op.args[0], before, now_ms)
         if op.resource == BUS and op.verb == "send" and outcome.note:
             return self._sent(op.args[0][: outcome.note])
@@ -72,6 +73,10 @@ class StoreMonitor:
                 return self._book.apply(ghost, event)
             case Pushed():
                 return self._book.push(ghost, event)
+            case Staging():
+                return stage(ghost, event)
+            case Swap():
+                return swap(self._book, ghost, event, self._judged)
             case Deed():
                 return self._book.note(ghost, event)
             case Marked():
@@ -85,11 +90,9 @@ class StoreMonitor:
         bodies = visible(before, now_ms)
         fresh: list[tuple[bytes, Record]] = []
         marked: list[bytes] = []
-        swapped: tuple[StateItem, StateItem, str] | None = None
+        state: tuple[bytes, bytes, str] | None = None
         for write in writes:
             id, body = write.key.id, getattr(write, "body", b"")
-            if isinstance(write, Delete) and not id.startswith(STAGED_PREFIX):
-                continue  # what that does to a promise will show
             if id.startswith(RECORD_PREFIX):
                 record, known = _record(body), bodies.get(write.key)
                 inbox = bytes.fromhex(id.removeprefix(RECORD_PREFIX))
@@ -98,36 +101,27 @@ class StoreMonitor:
                 else:
                     fresh.append((inbox, record))
             elif id == STATE:
-                swapped = (_state(bodies.get(write.key)), _state(body), write.key.partition)
+                state = (bodies.get(write.key, b"{}"), body, write.key.partition)
             elif id.startswith(DONE_PREFIX):
                 marked.append(bytes.fromhex(id.removeprefix(DONE_PREFIX)))
             elif id.startswith(STAGED_PREFIX):
-                wrong = _wrong_staging(write, body, bodies)
-                if wrong is not None:
-                    return wrong
-        if fresh or swapped is not None:
-            return self._changed(fresh, swapped, bodies)
+                return staging(write)
+        if fresh or state is not None:
+            return self._changed(fresh, state)
         return Marked(tuple(marked)) if marked else None
 
-    def _changed(
-        self, fresh: list[tuple[bytes, Record]], swapped: tuple[StateItem, StateItem, str] | None, bodies: Bodies
-    ) -> Hashable:
+    def _changed(self, fresh: list[tuple[bytes, Record]], state: tuple[bytes, bytes, str] | None) -> Hashable:
         """A commit: of records beside their state, of a record by itself, or of a staged one by a pointer."""
-        if swapped is None:
+        if state is None:
             return self._judged(fresh, None, None, "")
-        before, after, state_id = swapped
+        before, after, state_id = _state(state[0]), _state(state[1]), state[2]
         if fresh:
             return self._judged(fresh, before, after, state_id)
-        if after.pending and after.pending != before.pending:
-            body = bodies.get(staged_key(state_id, after.pending))
-            if body is None:
-                return Finding("StagedVanish", f"{state_id} points to transaction {after.pending}, which is not staged")
-            staged = msgspec.json.decode(body, type=Staged)
-            return self._judged([(staged.inbox, staged.record)], before, after, state_id)
-        if before.pending and not after.pending and _same(before, after):
-            body = bodies.get(staged_key(state_id, before.pending))
-            inboxes = () if body is None else (msgspec.json.decode(body, type=Staged).inbox,)
-            return Marked(inboxes)
+        is_cleared = before.pending and not after.pending and _same(before, after)
+        if is_cleared or (after.pending and after.pending != before.pending):
+            return Swap(state_id, state[0], state[1], after.pending)
+        if _same(before, after) and before.pending == after.pending:
+            return None  # written again as it is, which confirms it
         return Finding("NoGhost", f"{state_id} was written as {_shown(after)} and no record says for what")
 
     def _judged(
@@ -240,9 +234,10 @@ class StoreMonitor:
                 wrong = self._unfinished(ghost, states[BUS], path, message)
                 if wrong is not None:
                     found.append(wrong)
-        for key in visible(states[STORE], now_ms) if self._is_swept else ():
-            if key.id.startswith(STAGED_PREFIX):
-                found.append(Finding("StagedVanish", f"{key.id} is still there, and nothing will take it away"))
+        for store in self._stores if self._is_swept else ():
+            for key in visible(states[store], now_ms):
+                if key.id.startswith(STAGED_PREFIX):
+                    found.append(Finding("StagedVanish", f"{key.id} is still there, and nothing will take it away"))
         return found
 
     def _unfinished(self, ghost: Ledger, state: BusState, path: str, message: Message) -> Finding | None:
@@ -273,16 +268,6 @@ def _state(body: bytes | None) -> StateItem:
 def _same(before: StateItem, after: StateItem) -> bool:
     kept = (bytes(before.value), before.schema, before.version)
     return kept == (bytes(after.value), after.schema, after.version)
-
-
-def _wrong_staging(write: Write, body: bytes, bodies: Bodies) -> Finding | None:
-    """A staged record may go only when its state does not point to it."""
-    if body:
-        return None
-    tx, state_id = write.key.id.removeprefix(STAGED_PREFIX), write.key.partition
-    if _state(bodies.get(state_key(state_id))).pending == tx:
-        return Finding("StagedVanish", f"transaction {tx} is deleted while {state_id} points to it")
-    return None
 
 
 def _wrong_outputs(name: str, record: Record, expected: tuple[Output, ...]) -> Finding | None:

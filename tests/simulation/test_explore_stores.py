@@ -74,6 +74,15 @@ def test_item_scope_with_a_sweeper_leaves_nothing_staged_after_a_crash() -> None
     clean(explored("item", workers=1, sweepers=1, budgets=Budgets(crash=1)))
 
 
+@pytest.mark.parametrize("fault", ["crash", "lost", "delay", "stale"])
+def test_item_scope_keeps_its_promises_with_its_infrastructure_apart(fault: FaultKind) -> None:
+    clean(explored("item", apart=True, workers=1, copies=2, budgets=Budgets.any_of(1, fault)))
+
+
+def test_item_scope_apart_keeps_its_promises_when_both_sides_are_swept() -> None:
+    clean(explored("item", apart=True, workers=1, sweepers=1, budgets=Budgets(crash=1)))
+
+
 # Mutants of partition scope
 
 
@@ -213,7 +222,7 @@ class DeletesOnDoubt(ItemScope):
         try:
             await self._states.write([write])
         except OutcomeUnknown:
-            found = await self._read(self._infrastructure, staged_key(state_id, batch.tx))
+            found = await self._infrastructure.read(staged_key(state_id, batch.tx))
             if found is not None:
                 await self._delete(found.key, found.version, batch.tx)
             raise Again from None
