@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from outbox.message import Message
-from outbox.ports import Delivery, Output, Settle, Won, Write
+from outbox.ports import Delete, Delivery, Output, Settle, Won, Write
 from outbox.runtime.items import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
 from outbox.verify.ledger import Applied, Book, Ledger, Marked, Pushed, Settled, digest_of, has_ended
 from outbox.verify.models.bus import BusModel, BusState
@@ -93,6 +93,8 @@ class StoreMonitor:
         state: tuple[bytes, bytes, str] | None = None
         for write in writes:
             id, body = write.key.id, getattr(write, "body", b"")
+            if isinstance(write, Delete) and not id.startswith(STAGED_PREFIX):
+                continue  # nothing is committed by that; what it does to a promise will show
             if id.startswith(RECORD_PREFIX):
                 record, known = _record(body), bodies.get(write.key)
                 inbox = bytes.fromhex(id.removeprefix(RECORD_PREFIX))

@@ -19,12 +19,20 @@ GROUP = "outbox/runtime/group.py"
 PLAIN = "outbox/runtime/plain.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 
+JOURNAL = "outbox/engine/journal.py"
+STATE = "outbox/engine/state.py"
+ADAPTERS = "outbox/engine/adapters.py"
+
 STEP_COUNT_MAX = 40
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A planted fault: the edits of one file, and the exploration that must find it as one of these promises."""
+    """A planted fault: the edits of one file, and the exploration that must find it as one of these promises.
+
+    In place of a scope, `journal`, `store` or `bus` names a port of the engine: drawn operations on it and on the model
+    that explorations run on must then differ.
+    """
 
     name: str
     scope: str
@@ -235,7 +243,7 @@ MUTANTS = (
         copies=2,
     ),
     mutant(
-        "a blind swap at version 0", "item", "ConsistentOutput|OneChangePerETag", ITEM,
+        "a blind swap at version 0", "item", "NoLost|OneChangePerETag", ITEM,
         ("        write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)\n        try:\n            answer = await write_one(self._states, write)\n", "        fresh = await read(self._states, key)\n        write = Replace(key, body, fresh.version, None, tag) if fresh else Create(key, body, None, tag)\n        try:\n            answer = await write_one(self._states, write)\n"),
         amounts=(5, 3), workers=2, given=None,
     ),
@@ -273,5 +281,54 @@ MUTANTS = (
         "engine: a refusal leaves no record", "engine", "NothingLeavesEarly", GROUP,
         ("        self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))\n", "        self.markers.get(digest)\n"),
         amounts=(-11,), copies=2,
+    ),
+    # The engine, against the models that explorations run on
+    mutant(
+        "journal: a lost lock commits", "journal", "Differs", JOURNAL,
+        ("            if task is None or task.lock != delivery.lock or task.status != LOCKED:\n", "            if task is None:\n"),
+    ),
+    mutant(
+        "journal: a state that has moved commits", "journal", "Differs", JOURNAL,
+        ("                moved.append(id)\n", "                moved.clear()\n"),
+    ),
+    mutant(
+        "journal: a marker that is there is written over", "journal", "Differs", JOURNAL,
+        ("        return [key for key in keys if not _may_replace(markers[key], replacing.get(key))]\n", "        return []\n"),
+    ),
+    mutant(
+        "journal: a resubmission of the same attempt replaces", "journal", "Differs", JOURNAL,
+        ("attempt is not None and marker.attempt < attempt\n", "attempt is not None and marker.attempt <= attempt\n"),
+    ),
+    mutant(
+        "journal: what is consumed stays", "journal", "Differs", STATE,
+        ("        for number, sequences in record.consumed.items():\n", "        for number, sequences in ():\n"),
+    ),
+    mutant(
+        "journal: a failure is not counted", "journal", "Differs", STATE,
+        ("        task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version\n", "        task.due_ms, task.lock, task.version = postponed.due_ms, 0, version\n"),
+    ),
+    mutant(
+        "store: a condition is not checked", "store", "Differs", ADAPTERS,
+        ("            if wanted != (None if current is None else current.version):\n", "            if wanted is None and current is not None:\n"),
+    ),
+    mutant(
+        "store: a create writes over", "store", "Differs", ADAPTERS,
+        ("            if wanted != (None if current is None else current.version):\n", "            if wanted is not None and wanted != (None if current is None else current.version):\n"),
+    ),
+    mutant(
+        "store: nothing ever expires", "store", "Differs", ADAPTERS,
+        ("        expires_ms = 0 if operation.ttl_s is None else self._engine.now_ms() + round(operation.ttl_s * 1_000)\n", "        expires_ms = 0\n"),
+    ),
+    mutant(
+        "store: the operation that lost is always the first", "store", "Differs", ADAPTERS,
+        ("                return Lost(index, current)\n", "                return Lost(0, current)\n"),
+    ),
+    mutant(
+        "bus: a lost lock settles", "bus", "Differs", "outbox/engine/broker.py",
+        ("            if task is not None and held and task.locked_until_ms > self.now_ms():\n", "            if task is not None:\n"),
+    ),
+    mutant(
+        "bus: what is put off comes at once", "bus", "Differs", ADAPTERS,
+        ("delivery.sequence, settle.due_ms, count)", "delivery.sequence, 0, count)"),
     ),
 )  # fmt: skip

@@ -7,11 +7,13 @@ The fault is planted while the module is imported; no file changes.
 
 from __future__ import annotations
 
+import asyncio
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,7 @@ from typing import Any
 
 from tests.simulation.mutants import MUTANTS, Mutant
 
+SEED_COUNT, DRAWN_STEP_COUNT = 40, 60
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -59,14 +62,71 @@ def main(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     if mutant.edits:
         sys.meta_path.insert(0, Planted(mutant))
+    found = compared(mutant.scope) if mutant.scope in ("journal", "store", "bus") else explored(mutant)
+    print(json.dumps(found))
+
+
+def explored(mutant: Mutant) -> dict[str, Any]:
+    """What an exploration of the runtime finds."""
     from outbox.verify.search import search
     from tests.simulation.mutant_apps import scenario
 
     options = dict(mutant.options)
     live = options.pop("live", False)
     report = search(scenario(mutant.scope, mutant.app, **options), live=live)
-    found = [{"promise": a.promise, "steps": len(a.trace.steps), "text": a.trace.text} for a in report.anomalies]
-    print(json.dumps({"anomalies": found, "states": report.states, "cpu_s": report.cpu_s, "text": report.text}))
+    found = [{"promise": a.promise, "steps": len(a.trace.steps)} for a in report.anomalies]
+    return {"anomalies": found, "states": report.states, "cpu_s": report.cpu_s, "text": report.text}
+
+
+def compared(port: str) -> dict[str, Any]:
+    """Where the engine and its model differ first: the shortest way among those drawn."""
+    found: list[tuple[int, str]] = []
+    started_s = time.process_time()
+    for seed in range(SEED_COUNT):
+        steps = min((steps for steps, _ in found), default=DRAWN_STEP_COUNT)
+        try:
+            asyncio.run(duel(port, seed, steps))
+        except Exception as error:  # an engine that raises what its model does not differs, too
+            found.append((first_step(port, seed, steps), str(error)))
+    shortest = min(found, default=None)
+    anomalies = [] if shortest is None else [{"promise": "Differs", "steps": shortest[0]}]
+    text = "no difference" if shortest is None else shortest[1]
+    return {"anomalies": anomalies, "states": 0, "cpu_s": time.process_time() - started_s, "text": text}
+
+
+def first_step(port: str, seed: int, step_count: int) -> int:
+    """After how many steps a drawn way first shows a difference."""
+    for steps in range(1, step_count):
+        try:
+            asyncio.run(duel(port, seed, steps))
+        except Exception:
+            return steps
+    return step_count
+
+
+async def duel(port: str, seed: int, step_count: int) -> None:
+    """Drawn operations on a port of a fresh engine and on its model."""
+    from outbox.engine.adapters import EngineBus, EngineOperations, EngineStore
+    from outbox.engine.engine import Engine
+    from outbox.engine.journal import EngineJournal
+    from outbox.testing import START_S, VirtualClock
+    from outbox.verify import differential, differential_queues
+
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+
+    async def wait(seconds: float) -> None:
+        clock.seconds += seconds
+        engine.tick()
+
+    bench = differential_queues.Bench(EngineOperations(engine), wait, engine.lapse_lock)
+    match port:
+        case "journal":
+            await differential_queues.check_journal_model(EngineJournal(engine), bench, seed=seed, step_count=step_count)
+        case "bus":
+            await differential_queues.check_bus_model(EngineBus(engine), bench, seed=seed, step_count=step_count)
+        case _:
+            await differential.check_store_model(EngineStore(engine), wait, seed=seed, step_count=step_count)
 
 
 if __name__ == "__main__":

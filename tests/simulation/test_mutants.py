@@ -1,0 +1,58 @@
+"""Every planted fault is found, by a short way: a rule that could be taken out unseen would be no rule.
+
+Each runs in a process of its own, because the fault is planted while the package is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX, Mutant
+from tests.simulation.run_mutant import ROOT, planted
+
+LEAST_COUNT = 25
+RUN_S_MAX = 60.0
+
+Found = dict[str, Any]
+
+
+def found_in(mutant: Mutant) -> Found:
+    command = [sys.executable, "-m", "tests.simulation.run_mutant", mutant.name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S_MAX)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    found: Found = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[dict[str, Future[Found]]]:
+    """All of them, begun at once on as many cores as there are."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {mutant.name: pool.submit(found_in, mutant) for mutant in MUTANTS}
+
+
+@pytest.mark.timeout(RUN_S_MAX * 3)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_fault_is_found_by_a_short_way(mutant: Mutant, runs: dict[str, Future[Found]]) -> None:
+    found = runs[mutant.name].result()
+    assert found["anomalies"], f"{mutant.name} is not found: {found['text']}"
+    first = found["anomalies"][0]
+    assert first["promise"] in mutant.promises and first["steps"] <= STEP_COUNT_MAX, found["text"]
+
+
+def test_every_protocol_and_the_engine_have_faults_planted() -> None:
+    assert len(MUTANTS) >= LEAST_COUNT and len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert {mutant.scope for mutant in MUTANTS} == {"engine", "partition", "item", "journal", "store", "bus"}
+
+
+def test_a_fault_that_fits_nowhere_is_told() -> None:
+    with pytest.raises(ValueError, match="update the mutant"):
+        planted("nothing of the kind", MUTANTS[0])
