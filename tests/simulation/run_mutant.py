@@ -25,8 +25,8 @@ SEED_COUNT, DRAWN_STEP_COUNT = 40, 60
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class Planted(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
-    """Imports one module with its text changed."""
+class Planter(importlib.abc.MetaPathFinder):
+    """Finds the one module whose text is to be changed."""
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
@@ -37,7 +37,14 @@ class Planted(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != self._name:
             return None
-        return importlib.util.spec_from_loader(name, self, origin=str(ROOT / self._mutant.file))
+        return importlib.util.spec_from_loader(name, Planted(self._mutant), origin=str(ROOT / self._mutant.file))
+
+
+class Planted(importlib.abc.SourceLoader):
+    """Loads a module with its text changed."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
 
     def get_filename(self, fullname: str) -> str:
         return str(ROOT / self._mutant.file)
@@ -61,7 +68,7 @@ def planted(text: str, mutant: Mutant) -> str:
 def main(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     if mutant.edits:
-        sys.meta_path.insert(0, Planted(mutant))
+        sys.meta_path.insert(0, Planter(mutant))
     found = compared(mutant.scope) if mutant.scope in ("journal", "store", "bus") else explored(mutant)
     print(json.dumps(found))
 
@@ -122,7 +129,8 @@ async def duel(port: str, seed: int, step_count: int) -> None:
     bench = differential_queues.Bench(EngineOperations(engine), wait, engine.lapse_lock)
     match port:
         case "journal":
-            await differential_queues.check_journal_model(EngineJournal(engine), bench, seed=seed, step_count=step_count)
+            journal = EngineJournal(engine)
+            await differential_queues.check_journal_model(journal, bench, seed=seed, step_count=step_count)
         case "bus":
             await differential_queues.check_bus_model(EngineBus(engine), bench, seed=seed, step_count=step_count)
         case _:

@@ -1,4 +1,4 @@
-"""Each commit protocol under every single fault, under pairs of them and under drawn ones: nothing that can be seen changes.
+"""Each commit protocol under every single fault, pairs of them and drawn ones: nothing that can be seen changes.
 
 A scenario is run once without faults to learn what it leaves behind and how many port calls it makes.  Then every
 call fails in every way.  A chain's second handler writes down each output that it was given, so that what is compared
