@@ -77,7 +77,7 @@ class Walk:
         left = [
             line
             for model, state in zip(kernel.models, kernel.resource_states(self.world), strict=True)
-            for line in model.show(state, now_ms)
+            for line in (model.show(state, now_ms) if hasattr(model, "show") else ())  # a model of one's own need not
         ]
         return Trace(names, tuple(self.steps), tuple(left))
 
