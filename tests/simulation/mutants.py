@@ -43,7 +43,9 @@ class Mutant:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def mutant(name: str, scope: str, promise: str, file: str, *edits: tuple[str, str], app: str = "counting", **options: Any) -> Mutant:
+def mutant(
+    name: str, scope: str, promise: str, file: str, *edits: tuple[str, str], app: str = "counting", **options: Any
+) -> Mutant:
     return Mutant(name, scope, tuple(promise.split("|")), file, edits, app, options)
 
 

@@ -35,8 +35,9 @@ def found_in(mutant: Mutant) -> Found:
 @pytest.fixture(scope="module")
 def runs() -> Iterator[dict[str, Future[Found]]]:
     """All of them, begun at once on as many cores as there are."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {mutant.name: pool.submit(found_in, mutant) for mutant in MUTANTS}
+    pool = ThreadPoolExecutor(os.cpu_count())
+    yield {mutant.name: pool.submit(found_in, mutant) for mutant in MUTANTS}
+    pool.shutdown(cancel_futures=True)
 
 
 @pytest.mark.timeout(RUN_S_MAX * 3)
