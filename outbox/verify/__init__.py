@@ -1,4 +1,4 @@
-"""What checks the promises: contract suites for adapters, and ports that fail on purpose."""
+"""What checks the promises: exploration of handlers, contract suites for adapters, ports that fail on purpose."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outbox.verify.exploring import explore
     from outbox.verify.faults import Faults
+    from outbox.verify.report import Report
 
-__all__ = ["Faults"]
+__all__ = ["explore", "Faults", "Report"]
 
-_LAZY = {"Faults": "outbox.verify.faults"}
+_LAZY = {
+    "explore": "outbox.verify.exploring",
+    "Faults": "outbox.verify.faults",
+    "Report": "outbox.verify.report",
+}
 
 
 def __getattr__(name: str) -> Any:

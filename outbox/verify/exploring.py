@@ -1,0 +1,196 @@
+"""`explore`: every interleaving of an application's handlers with crashes and duplicates, and what is wrong in words.
+
+What it does, in this order; it stops at the first step that finds anything, and nothing is found in a later step that
+a former one could have told more simply:
+
+1. every handling alone (`rehearsal`): run twice, does it do the same?  Does its message ever end?
+2. one worker, no faults: the invariant, dead letters, messages that wait for ever; and every order (`orders`)
+3. one worker, with the duplicates and faults; each choice of which message is there more than once
+4. all workers
+
+3 and 4 run the production runtime over models of the stores, breadth first, so that what is found has a shortest way.
+Where time does not suffice for all of it, the report says that it is not exhausted, and what is left of the time goes
+into runs that are drawn by `seed`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+from typing import Any
+
+from outbox.app import App
+from outbox.lineage import Key
+from outbox.verify.asked import Asked, check
+from outbox.verify.budgets import Budgets
+from outbox.verify.orders import order_that_shows
+from outbox.verify.rehearsal import rehearse
+from outbox.verify.report import Anomaly, Part, Report
+from outbox.verify.sampling import sample
+from outbox.verify.scenario import Scenario
+from outbox.verify.search import Limits, search
+from outbox.verify.search import Report as Searched
+from outbox.verify.view import Invariant
+
+SECONDS = 60.0
+DRAWN_SHARE = 0.2
+"""How much of the time is kept for drawn runs, where everything cannot be visited."""
+
+RUN_COUNT_MAX = 1_000_000
+
+
+def explore(
+    app: App,
+    messages: Sequence[tuple[str, Any, str]],
+    *,
+    given: Sequence[tuple[Key, Any]] = (),
+    workers: int = 2,
+    duplicates: int = 1,
+    crashes: int = 1,
+    lost: int = 0,
+    refused: int = 0,
+    delayed: int = 0,
+    expired: int = 0,
+    stale: int = 0,
+    jumps: int = 0,
+    timeouts: int = 0,
+    scope: str = "engine",
+    invariant: Invariant | None = None,
+    allow: Collection[str] = (),
+    seconds: float = SECONDS,
+    seed: int = 0,
+) -> Report:
+    """Run an application's handlers in every order, with every interleaving of workers, crashes and duplicates.
+
+    `messages` are (queue, message, id) and `given` (key, state).  `duplicates` is how many further copies there are,
+    of any of the messages.  The others count faults in one run: a worker dies (`crashes`), a call takes effect and its
+    reply is lost (`lost`), is throttled (`refused`) or lands at any later time (`delayed`), a lock runs out under a
+    worker that goes on (`expired`), a read answers from the past (`stale`), time leaps to where something expires
+    (`jumps`), a handler's own timer beats its call (`timeouts`).
+
+    `invariant` is given a world, with `states(T)`, `state(T, key)` and `in_flight(T)`, after every commit and at the
+    beginning; it returns whether all is well, or raises an AssertionError.  `allow` names what is no finding: "order",
+    "dead-letter".  `seconds` of CPU are spent at most.
+
+    Raises:
+        ValueError, TypeError: what is asked for cannot be explored; the text says what can.
+    """
+    numbers = {
+        "workers": workers, "duplicates": duplicates, "crashes": crashes, "lost": lost, "refused": refused,
+        "delayed": delayed, "expired": expired, "stale": stale, "jumps": jumps, "timeouts": timeouts,
+    }  # fmt: skip
+    check(app, messages, given, numbers, scope=scope, invariant=invariant, allow=allow, seconds=seconds, seed=seed)
+    faults = Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts)
+    sent, known = tuple(map(tuple, messages)), tuple(map(tuple, given))
+    asked = Asked(app, sent, known, workers, duplicates, faults, scope, frozenset(allow), seconds, seed)
+    return Exploration(asked, invariant).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Scenarios that are searched one after the other, each with its share of the time."""
+
+    scenarios: list[Scenario]
+    live: bool
+
+
+class Exploration:
+    """One exploration, under way."""
+
+    def __init__(self, asked: Asked, invariant: Invariant | None) -> None:
+        self._asked = asked
+        self._whole = Scenario(
+            asked.app,
+            asked.messages,
+            asked.given,
+            workers=asked.workers,
+            budgets=asked.faults,
+            scope=asked.scope,
+            invariant=invariant,
+            allow=asked.allow & {"dead-letter"},
+        )
+        self._began_s = time.process_time()
+        self._found: list[Anomaly] = []
+        self._parts: list[Part] = []
+        self._left_out = ""
+
+    def run(self) -> Report:
+        """Take the steps, up to the first that finds anything."""
+        for step in (self._rehearse, self._calm, self._lone, self._all):
+            step()
+            if self._found:
+                break
+        if self._left_out and not self._found:
+            self._draw()
+        return Report(
+            scope=self._asked.told(),
+            exhausted=not self._left_out and not self._found,
+            anomalies=tuple(self._found),
+            parts=tuple(self._parts),
+            stopped=self._left_out,
+            cpu_s=time.process_time() - self._began_s,
+        )
+
+    # The steps
+
+    def _rehearse(self) -> None:
+        found = rehearse(self._whole)
+        if found is not None:
+            self._found.append(found)
+
+    def _calm(self) -> None:
+        calm = replace(self._whole, workers=1, budgets=Budgets())
+        self._search([calm], live=True)
+        if "order" not in self._asked.allow and not self._found:
+            shown = order_that_shows(calm, cpu_s=self._time_left_s() / 4)
+            self._parts.append(shown.part)
+            if shown.anomaly is not None:
+                self._found.append(shown.anomaly)
+            self._left_out = self._left_out or shown.stopped
+
+    def _lone(self) -> None:
+        if self._asked.workers > 1:
+            self._search([replace(each, workers=1) for each in self._choices()], live=True)
+
+    def _all(self) -> None:
+        self._search(self._choices(), live=self._asked.workers == 1)
+
+    def _choices(self) -> list[Scenario]:
+        """A scenario for each choice of messages that are there more than once."""
+        count = len(self._asked.messages)
+        found = []
+        for chosen in combinations_with_replacement(range(count), self._asked.duplicates):
+            found.append(replace(self._whole, copies=[1 + chosen.count(index) for index in range(count)]))
+        return found
+
+    def _search(self, scenarios: list[Scenario], *, live: bool) -> None:
+        for number, scenario in enumerate(scenarios):
+            share_s = self._time_left_s() / (len(scenarios) - number)
+            if share_s <= 0:
+                self._left_out = self._left_out or f"the limit of {self._asked.seconds:g} CPU seconds is reached"
+                return
+            report = search(scenario, limits=Limits(cpu_s=share_s), live=live)
+            self._note(scenario, report)
+            self._left_out = self._left_out or report.stopped
+            if self._found:
+                return
+
+    def _draw(self) -> None:
+        """Spend the rest of the time on runs that a seed draws."""
+        choices = self._choices()
+        for number, scenario in enumerate(choices):
+            left_s = self._asked.seconds - (time.process_time() - self._began_s)
+            share_s = max(left_s, 1.0) / (len(choices) - number)
+            report = sample(scenario, seed=self._asked.seed, runs=RUN_COUNT_MAX, cpu_s=share_s)
+            self._note(scenario, report)
+            if self._found:
+                return
+
+    def _note(self, scenario: Scenario, report: Searched) -> None:
+        self._parts.append(Part(report.scope, report.states, report.transitions, report.finals, report.runs))
+        self._found += [Anomaly.of(scenario, found) for found in report.anomalies]
+
+    def _time_left_s(self) -> float:
+        return self._asked.seconds * (1 - DRAWN_SHARE) - (time.process_time() - self._began_s)

@@ -1,0 +1,127 @@
+"""What an exploration found, for a person: what is wrong, the shortest way there, and the cure."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from textwrap import fill, indent
+
+from outbox.app import App
+from outbox.verify.advice import advice_on
+from outbox.verify.ops import Finding
+from outbox.verify.replay import write
+from outbox.verify.scenario import Scenario
+from outbox.verify.search import Anomaly as Found
+
+WIDTH = 110
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something that is wrong: the promise that is broken, how, the shortest way there, and the cure.
+
+    `trace` is the way as a file for `python -m outbox.verify replay`; empty where it is not one of port calls.
+    """
+
+    promise: str
+    what: str
+    way: str
+    steps: int
+    trace: bytes = b""
+
+    @classmethod
+    def of(cls, scenario: Scenario, found: Found) -> Anomaly:
+        """What a search has found, in words."""
+        finding = Finding(found.promise, found.text)
+        trace = write(scenario, finding, found.trace, app=name_of(scenario.app))
+        way = (
+            f"{found.trace.text}\n      and its call is made once more"
+            if found.promise == "OneCall"
+            else found.trace.text
+        )
+        return cls(found.promise, found.text, way, found.steps, trace)
+
+    @property
+    def title(self) -> str:
+        """What kind of thing is wrong."""
+        return advice_on(self.promise).title
+
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return advice_on(self.promise).cure
+
+    @property
+    def text(self) -> str:
+        """All of it in words."""
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        return "\n".join(
+            (
+                _filled(f"{self.title}: {self.what}"),
+                "",
+                f"The shortest way there that was found, {steps}:",
+                "",
+                self.way,
+                "",
+                _filled(f"Cure: {self.cure}"),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an exploration: its scope in words, and what was visited."""
+
+    scope: str
+    states: int
+    transitions: int
+    ends: int = 0
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an exploration found.
+
+    `exhausted` says that nothing was found and that there is nothing else within its scope; where it is False and
+    there are no anomalies, `stopped` says why.
+    """
+
+    scope: str
+    exhausted: bool
+    anomalies: tuple[Anomaly, ...]
+    parts: tuple[Part, ...]
+    stopped: str
+    cpu_s: float
+
+    @property
+    def states(self) -> int:
+        """How many worlds were visited."""
+        return sum(part.states for part in self.parts)
+
+    @property
+    def transitions(self) -> int:
+        """How many steps were taken."""
+        return sum(part.transitions for part in self.parts)
+
+    @property
+    def text(self) -> str:
+        """All of it in words."""
+        head = f"{self.scope}: {self.states:,} worlds, {self.transitions:,} steps, {self.cpu_s:.1f} s"
+        if self.anomalies:
+            return "\n\n".join((head, *(indent(anomaly.text, "  ") for anomaly in self.anomalies)))
+        verdict = "nothing is wrong in any of them" if self.exhausted else f"not exhausted: {self.stopped}"
+        return f"{head}\n{verdict}"
+
+
+def name_of(app: App) -> str:
+    """Where an application is found, as module:attribute; empty where no module that was imported has it."""
+    for module_name, module in list(sys.modules.items()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app and module_name != "__main__":
+                return f"{module_name}:{name}"
+    return ""
+
+
+def _filled(text: str) -> str:
+    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
