@@ -50,6 +50,10 @@ class Marks:
         self._due.setdefault(key.partition, []).append(Mark(write, record.spilled))
         self.due_count += 1
 
+    def is_due(self, key: DocumentKey) -> bool:
+        """Whether the outputs of a record are known to have left, though it does not say so yet."""
+        return any(mark.write.key == key for mark in self._due.get(key.partition, ()))
+
     def content(self) -> tuple[Mark, ...]:
         """What is due; the same for workers that have the same to do."""
         return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks)

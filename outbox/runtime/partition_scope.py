@@ -268,7 +268,7 @@ class PartitionScope:
         Raises:
             Again: it could not be pushed now.
         """
-        if not record.pending:
+        if not record.pending or self.marks.is_due(key):
             return
         outputs = await spill.outputs_of(record, self._blobs)
         if outputs is None:

@@ -154,7 +154,7 @@ MUTANTS = (
     ),
     mutant(
         "what is found pending is neither marked nor pushed", "partition", "NoLost", PARTITION,
-        ("        if not record.pending:\n            return\n", "        return\n"),
+        ("        if not record.pending or self.marks.is_due(key):\n            return\n", "        return\n"),
         faults={"crash": 1},
     ),
     mutant(
