@@ -9,12 +9,15 @@ nothing here is for safety, which is the protocols' alone.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Protocol
 
 import msgspec
 
+from outbox.errors import CorruptRecord
 from outbox.ports import BlobStore, Delivery, Document
 from outbox.runtime.admission import Admission
 from outbox.runtime.backoff import Again, Backoff, RetryError
@@ -23,6 +26,8 @@ from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 from outbox.runtime.stops import Stops
+
+log = logging.getLogger("outbox.lanes")
 
 
 class StoreProtocol(Protocol):
@@ -142,7 +147,7 @@ class Lanes:
         """Handle messages of one partition, together or else singly; whether they hold their lane."""
         try:
             outcomes = await self.protocol.together(works) if len(works) > 1 else []
-        except Again:
+        except (Again, CorruptRecord):
             outcomes = []
         held = False
         for work, outcome in zip(works, outcomes, strict=False):
@@ -157,16 +162,23 @@ class Lanes:
     async def _alone(self, work: Work) -> bool:
         """Handle one message, again while nothing is known to be committed; whether it holds its lane."""
         try:
-            outcome = await self.protocol.once(work)
-        except Again:
-            try:
-                async for attempt in self._backoff.attempts():
-                    with attempt:
-                        outcome = await self.protocol.once(work)
-            except RetryError:
-                await self._endings.give_back(work)
-                return work.in_order
+            outcome = await self._tried(work)
+        except RetryError:
+            await self._endings.give_back(work)
+            return work.in_order
+        except CorruptRecord as error:
+            log.error("message put off", extra={"error": str(error)})
+            outcome = Later(GIVE_BACK_DELAY_S, work.delivery.failures)
         return await self._end(work, outcome)
+
+    async def _tried(self, work: Work) -> Outcome:
+        """What became of a message; it is tried again only after the first attempt came to nothing."""
+        with suppress(Again):
+            return await self.protocol.once(work)
+        async for attempt in self._backoff.attempts():
+            with attempt:
+                return await self.protocol.once(work)
+        raise AssertionError("the last attempt raises")
 
     async def _end(self, work: Work, outcome: Outcome) -> bool:
         """End a message; whether what became of it keeps its successors back."""

@@ -17,6 +17,7 @@ from outbox.engine.adapters import EngineStore
 from outbox.engine.narrow import NarrowEngine
 from outbox.errors import OutcomeUnknown
 from outbox.ports import (
+    Create,
     Document,
     DocumentKey,
     Lost,
@@ -289,6 +290,16 @@ async def test_a_deleted_state_leaves_a_tombstone_that_partition_scope_lets_expi
         at.clock.seconds += 3 * 3_600
         at.engine.tick()
         assert (await at.document("Sum:a", "state") is not None) == is_kept
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_document_that_is_not_ours_puts_its_messages_off_and_stops_nobody_else(scope: str) -> None:
+    async with site(scope) as at:
+        await EngineStore(at.engine).write([Create(state_key("Sum:a"), b'{"version": "none"}')])
+        worker = await handled(at, adding(), Add("a"), Add("b"))
+        assert await worker.state(Sum, "b") == Sum(1)
+        counts = at.engine.queue("adds").counts()
+        assert counts["active"] + counts["scheduled"] == 1 and await worker.dead_letters("adds") == []
 
 
 async def test_a_marked_record_has_lost_its_outputs_and_keeps_its_verdict() -> None:
