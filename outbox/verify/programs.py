@@ -188,7 +188,8 @@ class Sweeper:
         with suppress(*NOT_DONE):
             swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
             if not swept.finished_count:
-                return store.seen
+                before, _, looks = (carried or "").partition("/")
+                return f"{store.seen}/{int(looks) + 1 if before == store.seen else 1}"
         return None
 
 

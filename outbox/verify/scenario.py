@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -173,14 +174,17 @@ def _store(scenario: Scenario) -> Kernel:
     }
     staged_alone = scenario.ample and not (scenario.sweepers or budgets.stale or budgets.delay)
     apart = scenario.apart and scenario.scope == "item"
-    sessions, private = budgets.stale > 0, STAGED_PREFIX if staged_alone else ""
+    private = STAGED_PREFIX if staged_alone else ""
+    make_store = partial(
+        StoreModel, capabilities=capabilities, sessions=budgets.stale > 0, private=private, look_count=1 + budgets.stale
+    )
     models: list[Model] = [
-        StoreModel(capabilities=capabilities, documents=documents, sessions=sessions, private=private),
+        make_store(documents=documents),
         bus,
         BlobModel(),
     ]
     if apart:
-        models.append(StoreModel(capabilities=capabilities, sessions=sessions, private=private, name="infrastructure"))
+        models.append(make_store(name="infrastructure"))
     monitor = StoreMonitor(
         Book(Reference(plan), _as_tuples(routes), sent),
         bus,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +53,8 @@ class Watch:
 
 _active: list[Watch] = []
 _installed: list[bool] = []
+_calls = ContextVar("_calls", default=False)
+"""Whether what runs was handed to `ctx.call`, where the outside is at home."""
 
 
 def _install() -> None:
@@ -61,7 +64,7 @@ def _install() -> None:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if _active and event in LEAVES and not (event == "open" and _is_code(arguments)):
+    if _active and event in LEAVES and not _calls.get() and not (event == "open" and _is_code(arguments)):
         what = f"{event} {arguments[0]!r}" if arguments else event
         _active[-1].deeds.append(Deed("leaves", what[:200]))
 
@@ -110,14 +113,26 @@ class WatchedContext:
     async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
         """As `Context.call`; a call that is not idempotent is noted when it is made."""
         context = self._context
-        if idempotent:
-            return await context.call(function, idempotent=True)
         deed = Deed("call", f"{context.idempotency_key}-{context.call_count + 1}")
 
         @functools.wraps(function)
         def noted(*arguments: Any) -> Any:
-            if _active:
+            if _active and not idempotent:
                 _active[-1].deeds.append(deed)
-            return function(*arguments)
+            token = _calls.set(True)
+            try:
+                result = function(*arguments)
+            finally:
+                _calls.reset(token)
+            return _awaited(result) if isinstance(result, Awaitable) else result
 
-        return await context.call(noted)
+        return await context.call(noted, idempotent=idempotent)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    """What an asynchronous function that was handed to `ctx.call` comes to."""
+    token = _calls.set(True)
+    try:
+        return await result
+    finally:
+        _calls.reset(token)

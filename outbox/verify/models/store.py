@@ -6,6 +6,7 @@ any moment since then (a fault, `stale`), and every answer carries the token of 
 
 Documents whose ids begin with `private` are created once, under an id that nobody else knows yet, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
+A sweeper looks `look_count` times in vain: more than once where a stale answer may have led it astray.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ class StoreModel:
         documents: Mapping[DocumentKey, bytes] | None = None,
         sessions: bool = False,
         private: str = "",
+        look_count: int = 1,
         name: str = "store",
     ) -> None:
         self.name = name
+        self._look_count = look_count
         self._private = private
         self.capabilities = capabilities
         self._sessions = sessions
@@ -89,11 +92,29 @@ class StoreModel:
                 partition, prefix = op.args
                 found = [d for d in self._all(state, now_ms) if d.key.partition == partition]
                 return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
+        return list(self._unfinished(state, op.args[0], now_ms))
+
+    def _unfinished(self, state: StoreState, seen: str, now_ms: int) -> Iterator[Outcome]:
+        """What is pending; a sweeper that has nothing to do waits until something changes.
+
+        So does one that could do nothing, so many times at this very state of the store (`seen`).
+
+        The query may see one of the partitions as it was (a fault, `stale`).
+        """
+        now = blake2b(canonical(state), digest_size=8).hexdigest()
+        if seen == f"{now}/{self._look_count}":
+            return
         pending = tuple(document for document in self._all(state, now_ms) if _is_pending(document.body))
-        seen = blake2b(canonical(state), digest_size=8).hexdigest()
-        if not pending or seen == op.args[0]:
-            return []  # a sweeper that has nothing to do, or could do nothing, waits until something changes
-        return [Outcome(f"-> {len(pending)} unfinished", state, (pending, seen))]
+        if pending:
+            yield Outcome(f"-> {len(pending)} unfinished", state, (pending, now))
+        found = {pending}
+        for name, partition in state if self._sessions else ():
+            for moment in sorted({moment for moment, _, _ in partition.past}):
+                before = tuple(sorted({**dict(state), name: _at(partition, moment)}.items(), key=_first))
+                stale = tuple(document for document in self._all(before, now_ms) if _is_pending(document.body))
+                if stale and stale not in found:
+                    found.add(stale)
+                    yield Outcome(f"-> {len(stale)} unfinished (stale)", state, (stale, now), "stale")
 
     def is_private(self, op: Op) -> bool:
         if op.verb != "write" or not self._private:
@@ -221,6 +242,15 @@ class StoreModel:
 def partition_of(state: StoreState, name: str) -> Partition:
     """A partition; an empty one where nothing was ever written."""
     return next((partition for known, partition in state if known == name), Partition())
+
+
+def _at(partition: Partition, moment: int) -> Partition:
+    """A partition as it was before the write of that moment."""
+    docs = dict(partition.docs)
+    for at, id, before in reversed(partition.past):
+        if at >= moment:
+            docs[id] = before
+    return Partition(tuple(sorted(docs.items(), key=_first)), moment)
 
 
 def visible(state: StoreState, now_ms: int) -> dict[DocumentKey, bytes]:
