@@ -26,7 +26,7 @@ from outbox.lineage import Key
 from outbox.verify.asked import Asked, check
 from outbox.verify.budgets import Budgets
 from outbox.verify.orders import order_that_shows
-from outbox.verify.rehearsal import rehearse
+from outbox.verify.rehearsal import Rehearsal
 from outbox.verify.report import Anomaly, Part, Report
 from outbox.verify.sampling import sample
 from outbox.verify.scenario import Scenario
@@ -111,6 +111,7 @@ class Exploration:
             invariant=invariant,
             allow=asked.allow & {"dead-letter"},
         )
+        self._rehearsal = Rehearsal(self._whole)
         self._began_s = time.process_time()
         self._found: list[Anomaly] = []
         self._parts: list[Part] = []
@@ -136,7 +137,7 @@ class Exploration:
     # The steps
 
     def _rehearse(self) -> None:
-        found = rehearse(self._whole)
+        found = self._rehearsal.run()
         if found is not None:
             self._found.append(found)
 
@@ -158,12 +159,13 @@ class Exploration:
         self._search(self._choices(), live=self._asked.workers == 1)
 
     def _choices(self) -> list[Scenario]:
-        """A scenario for each choice of messages that are there more than once."""
+        """A scenario for each choice of messages that are there more than once, the least copies first."""
         count = len(self._asked.messages)
-        found = []
-        for chosen in combinations_with_replacement(range(count), self._asked.duplicates):
-            found.append(replace(self._whole, copies=[1 + chosen.count(index) for index in range(count)]))
-        return found
+        return [
+            replace(self._whole, copies=[1 + chosen.count(index) for index in range(count)])
+            for copies in range(self._asked.duplicates + 1)
+            for chosen in combinations_with_replacement(range(count), copies)
+        ]
 
     def _search(self, scenarios: list[Scenario], *, live: bool) -> None:
         for number, scenario in enumerate(scenarios):
@@ -179,18 +181,16 @@ class Exploration:
 
     def _draw(self) -> None:
         """Spend the rest of the time on runs that a seed draws."""
-        choices = self._choices()
-        for number, scenario in enumerate(choices):
+        for scenario in self._choices()[::-1]:  # the most copies first
             left_s = self._asked.seconds - (time.process_time() - self._began_s)
-            share_s = max(left_s, 1.0) / (len(choices) - number)
-            report = sample(scenario, seed=self._asked.seed, runs=RUN_COUNT_MAX, cpu_s=share_s)
+            report = sample(scenario, seed=self._asked.seed, runs=RUN_COUNT_MAX, cpu_s=left_s / 2)
             self._note(scenario, report)
-            if self._found:
+            if self._found or left_s <= 0:
                 return
 
     def _note(self, scenario: Scenario, report: Searched) -> None:
         self._parts.append(Part(report.scope, report.states, report.transitions, report.finals, report.runs))
-        self._found += [Anomaly.of(scenario, found) for found in report.anomalies]
+        self._found += [Anomaly.of(scenario, found, self._rehearsal.raised) for found in report.anomalies]
 
     def _time_left_s(self) -> float:
         return self._asked.seconds * (1 - DRAWN_SHARE) - (time.process_time() - self._began_s)

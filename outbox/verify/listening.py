@@ -13,6 +13,9 @@ from types import FrameType
 from typing import Any
 
 CLOCKS = frozenset(("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"))
+DURATIONS = frozenset(f"time.{name}" for name in CLOCKS - {"time", "time_ns"})
+"""Clocks that tell nobody what time of day it is."""
+
 SILENT = ("logging/__init__.py", "asyncio/", "outbox/runtime/", "outbox/verify/")
 """Whoever asks from these files does not let it decide anything."""
 
@@ -23,6 +26,8 @@ class Listener:
     """Hears calls while it is entered; `heard` names them, each with what to use instead."""
 
     def __init__(self) -> None:
+        self.asked_from: list[dict[str, Any]] = []
+        """The modules from which the time of day was asked, as their namespaces."""
         self._names: dict[str, str] = {}
         self._before: Callable[..., Any] | None = None
 
@@ -46,6 +51,11 @@ class Listener:
             found = _named(argument, frame)
             if found is not None and not any(part in frame.f_code.co_filename for part in SILENT):
                 self._names.setdefault(*found)
+                if found[0] not in DURATIONS and found[1] == INSTEAD["now"] and not self._knows(frame.f_globals):
+                    self.asked_from.append(frame.f_globals)
+
+    def _knows(self, names: dict[str, Any]) -> bool:
+        return any(known is names for known in self.asked_from)
 
 
 def _named(function: Any, frame: FrameType) -> tuple[str, str] | None:

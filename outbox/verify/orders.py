@@ -85,7 +85,7 @@ class _Orders:
 
     def _is_over(self) -> bool:
         if len(self.parents) >= STATE_COUNT_MAX or time.process_time() >= self._until_s:
-            self.stopped = f"not every order was looked at: {len(self.parents)} worlds, and the time is over"
+            self.stopped = "the limit of CPU seconds is reached before every order was looked at"
         return bool(self.stopped)
 
     def _outcome(self, world: World) -> Outcome:

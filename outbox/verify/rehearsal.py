@@ -16,6 +16,7 @@ from outbox.context import HOP_COUNT_MAX
 from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.plan import compile_plan
+from outbox.verify.later import later
 from outbox.verify.listening import Listener
 from outbox.verify.loop import ProgramSpins
 from outbox.verify.models.told import short
@@ -31,6 +32,8 @@ ROUND_COUNT_MAX = 50
 """How often a message may be given back."""
 
 DAY_MS = 86_400_000
+LEAVES_LOOP = "a handler under exploration may not use threads, sockets or processes; use ctx.call"
+"""What a handler is told that asks its loop for any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +44,11 @@ class _Turn:
     round: int = 0
 
 
-def rehearse(scenario: Scenario) -> Anomaly | None:
-    """What is wrong with a handling by itself."""
-    return _Rehearsal(scenario).run()
-
-
-class _Rehearsal:
-    """Handlings one after the other."""
+class Rehearsal:
+    """Handlings one after the other; `raised` is what those of a message have failed with."""
 
     def __init__(self, scenario: Scenario) -> None:
+        self.raised: dict[str, str] = {}
         plan = compile_plan(scenario.app)
         self._reference = Reference(watched(plan))
         _, self._routes = queues_of(scenario.app, plan)
@@ -64,6 +63,7 @@ class _Rehearsal:
             self._turns.extend(self._turns_of(output.destination, output.message))
 
     def run(self) -> Anomaly | None:
+        """What is wrong with a handling by itself."""
         for _ in range(HANDLING_COUNT_MAX):
             if not self._turns:
                 break
@@ -86,15 +86,23 @@ class _Rehearsal:
                 watch.deeds.clear()  # what is imported is imported by now
                 again = self._reference.run(handling, before, self._now_ms)
                 deeds = tuple(watch.deeds)
+            asks = first == again and listener.asked_from
+            third = self._another_day(handling, before, listener) if asks else first
         except ProgramSpins as error:
             return self._wrong("Ends", f"{_name(handling)} goes round without end: {error}")
         self._way.append(f"{handling.handler.name} handles {short(handling.message.identity)}{_at(handling, before)}")
         if first != again:
-            return self._differs(handling, first, again, listener)
+            return self._differs(handling, first, again, listener, "twice")
+        if first != third:
+            return self._differs(handling, first, third, listener, "twice, and another time on another day")
         outside = next((deed for deed in deeds if deed.what == "leaves"), None)
         if outside is not None:
             return self._wrong("StaysInside", f"{_name(handling)} {opened(outside)}, not through ctx")
         return self._done(turn, handling, first)
+
+    def _another_day(self, handling: Handling, before: Stored | None, listener: Listener) -> Effect | Declined:
+        with later(listener.asked_from):
+            return self._reference.run(handling, before, self._now_ms)
 
     def _done(self, turn: _Turn, handling: Handling, effect: Effect | Declined) -> Anomaly | None:
         """Take an effect as committed, or a message as given back."""
@@ -102,7 +110,11 @@ class _Rehearsal:
             if handling.message.hops >= HOP_COUNT_MAX:
                 text = f"{_name(handling)} is the {HOP_COUNT_MAX}th in a row of messages that cause each other"
                 return self._wrong("Ends", f"{text}, where it is cut: they go in a circle", last=6)
+            if effect.error == LEAVES_LOOP:
+                return self._wrong("StaysInside", f"{_name(handling)} starts a thread, a connection or a process")
             if not effect.later:
+                name = short(handling.message.identity)
+                self.raised.setdefault(name, f"{handling.handler.name} raises {effect.error!r}")
                 return None  # what becomes of it is explored
             if turn.round >= ROUND_COUNT_MAX:
                 reason = effect.error or "without a reason"
@@ -126,11 +138,11 @@ class _Rehearsal:
         return Anomaly(promise, what, "\n".join(lines), len(self._way))
 
     def _differs(
-        self, handling: Handling, first: Effect | Declined, again: Effect | Declined, listener: Listener
+        self, handling: Handling, first: Effect | Declined, again: Effect | Declined, listener: Listener, how: str
     ) -> Anomaly:
         heard = f"; it calls {', '.join(listener.heard)}" if listener.heard else ", and it calls no clock and no chance"
         told = " and ".join(difference(handling, first, again))
-        text = f"{_name(handling)} was run twice, with the same message and state: {told}{heard}"
+        text = f"{_name(handling)} was run {how}, with the same message and state: {told}{heard}"
         if not listener.heard:
             text += ", so it remembers something outside its state, such as a variable of its module"
         return self._wrong("Deterministic", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import fill, indent
 
@@ -20,7 +21,8 @@ WIDTH = 110
 class Anomaly:
     """Something that is wrong: the promise that is broken, how, the shortest way there, and the cure.
 
-    `trace` is the way as a file for `python -m outbox.verify replay`; empty where it is not one of port calls.
+    `trace` is the way as a file for `python -m outbox.verify replay`; empty where it is not one of port calls, where
+    no module has the application, and for an invariant, which no file can hold.
     """
 
     promise: str
@@ -30,16 +32,16 @@ class Anomaly:
     trace: bytes = b""
 
     @classmethod
-    def of(cls, scenario: Scenario, found: Found) -> Anomaly:
-        """What a search has found, in words."""
-        finding = Finding(found.promise, found.text)
-        trace = write(scenario, finding, found.trace, app=name_of(scenario.app))
-        way = (
-            f"{found.trace.text}\n      and its call is made once more"
-            if found.promise == "OneCall"
-            else found.trace.text
-        )
-        return cls(found.promise, found.text, way, found.steps, trace)
+    def of(cls, scenario: Scenario, found: Found, raised: Mapping[str, str]) -> Anomaly:
+        """What a search has found, in words; `raised` tells of messages what handling them fails with."""
+        name = "" if found.promise == "Invariant" else name_of(scenario.app)
+        trace = write(scenario, Finding(found.promise, found.text), found.trace, app=name) if name else b""
+        what, way = found.text, found.trace.text
+        if found.promise == "OneCall":
+            way += "\n      and its call is made once more"
+        if found.promise == "NoDeadLetter" and what.endswith(": failed"):
+            what = "; ".join((what, *filter(None, [raised.get(what.partition(" ")[0])])))
+        return cls(found.promise, what, way, found.steps, trace)
 
     @property
     def title(self) -> str:
@@ -115,12 +117,18 @@ class Report:
 
 
 def name_of(app: App) -> str:
-    """Where an application is found, as module:attribute; empty where no module that was imported has it."""
-    for module_name, module in list(sys.modules.items()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if value is app and module_name != "__main__":
-                return f"{module_name}:{name}"
-    return ""
+    """Where an application is found, as module:attribute, rather not in a test; empty where no module has it."""
+    found = [
+        f"{module_name}:{name}"
+        for module_name, module in list(sys.modules.items())
+        for name, value in list(getattr(module, "__dict__", {}).items())
+        if value is app and module_name != "__main__"
+    ]
+    return min(found, key=_is_test, default="")
+
+
+def _is_test(name: str) -> bool:
+    return name.partition(":")[0].rpartition(".")[2].startswith(("test_", "conftest"))
 
 
 def _filled(text: str) -> str:

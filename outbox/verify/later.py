@@ -1,0 +1,85 @@
+"""Code as it would run on another day: a handler that asks what day it is does the same all day long.
+
+For as long as it is entered, `time.time`, `datetime.now` and their like tell a time some days ahead, as seen from the
+modules that asked and from those that ask `time` and `datetime` themselves.  Nothing else runs meanwhile in this
+thread; other threads may see it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+AHEAD = datetime.timedelta(days=400, hours=5, minutes=7)
+"""To another year, month, weekday, hour and minute."""
+
+_date, _datetime, _time, _time_ns = datetime.date, datetime.datetime, time.time, time.time_ns
+
+
+class _AsReal(type):
+    """Whatever is an instance of the real class is one of its stand-in."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__mro__[1])
+
+
+class _LaterDate(datetime.date, metaclass=_AsReal):
+    def __new__(cls, *fields: Any, **named: Any) -> Any:
+        return _date(*fields, **named)
+
+    @classmethod
+    def today(cls) -> Any:
+        return (_datetime.now() + AHEAD).date()  # in place of one without a zone
+
+
+class _LaterDatetime(datetime.datetime, metaclass=_AsReal):
+    def __new__(cls, *fields: Any, **named: Any) -> Any:
+        return _datetime(*fields, **named)
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+        return _datetime.now(tz) + AHEAD
+
+    @classmethod
+    def utcnow(cls) -> Any:
+        return _datetime.now(datetime.UTC).replace(tzinfo=None) + AHEAD
+
+    @classmethod
+    def today(cls) -> Any:
+        return cls.now()
+
+
+def _later_time() -> float:
+    return _time() + AHEAD.total_seconds()
+
+
+def _later_time_ns() -> int:
+    return _time_ns() + round(AHEAD.total_seconds()) * 1_000_000_000
+
+
+_STAND_INS: tuple[tuple[Any, Any], ...] = (
+    (_date, _LaterDate),
+    (_datetime, _LaterDatetime),
+    (_time, _later_time),
+    (_time_ns, _later_time_ns),
+)
+
+
+@contextmanager
+def later(asked_from: Iterable[dict[str, Any]]) -> Iterator[None]:
+    """Let it be later for those namespaces, and for `time` and `datetime`."""
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for names in (vars(time), vars(datetime), *asked_from):
+            for name, value in list(names.items()):
+                for real, stand_in in _STAND_INS:
+                    if value is real:
+                        changed.append((names, name, value))
+                        names[name] = stand_in
+        yield
+    finally:
+        for names, name, value in changed:
+            names[name] = value

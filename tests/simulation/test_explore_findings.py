@@ -1,0 +1,393 @@
+"""Each mistake that a handler can make is told in words, and its mended form passes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from time import time as clock
+from typing import Any
+
+import pytest
+
+from outbox import App, Context, Reject, Retry
+from outbox.verify import Report, explore
+
+SCOPES = ("engine", "partition", "item")
+
+
+@dataclass
+class Order:
+    id: str
+    customer: str
+    price: int
+
+
+@dataclass
+class Customer:
+    spent: int = 0
+    orders: list[str] = field(default_factory=list)
+    note: str = ""
+
+
+O1 = ("orders", Order("o1", "ann", 5), "o1")
+O2 = ("orders", Order("o2", "ann", 7), "o2")
+Body = Callable[[Order, Customer, Context], Any]
+
+
+def shop(body: Body, ordering: Any = "unordered") -> App:
+    app = App("shop")
+    app.queue("parcels")
+    app.queue("orders", ordering)
+
+    @app.handler("orders", key="customer")
+    async def take(order: Order, customer: Customer, ctx: Context) -> None:
+        done = body(order, customer, ctx)
+        if done is not None:
+            await done
+
+    return app
+
+
+def explored(body: Body, *messages: Any, ordering: Any = "unordered", **options: Any) -> Report:
+    return explore(shop(body, ordering), list(messages) or [O1], **({"workers": 1} | options))
+
+
+def one(report: Report, promise: str) -> str:
+    """The words of the only finding."""
+    assert not report.exhausted
+    assert [found.promise for found in report.anomalies] == [promise], report.text
+    return " ".join(report.text.split())
+
+
+def passes(report: Report) -> None:
+    assert report.exhausted and not report.anomalies, report.text
+
+
+# A side effect that happens twice
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_call_that_a_crash_repeats(scope: str) -> None:
+    async def charges(order: Order, customer: Customer, ctx: Context) -> None:
+        await ctx.call(lambda key: key)
+
+    text = one(explored(charges, scope=scope), "OneCall")
+    assert "a side effect happens twice: o1 (take) makes a call of ctx.call twice" in text
+    assert "*** CRASH ***" in text and "Cure: A call is at least once" in text and "idempotent=True" in text
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_call_to_a_side_that_knows_its_key(scope: str) -> None:
+    async def charges(order: Order, customer: Customer, ctx: Context) -> None:
+        await ctx.call(lambda key: key, idempotent=True)
+
+    passes(explored(charges, scope=scope, workers=1))
+
+
+# The order
+
+
+def spends(order: Order, customer: Customer, ctx: Context) -> None:
+    customer.spent += order.price
+    if customer.spent > 10:
+        customer.note = f"rich since {order.id}"
+
+
+def test_an_order_that_shows() -> None:
+    report = explored(spends, O1, O2, ("orders", Order("o3", "bob", 1), "o3"))
+    text = one(report, "Order")
+    assert "the order of messages shows: Customer:ann is" in text and "depending on what is handled first" in text
+    assert "one order: 1 complete o1" in text and "another: 1 complete o2" in text and "o3" not in text
+    assert 'app.queue(name, "per_key")' in text and 'allow={"order"}' in text
+
+
+def test_an_order_that_is_kept_cannot_show() -> None:
+    passes(explored(spends, O1, O2, ordering="per_key"))
+
+
+def test_an_order_that_may_show() -> None:
+    passes(explored(spends, O1, O2, allow={"order"}))
+
+
+def test_an_order_that_shows_in_what_is_sent_and_nowhere_else() -> None:
+    def sends(order: Order, customer: Customer, ctx: Context) -> None:
+        if not customer.spent:
+            ctx.send("parcels", order)
+        customer.spent = 1
+
+    assert "in parcels lies Order" in one(explored(sends, O1, O2), "Order")
+
+
+def test_no_order_shows_where_keys_differ_or_sums_are_formed() -> None:
+    def adds(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.spent += order.price
+        ctx.send("parcels", order)
+
+    passes(explored(adds, O1, O2, ("orders", Order("o3", "bob", 1), "o3"), crashes=0))
+    passes(explored(spends, O1, ("orders", Order("o2", "bob", 7), "o2"), crashes=0))
+
+
+# Effects outside ctx
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_file_that_is_written_beside_the_commit(scope: str, tmp_path: Path) -> None:
+    log = tmp_path / "orders.log"
+
+    def writes(order: Order, customer: Customer, ctx: Context) -> None:
+        with log.open("a") as file:
+            file.write(order.id)
+
+    text = one(explored(writes, scope=scope), "StaysInside")
+    assert f"an effect outside ctx: take, handling o1, opens the file '{log}', not through ctx" in text
+    assert "Cure: What a handler opens by itself happens again with every attempt" in text
+
+    def keeps(order: Order, customer: Customer, ctx: Context) -> None:
+        ctx.write_blob("orders.log", order.id.encode())
+
+    passes(explored(keeps, scope=scope))
+
+
+def test_a_socket_that_a_handler_opens() -> None:
+    def asks(order: Order, customer: Customer, ctx: Context) -> None:
+        with socket.socket() as line:
+            line.settimeout(0.1)
+            line.connect_ex(("127.0.0.1", 9))
+
+    assert "opens a connection" in one(explored(asks), "StaysInside")
+
+
+def test_a_connection_that_a_handler_awaits() -> None:
+    async def asks(order: Order, customer: Customer, ctx: Context) -> None:
+        await asyncio.open_connection("127.0.0.1", 9)
+
+    assert "starts a thread, a connection or a process" in one(explored(asks), "StaysInside")
+
+
+def test_a_process_that_a_handler_starts() -> None:
+    def starts(order: Order, customer: Customer, ctx: Context) -> None:
+        subprocess.run(["true"], check=True)
+
+    assert "starts a process, 'true'" in one(explored(starts), "StaysInside")
+
+
+def test_what_is_handed_to_ctx_call_may_reach_outside(tmp_path: Path) -> None:
+    async def charges(order: Order, customer: Customer, ctx: Context) -> None:
+        await ctx.call(lambda key: (tmp_path / key).touch(), idempotent=True)
+
+    passes(explored(charges))
+
+
+def test_a_module_that_a_handler_imports_is_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "prices_of_today.py").write_text("PRICE = 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imports(order: Order, customer: Customer, ctx: Context) -> None:
+        import prices_of_today  # type: ignore[import-not-found]  # made above
+
+        customer.spent += prices_of_today.PRICE
+
+    passes(explored(imports, crashes=0))
+
+
+def test_what_is_opened_outside_of_explorations_is_nobodys_finding(tmp_path: Path) -> None:
+    passes(explored(lambda order, customer, ctx: None))
+    (tmp_path / "file").write_text("after the hook was installed")
+
+
+# Handlers that are not deterministic
+
+counted: list[str] = []
+
+
+def counts(order: Order, customer: Customer, ctx: Context) -> None:
+    counted.append(order.id)
+    customer.spent = len(counted)
+
+
+def remembers(order: Order, customer: Customer, ctx: Context) -> None:
+    if order.id not in counted:
+        counted.append(order.id)
+        customer.spent += order.price
+
+
+UNSTEADY: dict[str, tuple[Body, str]] = {
+    "clock": (lambda order, customer, ctx: setattr(customer, "note", str(time.time())), "time.time (use ctx.now())"),
+    "datetime": (
+        lambda order, customer, ctx: setattr(customer, "note", datetime.now(UTC).isoformat()),
+        "datetime.now (use ctx.now())",
+    ),
+    "random": (lambda order, customer, ctx: setattr(customer, "spent", random.randrange(10**9)), "use ctx.random()"),
+    "uuid4": (
+        lambda order, customer, ctx: ctx.send("parcels", Order(str(uuid.uuid4()), "ann", 5)),
+        "uuid.uuid4 (use ctx.uuid())",
+    ),
+    "count": (counts, "remembers something outside its state, such as a variable of its module"),
+    "seen": (remembers, "remembers something outside its state, such as a variable of its module"),
+}
+
+
+@pytest.mark.parametrize("name", UNSTEADY)
+def test_a_handler_whose_second_run_differs(name: str) -> None:
+    counted.clear()
+    body, hint = UNSTEADY[name]
+    text = one(explored(body), "Deterministic")
+    assert "a handler that is not deterministic: take, handling o1, was run twice, with the same message" in text
+    assert hint in text and "ctx.now()" in text and "keep in the state what it has to remember" in text
+
+
+def today() -> date:
+    return date.today()  # noqa: DTZ011  # the very thing that is to be told
+
+
+HOURS: dict[str, tuple[Body, str]] = {
+    "today": (lambda order, customer, ctx: setattr(customer, "note", f"{today()}"), "date.today"),
+    "year": (lambda order, customer, ctx: setattr(customer, "spent", datetime.now(UTC).year), "datetime.now"),
+    "hour": (lambda order, customer, ctx: setattr(customer, "spent", int(time.time()) // 3600), "time.time"),
+    "from import": (lambda order, customer, ctx: setattr(customer, "spent", int(clock()) // 3600), "time.time"),
+}
+
+
+@pytest.mark.parametrize("name", HOURS)
+def test_a_handler_whose_run_would_differ_on_another_day(name: str) -> None:
+    body, clock_name = HOURS[name]
+    text = one(explored(body), "Deterministic")
+    assert "was run twice, and another time on another day" in text and f"{clock_name} (use ctx.now())" in text
+    assert abs((today() - datetime.now(UTC).date()).days) <= 1, "the clock is as it was"
+
+
+def test_a_handler_that_measures_and_computes_with_dates() -> None:
+    def measures(order: Order, customer: Customer, ctx: Context) -> None:
+        began = time.perf_counter(), datetime.now(UTC)
+        assert isinstance(began[1], datetime) and datetime(2026, 1, 1, tzinfo=UTC) < began[1]
+        customer.note = datetime.fromtimestamp(ctx.now(), UTC).isoformat()
+
+    passes(explored(measures))
+
+
+def test_what_differs_is_shown() -> None:
+    counted.clear()
+    text = one(explored(counts), "Deterministic")
+    assert 'first Customer:ann became {"spent":1,' in text and 'then {"spent":2,' in text
+
+
+def test_a_handler_that_asks_ctx_for_time_and_chance() -> None:
+    def draws(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.note = f"{ctx.now()} {ctx.random()} {ctx.uuid()}"
+        ctx.send("parcels", Order(str(ctx.uuid()), "ann", 5))
+
+    passes(explored(draws))
+
+
+# Dead letters, and messages that never end
+
+
+def test_a_dead_letter_with_its_reason() -> None:
+    def refuses(order: Order, customer: Customer, ctx: Context) -> None:
+        raise Reject("too dear")
+
+    text = one(explored(refuses), "NoDeadLetter")
+    assert "a dead letter: o1 is dead-lettered: too dear" in text and 'allow={"dead-letter"}' in text
+    passes(explored(refuses, allow={"dead-letter"}))
+
+
+def test_a_dead_letter_of_a_failure_says_what_was_raised() -> None:
+    def fails(order: Order, customer: Customer, ctx: Context) -> None:
+        raise ValueError("no such price")
+
+    assert "o1 is dead-lettered: failed; take raises 'no such price'" in one(explored(fails), "NoDeadLetter")
+
+
+@pytest.mark.parametrize("after_s", [0, 30])
+def test_a_message_that_is_given_back_for_ever(after_s: float) -> None:
+    def waits(order: Order, customer: Customer, ctx: Context) -> None:
+        raise Retry("the warehouse is closed", after_s=after_s)
+
+    text = one(explored(waits), "Ends")
+    assert "a message that never ends: take, handling o1, was given back 50 times" in text
+    assert "the warehouse is closed" in text and "raise Reject when enough is enough" in text
+
+
+def test_a_message_that_is_given_back_until_another_has_come() -> None:
+    def waits(order: Order, customer: Customer, ctx: Context) -> None:
+        if order.id == "o1" and not customer.spent:
+            raise Retry("o2 comes first", after_s=0)
+        customer.spent += order.price
+
+    passes(explored(waits, O1, O2, crashes=0))
+    assert "o2 comes first" in one(explored(waits, O1), "Ends")
+
+
+def test_a_message_that_waits_for_a_time_ends() -> None:
+    opens = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
+
+    def waits(order: Order, customer: Customer, ctx: Context) -> None:
+        if ctx.now() < opens:
+            raise Retry("not today", after_s=opens - ctx.now())
+        customer.spent += order.price
+
+    passes(explored(waits))
+
+
+def test_a_circle_of_messages() -> None:
+    def forwards(order: Order, customer: Customer, ctx: Context) -> None:
+        ctx.send("orders", order)
+
+    text = one(explored(forwards), "Ends")
+    assert "messages that cause each other, where it is cut: they go in a circle" in text
+
+    def counts_down(order: Order, customer: Customer, ctx: Context) -> None:
+        if order.price:
+            ctx.send("orders", Order(order.id, order.customer, order.price - 1))
+
+    passes(explored(counts_down))
+
+
+def test_a_handler_that_spins() -> None:
+    async def spins(order: Order, customer: Customer, ctx: Context) -> None:
+        while True:  # noqa: ASYNC110  # the very thing that is to be told
+            await asyncio.sleep(0)
+
+    assert "goes round without end" in one(explored(spins), "Ends")
+
+
+def test_a_message_that_waits_in_vain_after_a_crash_alone() -> None:
+    """What no handling shows by itself: found by exploring, not before."""
+
+    def gives_up(order: Order, customer: Customer, ctx: Context) -> None:
+        if ctx.delivery_count > 1:
+            raise Retry("it was here before", after_s=0)
+
+    report = explored(gives_up)
+    assert {found.promise for found in report.anomalies} <= {"Progress", "Serializable", "Deterministic"}
+    assert report.anomalies and "*** CRASH ***" in report.text
+
+
+# The same in all scopes
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_an_invariant_is_judged_in_every_scope(scope: str) -> None:
+    def adds(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.spent += order.price
+        ctx.send("parcels", order)
+
+    options: dict[str, Any] = {"scope": scope, "duplicates": 1, "crashes": 1}
+
+    def none_is_sent(world: Any) -> bool:
+        return not world.states(Customer)
+
+    def balanced(world: Any) -> bool:
+        state = world.state(Customer, "ann")
+        return state is None or (state.spent == 5 and world.in_flight(Order) == [Order("o1", "ann", 5)])
+
+    passes(explored(adds, invariant=balanced, **options))
+    assert "the invariant is broken" in one(explored(adds, invariant=none_is_sent, **options), "Invariant")

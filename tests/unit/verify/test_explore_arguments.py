@@ -1,0 +1,97 @@
+"""What `explore` is asked for and cannot do is told before it begins, with what it can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from outbox import App, UnknownDestination
+from outbox.verify import explore
+
+
+@dataclass
+class Order:
+    id: str
+    price: int = 1
+
+
+@dataclass
+class Till:
+    sum: int = 0
+
+
+app = App("shop")
+app.queue("parcels")
+
+
+@app.handler("orders", key="id")
+def take(order: Order, till: Till) -> None:
+    till.sum += order.price
+
+
+O1 = ("orders", Order("o1"), "o1")
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no app": ({"app": take}, r"explore\(app, messages\): the first is an App, not a function"),
+    "one message alone": ({"messages": O1}, r"each of messages is \(queue, message, id\)"),
+    "a text": ({"messages": "orders"}, "messages is a str, give a list"),
+    "no messages": ({"messages": []}, "0 messages: give 1 to 100"),
+    "no id": ({"messages": [("orders", Order("o1"), "")]}, "queue and id as texts"),
+    "two parts": ({"messages": [("orders", Order("o1"))]}, r"each of messages is \(queue, message, id\)"),
+    "a queue that nobody reads": ({"messages": [("parcels", Order("o1"), "o1")]}, "send to one of orders"),
+    "an id twice": ({"messages": [O1, O1]}, "for a copy of one say duplicates=1"),
+    "a bare state": ({"given": [Till(1)]}, r"each of given is \(key, state\)"),
+    "an unknown state": ({"given": [("a", Order("o1"))]}, "the states of shop are of Till"),
+    "a state twice": ({"given": [("a", Till(1)), ("a", Till(2))]}, "leave one out"),
+    "no workers": ({"workers": 0}, "workers=0: 1 to 8 can be explored"),
+    "half a worker": ({"workers": 1.5}, "workers=1.5: a number from 1 to 8"),
+    "too many crashes": ({"crashes": 99}, "crashes=99: 0 to 15 can be explored"),
+    "fewer than no duplicates": ({"duplicates": -1}, "duplicates=-1"),
+    "an unknown scope": ({"scope": "cosmos"}, "'engine', 'partition', 'item' can be explored"),
+    "stale reads of an engine": ({"stale": 1}, 'say scope="partition"'),
+    "an invariant's value": ({"invariant": True}, "a function of the world"),
+    "an unknown leave": ({"allow": {"everything"}}, "a set of 'order', 'dead-letter'"),
+    "a text as a leave": ({"allow": "order"}, "such as {'order'}"),
+    "no time": ({"seconds": 0}, "seconds=0: how much CPU time may be spent"),
+    "a drawn seed": ({"seed": 0.5}, "seed=0.5: a whole number"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_explored_is_told_with_its_cure(name: str) -> None:
+    changed, cure = WRONG[name]
+    arguments: dict[str, Any] = {"app": app, "messages": [O1]} | changed
+    with pytest.raises((ValueError, TypeError), match=cure):
+        explore(arguments.pop("app"), arguments.pop("messages"), **arguments)
+
+
+def test_a_queue_that_was_never_declared_is_told_with_its_cure() -> None:
+    with pytest.raises(UnknownDestination, match=r"app\.queue\('nowhere'\)"):
+        explore(app, [("nowhere", Order("o1"), "o1")])
+
+
+def test_a_limit_that_is_reached_is_told_and_nothing_claimed() -> None:
+    messages = [("orders", Order("o1"), f"o{n}") for n in range(6)]
+    report = explore(app, messages, seconds=0.05)
+    assert not report.exhausted and not report.anomalies
+    assert "not exhausted: " in report.text and "CPU seconds is reached" in report.text
+    assert "seed 0" in report.parts[-1].scope, "what is left of the time goes into drawn runs"
+
+
+def test_topics_keys_and_handlers_without_state_can_be_explored() -> None:
+    posts = App("posts")
+    posts.topic("news")
+    posts.queue("sent")
+
+    @posts.handler("news", subscription="audit")
+    def audit(order: Order) -> None:
+        """Nothing to do."""
+
+    @posts.handler("news", subscription="bill", key="id")
+    def bill(order: Order, till: Till) -> None:
+        till.sum += order.price
+
+    report = explore(posts, [("news", Order("o1"), "o1")], given=[(7, Till(1))])
+    assert report.exhausted, report.text
