@@ -6,9 +6,9 @@ was told so far, so its local state is its log of answers.  Equal logs are one `
 for each distinct log; from then on a step of it is a look into a dict.  A run is kept for the first answer that comes
 to its node; for others, and where too many runs are kept, the log is replayed from its beginning.
 
-Of the logs that end an attempt the first thousand are replayed once more, and some of the others.  A replay that issues
-other calls than the log's first run did is a finding: something that is not a port's answer has a say, such as a wall
-clock, unseeded randomness or a variable of a module.
+The first thousand replays are compared, call by call, with what was called before; of the logs that end an attempt the
+first thousand are replayed once more for that, and some of the others.  A replay that issues other calls is a finding:
+something that is not a port's answer has a say, such as a wall clock, unseeded randomness or a variable of a module.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ class Trie:
 
     def _drive(self, run: Run, node: Node, path: Sequence[Node], *, again: bool = False) -> None:
         """Answer a run along a path, and note in the node at its end what the program does there."""
+        is_known = self.run_count > AGAIN_FIRST and not again
         with self._alarms as alarms, self._watch as watch:
+            dropped: tuple[int, ...] = ()
             try:
                 for at in path:
                     alarms.told.clear()
@@ -169,8 +171,12 @@ class Trie:
                         position, result, now_ms = at.answer
                         value = None if position == TIMER else self.results[result][0]
                         run.answer(position, value, now_ms, _digest(at))
-                    dropped = run.settle()
-                    if (at is not node or again) and run.pending != at.ops:
+                    if is_known and at is not node:
+                        dropped, same = (), run.settle_as(at.ops)
+                    else:
+                        dropped = run.settle()
+                        same = run.pending == at.ops or (at is node and not again)
+                    if not same:
                         node.finding = self._differs(at, run.pending)
                         break
                 else:

@@ -37,6 +37,7 @@ SCOPES: list[dict[str, Any]] = [
     {"scope": "item"},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(crash=1)},
     {"scope": "item", "workers": 1, "budgets": Budgets(lost=1)},
+    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(delay=1)},
 ]
 
 
