@@ -391,3 +391,12 @@ def test_an_invariant_is_judged_in_every_scope(scope: str) -> None:
 
     passes(explored(adds, invariant=balanced, **options))
     assert "the invariant is broken" in one(explored(adds, invariant=none_is_sent, **options), "Invariant")
+
+
+def test_a_result_that_depends_on_how_often_a_message_came() -> None:
+    def repeats(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.spent = ctx.delivery_count
+
+    report = explored(repeats, duplicates=0)
+    (found,) = report.anomalies
+    assert found.title == "a handler that is not deterministic" and "*** CRASH ***" in report.text, report.text
