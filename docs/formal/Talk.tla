@@ -93,7 +93,7 @@ FinishTx_UpdateOutbox(p) ==  \* one batch: what is staged goes, the message's re
     /\ moment' = Later
     /\ \E r \in process[p].found :
         /\ staged' = {s \in staged : s.tx # r.tx}
-        /\ outbox' = [outbox EXCEPT ![r.m] = [tx |-> r.tx, since |-> moment']]
+        /\ outbox' = [outbox EXCEPT ![r.m] = [tx |-> r.tx, since |-> IF @.tx = 0 THEN moment' ELSE @.since]]
     /\ Goes(p, "FinishTx_UpdateState")
     /\ UNCHANGED <<state, broker, flight, output, faults>>
 
