@@ -21,9 +21,11 @@ from outbox.runtime.plan import Plan
 from outbox.runtime.step import Outcome, Work
 
 
-def start_all(
-    plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
-) -> tuple[int, Outcome | Suspended[Group]]:
+Reached = tuple[int, Outcome | Suspended[Group]]
+"""The place of a work in its batch, and what became of it."""
+
+
+def start_all(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int) -> Reached:
     """Handle `works[first:end]` in order, up to the first that is not applied: its place and what became of it.
 
     Those before it are complete.  Without such a one, `end` and None.
@@ -33,12 +35,9 @@ def start_all(
     return index, outcome
 
 
-def _start(
-    plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
-) -> tuple[int, Outcome | Suspended[Group]]:
+def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int) -> Reached:
     commit, documents, markers = group.commit, group.documents, group.markers
-    states, if_versions, applied, outputs = commit.states, commit.if_versions, commit.applied, commit.outputs
-    handled = commit.handled.append
+    states, if_versions, outputs, handled = commit.states, commit.if_versions, commit.outputs, commit.handled.append
     app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, group.now_ms - plan.retention_ms
     handler: Handler | None = None
     codec = None
@@ -94,5 +93,5 @@ def _start(
             outputs += context.outputs
         handled(work.inbox)
         if remembered:
-            markers[work.inbox] = applied[work.inbox] = work.fingerprint
+            markers[work.inbox] = commit.applied[work.inbox] = work.fingerprint
     return end, None
