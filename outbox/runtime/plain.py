@@ -20,7 +20,6 @@ from outbox.runtime.handling import DONE, Suspended, failed, start, step
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Outcome, Work
 
-
 Reached = tuple[int, Outcome | Suspended[Group]]
 """The place of a work in its batch, and what became of it."""
 
