@@ -32,7 +32,7 @@ from outbox.verify.sampling import sample
 from outbox.verify.scenario import Scenario
 from outbox.verify.search import Limits, search
 from outbox.verify.search import Report as Searched
-from outbox.verify.view import Invariant
+from outbox.verify.view import Invariant, View
 
 SECONDS = 60.0
 DRAWN_SHARE = 0.2
@@ -108,7 +108,7 @@ class Exploration:
             workers=asked.workers,
             budgets=asked.faults,
             scope=asked.scope,
-            invariant=invariant,
+            invariant=None if invariant is None else _asked_safely(invariant),
             allow=asked.allow & {"dead-letter"},
         )
         self._rehearsal = Rehearsal(self._whole)
@@ -171,11 +171,12 @@ class Exploration:
         for number, scenario in enumerate(scenarios):
             share_s = self._time_left_s() / (len(scenarios) - number)
             if share_s <= 0:
-                self._left_out = self._left_out or f"the limit of {self._asked.seconds:g} CPU seconds is reached"
+                self._left_out = self._left_out or self._out_of_time()
                 return
             report = search(scenario, limits=Limits(cpu_s=share_s), live=live)
             self._note(scenario, report)
-            self._left_out = self._left_out or report.stopped
+            stopped = self._out_of_time() if "CPU seconds" in report.stopped else report.stopped
+            self._left_out = self._left_out or stopped
             if self._found:
                 return
 
@@ -192,5 +193,22 @@ class Exploration:
         self._parts.append(Part(report.scope, report.states, report.transitions, report.finals, report.runs))
         self._found += [Anomaly.of(scenario, found, self._rehearsal.raised) for found in report.anomalies]
 
+    def _out_of_time(self) -> str:
+        return f"the limit of {self._asked.seconds:g} CPU seconds is reached"
+
     def _time_left_s(self) -> float:
         return self._asked.seconds * (1 - DRAWN_SHARE) - (time.process_time() - self._began_s)
+
+
+def _asked_safely(invariant: Invariant) -> Invariant:
+    """An invariant that cannot be computed in a world does not hold there, and the way there is told."""
+
+    def asked(world: View) -> object:
+        try:
+            return invariant(world)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"it raises {type(error).__name__}: {error}") from error
+
+    return asked

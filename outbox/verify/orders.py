@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import msgspec
+
+from outbox.ports import StateDocument
 from outbox.verify.budgets import Budgets
 from outbox.verify.kernel import Kernel
 from outbox.verify.models.queues import Queues
@@ -63,6 +66,7 @@ class _Orders:
     def __init__(self, scenario: Scenario, until_s: float) -> None:
         self._kernel: Kernel = scenario.kernel()
         self._scenario = scenario
+        self._codecs = scenario.app.states()
         self._until_s = until_s
         self.parents: dict[World, World | None] = {self._kernel.start: None}
         self.ends: dict[Outcome, World] = {}
@@ -92,7 +96,7 @@ class _Orders:
         """What an outsider sees of a world."""
         state, model = self._kernel.state(world, JOURNAL), self._kernel.models[JOURNAL]
         assert isinstance(model, Queues), "orders are looked at in engine scope"
-        found = [(id, document.value.decode()) for id, document in state.documents if document.value]
+        found = [(id, self._shown(id, document)) for id, document in state.documents if document.value]
         found += sorted({(short(model.messages[d.message].identity), f"a dead letter: {d.reason}") for d in state.dead})
         for queue, tasks in zip(model.queues, state.tasks, strict=True):
             lying = [model.messages[task.message] for task in tasks]
@@ -101,6 +105,15 @@ class _Orders:
             if told:
                 found.append((f"in {queue.path}", ", ".join(text for _, text in told)))
         return tuple(found)
+
+    def _shown(self, id: str, document: StateDocument) -> str:
+        """A state as text; sets and dictionaries that are equal are one text, however they came about."""
+        codec = self._codecs[id.rpartition(":")[0]]
+        try:
+            value = codec.decode(document.value, document.schema)
+            return msgspec.json.encode(value, order="sorted").decode()
+        except TypeError:  # not a type that msgspec writes by itself
+            return msgspec.json.encode(msgspec.json.decode(document.value), order="sorted").decode()
 
     def anomaly(self) -> Anomaly:
         """The two ends in words."""

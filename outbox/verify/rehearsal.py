@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from outbox.context import HOP_COUNT_MAX
 from outbox.message import Message
@@ -78,7 +78,7 @@ class Rehearsal:
                 yield _Turn(handling)
 
     def _take(self, turn: _Turn) -> Anomaly | None:
-        handling = replace(turn.handling, delivery_count=turn.round + 1)
+        handling = turn.handling
         before = None if handling.state_id is None else self._states.get(handling.state_id)
         try:
             with Listener() as listener, Watch() as watch:

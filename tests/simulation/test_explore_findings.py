@@ -3,73 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import subprocess
-import time
-import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from time import time as clock
 from typing import Any
 
 import pytest
 
 from outbox import App, Context, Reject, Retry
-from outbox.verify import Report, explore
-
-SCOPES = ("engine", "partition", "item")
-
-
-@dataclass
-class Order:
-    id: str
-    customer: str
-    price: int
-
-
-@dataclass
-class Customer:
-    spent: int = 0
-    orders: list[str] = field(default_factory=list)
-    note: str = ""
-
-
-O1 = ("orders", Order("o1", "ann", 5), "o1")
-O2 = ("orders", Order("o2", "ann", 7), "o2")
-Body = Callable[[Order, Customer, Context], Any]
-
-
-def shop(body: Body, ordering: Any = "unordered") -> App:
-    app = App("shop")
-    app.queue("parcels")
-    app.queue("orders", ordering)
-
-    @app.handler("orders", key="customer")
-    async def take(order: Order, customer: Customer, ctx: Context) -> None:
-        done = body(order, customer, ctx)
-        if done is not None:
-            await done
-
-    return app
-
-
-def explored(body: Body, *messages: Any, ordering: Any = "unordered", **options: Any) -> Report:
-    return explore(shop(body, ordering), list(messages) or [O1], **({"workers": 1} | options))
-
-
-def one(report: Report, promise: str) -> str:
-    """The words of the only finding."""
-    assert not report.exhausted
-    assert [found.promise for found in report.anomalies] == [promise], report.text
-    return " ".join(report.text.split())
-
-
-def passes(report: Report) -> None:
-    assert report.exhausted and not report.anomalies, report.text
-
+from outbox.verify import explore
+from tests.simulation.shop import O1, O2, SCOPES, Customer, Order, Prices, explored, one, passes
 
 # A side effect that happens twice
 
@@ -133,6 +77,17 @@ def test_no_order_shows_where_keys_differ_or_sums_are_formed() -> None:
 
     passes(explored(adds, O1, O2, ("orders", Order("o3", "bob", 1), "o3"), crashes=0))
     passes(explored(spends, O1, ("orders", Order("o2", "bob", 7), "o2"), crashes=0))
+
+
+def test_no_order_shows_in_sets_and_dictionaries_that_are_equal() -> None:
+    app = App("shop")
+
+    @app.handler("orders", key="customer")
+    def take(order: Order, prices: Prices) -> None:
+        prices.by_order[order.id] = order.price
+        prices.kinds.add(order.price)
+
+    passes(explore(app, [O1, O2], workers=1, crashes=0))
 
 
 # Effects outside ctx
@@ -203,90 +158,6 @@ def test_what_is_opened_outside_of_explorations_is_nobodys_finding(tmp_path: Pat
     (tmp_path / "file").write_text("after the hook was installed")
 
 
-# Handlers that are not deterministic
-
-counted: list[str] = []
-
-
-def counts(order: Order, customer: Customer, ctx: Context) -> None:
-    counted.append(order.id)
-    customer.spent = len(counted)
-
-
-def remembers(order: Order, customer: Customer, ctx: Context) -> None:
-    if order.id not in counted:
-        counted.append(order.id)
-        customer.spent += order.price
-
-
-UNSTEADY: dict[str, tuple[Body, str]] = {
-    "clock": (lambda order, customer, ctx: setattr(customer, "note", str(time.time())), "time.time (use ctx.now())"),
-    "datetime": (
-        lambda order, customer, ctx: setattr(customer, "note", datetime.now(UTC).isoformat()),
-        "datetime.now (use ctx.now())",
-    ),
-    "random": (lambda order, customer, ctx: setattr(customer, "spent", random.randrange(10**9)), "use ctx.random()"),
-    "uuid4": (
-        lambda order, customer, ctx: ctx.send("parcels", Order(str(uuid.uuid4()), "ann", 5)),
-        "uuid.uuid4 (use ctx.uuid())",
-    ),
-    "count": (counts, "remembers something outside its state, such as a variable of its module"),
-    "seen": (remembers, "remembers something outside its state, such as a variable of its module"),
-}
-
-
-@pytest.mark.parametrize("name", UNSTEADY)
-def test_a_handler_whose_second_run_differs(name: str) -> None:
-    counted.clear()
-    body, hint = UNSTEADY[name]
-    text = one(explored(body), "Deterministic")
-    assert "a handler that is not deterministic: take, handling o1, was run twice, with the same message" in text
-    assert hint in text and "ctx.now()" in text and "keep in the state what it has to remember" in text
-
-
-def today() -> date:
-    return date.today()  # noqa: DTZ011  # the very thing that is to be told
-
-
-HOURS: dict[str, tuple[Body, str]] = {
-    "today": (lambda order, customer, ctx: setattr(customer, "note", f"{today()}"), "date.today"),
-    "year": (lambda order, customer, ctx: setattr(customer, "spent", datetime.now(UTC).year), "datetime.now"),
-    "hour": (lambda order, customer, ctx: setattr(customer, "spent", int(time.time()) // 3600), "time.time"),
-    "from import": (lambda order, customer, ctx: setattr(customer, "spent", int(clock()) // 3600), "time.time"),
-}
-
-
-@pytest.mark.parametrize("name", HOURS)
-def test_a_handler_whose_run_would_differ_on_another_day(name: str) -> None:
-    body, clock_name = HOURS[name]
-    text = one(explored(body), "Deterministic")
-    assert "was run twice, and another time on another day" in text and f"{clock_name} (use ctx.now())" in text
-    assert abs((today() - datetime.now(UTC).date()).days) <= 1, "the clock is as it was"
-
-
-def test_a_handler_that_measures_and_computes_with_dates() -> None:
-    def measures(order: Order, customer: Customer, ctx: Context) -> None:
-        began = time.perf_counter(), datetime.now(UTC)
-        assert isinstance(began[1], datetime) and datetime(2026, 1, 1, tzinfo=UTC) < began[1]
-        customer.note = datetime.fromtimestamp(ctx.now(), UTC).isoformat()
-
-    passes(explored(measures))
-
-
-def test_what_differs_is_shown() -> None:
-    counted.clear()
-    text = one(explored(counts), "Deterministic")
-    assert 'first Customer:ann became {"spent":1,' in text and 'then {"spent":2,' in text
-
-
-def test_a_handler_that_asks_ctx_for_time_and_chance() -> None:
-    def draws(order: Order, customer: Customer, ctx: Context) -> None:
-        customer.note = f"{ctx.now()} {ctx.random()} {ctx.uuid()}"
-        ctx.send("parcels", Order(str(ctx.uuid()), "ann", 5))
-
-    passes(explored(draws))
-
-
 # Dead letters, and messages that never end
 
 
@@ -314,6 +185,15 @@ def test_a_message_that_is_given_back_for_ever(after_s: float) -> None:
     text = one(explored(waits), "Ends")
     assert "a message that never ends: take, handling o1, was given back 50 times" in text
     assert "the warehouse is closed" in text and "raise Reject when enough is enough" in text
+
+
+def test_a_retry_is_not_counted_as_a_delivery() -> None:
+    def waits(order: Order, customer: Customer, ctx: Context) -> None:
+        if ctx.delivery_count > 3:
+            raise Reject("tried often enough")
+        raise Retry("the warehouse is closed", after_s=100)
+
+    assert "was given back 50 times" in one(explored(waits, allow={"dead-letter"}), "Ends")
 
 
 def test_a_message_that_is_given_back_until_another_has_come() -> None:
@@ -371,6 +251,14 @@ def test_a_message_that_waits_in_vain_after_a_crash_alone() -> None:
     assert report.anomalies and "*** CRASH ***" in report.text
 
 
+def test_an_invariant_that_raises_does_not_hold() -> None:
+    def adds(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.spent += order.price
+
+    text = one(explored(adds, invariant=lambda world: world.state(Customer, "ann").spent >= 0), "Invariant")
+    assert "it raises AttributeError: 'NoneType' object has no attribute 'spent' at no states" in text
+
+
 # The same in all scopes
 
 
@@ -391,12 +279,3 @@ def test_an_invariant_is_judged_in_every_scope(scope: str) -> None:
 
     passes(explored(adds, invariant=balanced, **options))
     assert "the invariant is broken" in one(explored(adds, invariant=none_is_sent, **options), "Invariant")
-
-
-def test_a_result_that_depends_on_how_often_a_message_came() -> None:
-    def repeats(order: Order, customer: Customer, ctx: Context) -> None:
-        customer.spent = ctx.delivery_count
-
-    report = explored(repeats, duplicates=0)
-    (found,) = report.anomalies
-    assert found.title == "a handler that is not deterministic" and "*** CRASH ***" in report.text, report.text
