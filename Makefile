@@ -6,7 +6,7 @@ BOOT := $(shell for name in "$$OUTBOX_PYTHON" python3.11 python3.12 python3.13 p
 	&& { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-peers soak clean
+.PHONY: help setup demo test check bench bench-peers explore soak clean
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -14,7 +14,8 @@ help:
 	@echo 'make check   static checks only: ruff, mypy --strict, import-linter'
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
-	@echo 'make soak    faults drawn at random for as long as ARGS="--minutes 10" says'
+	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
+	@echo 'make soak    long kill tests, drawn faults (ARGS="--minutes 10"), large explorations: hours'
 	@echo 'make clean   remove what was made here: .venv, build, demo.data, caches; wheels in your cache folder stay'
 
 setup:
@@ -36,6 +37,9 @@ bench: setup
 
 bench-peers: setup
 	@$(PY) -m tests.benchmarks.peers_run $(ARGS)
+
+explore: setup
+	@$(PY) -m tests.simulation.explore $(ARGS)
 
 soak: setup
 	@$(PY) -m tools.soak $(ARGS)

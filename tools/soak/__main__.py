@@ -1,6 +1,6 @@
-"""`make soak`: the long tests, a host killed 100 times under load, then the bank under drawn faults for a while.
+"""`make soak`: the long tests, a host killed 100 times under load, the bank under drawn faults, large explorations.
 
-python -m tools.soak [--kills 100] [--minutes 5] [--seed 1]
+python -m tools.soak [--kills 100] [--minutes 5] [--runs 100000] [--cell-s 600] [--seed 1]
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how often the host is killed")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long drawn faults are tried")
+    parser.add_argument("--runs", type=int, default=100_000, help="drawn runs of a large world, of all three scopes")
+    parser.add_argument("--cell-s", type=float, default=600.0, help="CPU seconds for each large exploration")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args(argv)
     started_s = time.monotonic()
@@ -33,6 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     broken += asyncio.run(kills.run(ROOT / "build" / "soak", kill_count=arguments.kills, seed=arguments.seed))
     print(f"the bank under drawn faults for {arguments.minutes:g} minutes", flush=True)
     broken += asyncio.run(faults.run(minutes=arguments.minutes, seed=arguments.seed))
+    print("explorations that are too large for every day", flush=True)
+    large = [sys.executable, "-m", "tests.simulation.explore", "--large", "--cpu-s", str(arguments.cell_s)]
+    large += ["--runs", str(arguments.runs // 3), "--seed", str(arguments.seed)]
+    if subprocess.run(large, cwd=ROOT, check=False).returncode:
+        broken.append("an exploration broke a promise")
     for line in broken:
         print(f"BROKEN: {line}", flush=True)
     print(f"{'BROKEN' if broken else 'nothing broken'} in {time.monotonic() - started_s:.0f} s", flush=True)

@@ -1,0 +1,162 @@
+"""`make explore`: every interleaving of two workers, two messages on one key and a duplicate, under each single fault.
+
+    python -m tests.simulation.explore [--only SCOPE] [--large] [--cpu-s 150] [--runs 300] [--output FOLDER]
+
+Each cell runs in a process of its own, so that its peak of memory is its own.  The table goes to
+`docs/benchmarks/explorations.txt` and .json.  `--large` (of `make soak`) explores pairs of faults, three messages and
+the scope of the Exactly-Once talk instead, each up to its limit of CPU, and says what it did not exhaust; then it draws
+runs of a larger world (4 workers, 20 messages, 5 keys, all faults).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from outbox.verify.budgets import Budgets
+from outbox.verify.ops import FAULT_KINDS
+from outbox.verify.sampling import sample
+from outbox.verify.scenario import Scenario
+from outbox.verify.search import Limits, Report, search
+from tests.benchmarks import report
+from tests.simulation.explored import GIVEN, T1, T2, Account, Transfer, bank, desk
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ROOT / "docs" / "benchmarks"
+SCOPES = ("engine", "partition", "item")
+SINGLE = ("crash", "lost", "delay", "error", "expire", "stale", "jump")
+PAIRS = ({"crash": 1, "lost": 1}, {"lost": 1, "stale": 1})
+T3 = ("transfers", Transfer("t3", "alice", "bob", 1), "t3")
+MESSAGES = (T1, T2, T3)
+MEMORY_BYTES_MAX = 8 << 30
+STATES_MAX = 40_000_000
+
+Cell = dict[str, Any]
+
+
+def single_faults() -> Iterator[Cell]:
+    """Two messages, the first of them twice, and one fault of one kind; an engine never answers from the past."""
+    for scope in SCOPES:
+        for kind in SINGLE:
+            for given in (True, False):
+                if not (scope == "engine" and kind == "stale"):
+                    yield {"scope": scope, "messages": 2, "copies": [2, 1], "faults": {kind: 1}, "given": given}
+
+
+def larger() -> Iterator[Cell]:
+    """What may be too large to exhaust."""
+    for scope in SCOPES:
+        for faults in PAIRS:
+            if not (scope == "engine" and "stale" in faults):
+                yield {"scope": scope, "messages": 2, "copies": [2, 1], "faults": faults, "given": True}
+        yield {"scope": scope, "messages": 3, "copies": [1, 1, 1], "faults": {"crash": 1}, "given": True}
+        yield {"scope": scope, "messages": 3, "copies": [2, 2, 2], "faults": {}, "given": True}
+
+
+def told(cell: Cell) -> str:
+    """A cell in words."""
+    faults = " + ".join(cell["faults"]) or "no faults"
+    state = "known state" if cell["given"] else "new state"
+    return f"{cell['scope']}: 2 workers, {cell['messages']} messages, {sum(cell['copies'])} copies, {faults}, {state}"
+
+
+def explored(cell: Cell, cpu_s: float) -> Report:
+    """Explore one cell, here."""
+    scenario = Scenario(
+        desk(),
+        MESSAGES[: cell["messages"]],
+        GIVEN if cell["given"] else (),
+        copies=cell["copies"],
+        scope=cell["scope"],
+        budgets=Budgets(**cell["faults"]),
+    )
+    limits = Limits(states=STATES_MAX, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES_MAX)
+    return search(scenario, limits=limits, hashing="64")
+
+
+def row(cell: Cell, cpu_s: float) -> Cell:
+    """Explore one cell in a process of its own."""
+    command = [sys.executable, "-m", "tests.simulation.explore", "--cell", json.dumps(cell), "--cpu-s", str(cpu_s)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=cpu_s * 5 + 60)
+    found: Cell = json.loads(done.stdout.splitlines()[-1])
+    return cell | found
+
+
+def one(cell: Cell, cpu_s: float) -> Cell:
+    """What came of a cell."""
+    found = explored(cell, cpu_s)
+    return {
+        "exhausted": found.exhausted,
+        "anomalies": [f"{a.promise}: {a.text}\n{a.trace.text}" for a in found.anomalies],
+        "states": found.states,
+        "transitions": found.transitions,
+        "cpu_s": round(found.cpu_s, 1),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1_024,
+        "stopped": found.stopped,
+    }
+
+
+def line(found: Cell) -> str:
+    """A row in the table."""
+    verdict = (
+        "BROKEN" if found["anomalies"] else "exhausted" if found["exhausted"] else f"not exhausted: {found['stopped']}"
+    )
+    figures = f"{found['states']:>10,} worlds {found['transitions']:>11,} steps {found['cpu_s']:>6.1f} CPU s"
+    return f"{told(found):<72} {figures} {found['peak_mb']:>6,} MB  {verdict}"
+
+
+def drawn(runs: int, seed: int) -> list[Report]:
+    """Runs of a larger world in each scope: 4 workers, 20 messages on 5 keys, all faults."""
+    keys = ("alice", "bob", "carol", "dave", "erin")
+    messages = [
+        ("transfers", Transfer(f"t{n}", keys[n % 5], keys[(n + 1 + n // 5) % 5], 1 + n % 3), f"t{n}") for n in range(20)
+    ]
+    known = [(key, Account(100)) for key in keys]
+    found = []
+    for scope in SCOPES:
+        budgets = Budgets(**dict.fromkeys(FAULT_KINDS, 2), together=6)
+        scenario = Scenario(bank(), messages, known, workers=4, copies=[2] * 5, scope=scope, budgets=budgets)
+        found.append(sample(scenario, seed=seed, runs=runs, cpu_s=86_400))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Explore, print and publish; 1 if a promise is broken."""
+    parser = argparse.ArgumentParser(prog="make explore", description=__doc__)
+    parser.add_argument("--only", choices=SCOPES)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--cpu-s", type=float, default=150.0, help="the limit of one cell")
+    parser.add_argument("--runs", type=int, default=300, help="drawn runs of the larger world in each scope")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=PUBLISHED)
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.cell:
+        print(json.dumps(one(json.loads(options.cell), options.cpu_s)))
+        return 0
+    found: list[Cell] = []
+    for cell in larger() if options.large else single_faults():
+        if options.only in (None, cell["scope"]):
+            found.append(row(cell, options.cpu_s))
+            print(line(found[-1]), flush=True)
+    broken = [text for each in found for text in each["anomalies"]]
+    if options.large:
+        for each in drawn(options.runs, options.seed):
+            print(f"{each.scope}: {each.finals} runs, {each.transitions:,} steps, {each.cpu_s:.0f} CPU s", flush=True)
+            broken += [f"{a.promise}: {a.text}\n{a.trace.text}" for a in each.anomalies]
+    if options.only is None:
+        name = "explorations-large" if options.large else "explorations"
+        about = ["Every interleaving of the shipped runtime over models of its ports.", *report.circumstances(ROOT)]
+        report.publish(name, found, about, options.output, "\n".join(map(line, found)))
+    print("\n\n".join(broken) if broken else "nothing broken")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
