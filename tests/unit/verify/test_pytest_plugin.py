@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,8 +53,12 @@ def test_long_and_fine(explored):
 """
 
 
+ROOT = Path(__file__).resolve().parents[3]
+
+
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     pytester.makeconftest('pytest_plugins = ["outbox.verify.pytest_plugin"]')
     pytester.makepyfile(shop=SHOP, test_shop=TESTS)
     return pytester
@@ -97,4 +102,4 @@ def test_a_project_that_does_not_ask_for_the_fixture_has_none(project: pytest.Py
 
 def test_the_library_needs_no_pytest() -> None:
     code = "import sys; from outbox.verify import explore; assert 'pytest' not in sys.modules, 'pytest'"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
