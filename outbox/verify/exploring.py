@@ -25,6 +25,7 @@ from outbox.app import App
 from outbox.lineage import Key
 from outbox.verify.asked import Asked, check
 from outbox.verify.budgets import Budgets
+from outbox.verify.models.told import short
 from outbox.verify.orders import order_that_shows
 from outbox.verify.rehearsal import Rehearsal
 from outbox.verify.report import Anomaly, Part, Report
@@ -39,6 +40,9 @@ DRAWN_SHARE = 0.2
 """How much of the time is kept for drawn runs, where everything cannot be visited."""
 
 RUN_COUNT_MAX = 1_000_000
+TOO_OLD = "too-old"
+LINES_SHOWN = 12
+"""How much of a way is shown on which one thing happens over and over, at its beginning and at its end."""
 
 
 def explore(
@@ -175,10 +179,24 @@ class Exploration:
                 return
             report = search(scenario, limits=Limits(cpu_s=share_s), live=live)
             self._note(scenario, report)
+            if not self._found and not scenario.budgets.jump:
+                self._look_for_what_grows_old(scenario, report)
             stopped = self._out_of_time() if "CPU seconds" in report.stopped else report.stopped
             self._left_out = self._left_out or stopped
             if self._found:
                 return
+
+    def _look_for_what_grows_old(self, scenario: Scenario, report: Searched) -> None:
+        """Find a message that is given back until it is too old, which is an end that nobody meant."""
+        ends = [outcome for outcome in report.outcomes if isinstance(outcome, tuple)]
+        old = sorted({identity for *_, dead in ends for identity, reason in dead if reason == TOO_OLD})
+        if not old:
+            return
+        limits = Limits(cpu_s=max(self._time_left_s(), 1.0))
+        again = search(replace(scenario, invariant=_nothing_is_too_old), limits=limits)
+        way, steps = next(((found.trace.text, found.steps) for found in again.anomalies), ("", 0))
+        text = f"{short(old[0])} is given back until its retention of {scenario.app.retention} is over, and quarantined"
+        self._found.append(Anomaly("Ends", text, _shortened(way), steps))
 
     def _draw(self) -> None:
         """Spend the rest of the time on runs that a seed draws."""
@@ -212,3 +230,14 @@ def _asked_safely(invariant: Invariant) -> Invariant:
             raise AssertionError(f"it raises {type(error).__name__}: {error}") from error
 
     return asked
+
+
+def _nothing_is_too_old(world: View) -> bool:
+    return not world._ledger.fenced
+
+
+def _shortened(way: str) -> str:
+    lines = way.splitlines()
+    if len(lines) <= 2 * LINES_SHOWN:
+        return way
+    return "\n".join((*lines[:LINES_SHOWN], "      ...", *lines[-LINES_SHOWN // 2 :]))
