@@ -1,0 +1,43 @@
+"""`make explore` tells what it visited, and what broke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import explore
+
+
+def test_a_cell_tells_its_worlds_its_time_and_its_memory() -> None:
+    cell: explore.Cell = {"scope": "partition", "messages": 1, "copies": [2], "faults": {"crash": 1}, "given": False}
+    found = cell | explore.one(cell, cpu_s=30)
+    assert found["exhausted"] and found["anomalies"] == [] and found["states"] > 50 and found["peak_mb"] > 10
+    assert "1 messages, 2 copies, crash, new state" in explore.line(found)
+
+
+def test_a_cell_that_is_cut_short_says_so() -> None:
+    cell: explore.Cell = {"scope": "item", "messages": 2, "copies": [2, 1], "faults": {"crash": 1}, "given": True}
+    found = cell | explore.one(cell, cpu_s=0.2)
+    assert not found["exhausted"] and "not exhausted: the limit" in explore.line(found)
+
+
+def test_every_protocol_meets_every_fault_in_a_known_and_in_a_new_state() -> None:
+    cells = list(explore.single_faults())
+    assert len(cells) == 2 * (6 + 7 + 7)
+    assert {cell["scope"] for cell in explore.larger()} == set(explore.SCOPES)
+
+
+def test_drawn_runs_of_the_larger_world_break_no_promise() -> None:
+    for report in explore.drawn(runs=2, seed=3):
+        assert not report.anomalies and report.finals == 2, report.text
+
+
+@pytest.mark.parametrize("scope", explore.SCOPES)
+def test_the_program_prints_and_publishes_nothing_for_one_scope(
+    scope: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = {"scope": scope, "messages": 1, "copies": [1], "faults": {}, "given": True}
+    monkeypatch.setattr(explore, "single_faults", lambda: iter([cell]))
+    assert explore.main(["--only", scope, "--output", str(tmp_path)]) == 0
+    assert "exhausted" in capsys.readouterr().out and list(tmp_path.iterdir()) == []
