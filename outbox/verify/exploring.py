@@ -28,7 +28,7 @@ from outbox.verify.budgets import Budgets
 from outbox.verify.models.told import short
 from outbox.verify.orders import order_that_shows
 from outbox.verify.rehearsal import Rehearsal
-from outbox.verify.report import Anomaly, Part, Report
+from outbox.verify.report import Anomaly, Part, Report, shortened
 from outbox.verify.sampling import sample
 from outbox.verify.scenario import Scenario
 from outbox.verify.search import Limits, search
@@ -41,8 +41,6 @@ DRAWN_SHARE = 0.2
 
 RUN_COUNT_MAX = 1_000_000
 TOO_OLD = "too-old"
-LINES_SHOWN = 12
-"""How much of a way is shown on which one thing happens over and over, at its beginning and at its end."""
 
 
 def explore(
@@ -196,7 +194,7 @@ class Exploration:
         again = search(replace(scenario, invariant=_nothing_is_too_old), limits=limits)
         way, steps = next(((found.trace.text, found.steps) for found in again.anomalies), ("", 0))
         text = f"{short(old[0])} is given back until its retention of {scenario.app.retention} is over, and quarantined"
-        self._found.append(Anomaly("Ends", text, _shortened(way), steps))
+        self._found.append(Anomaly("Ends", text, shortened(way), steps))
 
     def _draw(self) -> None:
         """Spend the rest of the time on runs that a seed draws."""
@@ -234,10 +232,3 @@ def _asked_safely(invariant: Invariant) -> Invariant:
 
 def _nothing_is_too_old(world: View) -> bool:
     return not world._ledger.fenced
-
-
-def _shortened(way: str) -> str:
-    lines = way.splitlines()
-    if len(lines) <= 2 * LINES_SHOWN:
-        return way
-    return "\n".join((*lines[:LINES_SHOWN], "      ...", *lines[-LINES_SHOWN // 2 :]))

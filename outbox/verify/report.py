@@ -15,6 +15,8 @@ from outbox.verify.scenario import Scenario
 from outbox.verify.search import Anomaly as Found
 
 WIDTH = 110
+LINES_SHOWN = 24
+"""How much of a long way is shown, at its beginning and at its end; the middle is mostly one thing over and over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Anomaly:
         """What a search has found, in words; `raised` tells of messages what handling them fails with."""
         name = "" if found.promise == "Invariant" else name_of(scenario.app)
         trace = write(scenario, Finding(found.promise, found.text), found.trace, app=name) if name else b""
-        what, way = found.text, found.trace.text
+        what, way = found.text, shortened(found.trace.text)
         if found.promise == "OneCall":
             way += "\n      and its call is made once more"
         if found.promise == "NoDeadLetter" and what.endswith(": failed"):
@@ -114,6 +116,14 @@ class Report:
             return "\n\n".join((head, *(indent(anomaly.text, "  ") for anomaly in self.anomalies)))
         verdict = "nothing is wrong in any of them" if self.exhausted else f"not exhausted: {self.stopped}"
         return f"{head}\n{verdict}"
+
+
+def shortened(way: str) -> str:
+    """A way without its middle, where it is long."""
+    lines = way.splitlines()
+    if len(lines) <= 3 * LINES_SHOWN:
+        return way
+    return "\n".join((*lines[:LINES_SHOWN], "      ...", *lines[-LINES_SHOWN:]))
 
 
 def name_of(app: App) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from outbox import App, Context, Reject
 from outbox.verify import explore
 
@@ -58,6 +60,14 @@ def test_every_interleaving() -> None:
 
 SENT = [("transfers", Transfer("t1", "alice", "bob", 5), "t1")]
 GIVEN = [("alice", Account(10)), ("bob", Account(10))]
+
+
+@pytest.mark.parametrize(("scope", "workers"), [("partition", 2), ("item", 1)])
+def test_every_interleaving_of_the_other_protocols(scope: str, workers: int) -> None:
+    both = [*SENT, ("transfers", Transfer("t2", "bob", "alice", 3), "t2")]
+    report = explore(app, both, given=GIVEN, workers=workers, duplicates=1, crashes=1, scope=scope)
+    assert report.exhausted and not report.anomalies, report.text
+    assert report.states > 10_000
 
 
 def test_a_broken_invariant_is_told_with_the_shortest_way() -> None:
