@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from outbox.message import Message
 from outbox.ports import Commit, Output, StateDocument
 from outbox.verify.ledger import Applied, Book, Ledger, has_ended
 from outbox.verify.models.journal import JournalModel, JournalState
@@ -175,13 +176,14 @@ class JournalMonitor:
         found: list[Finding] = []
         for destination, message in self._book.logical(ghost):
             for path in self._book.routes.get(destination, ()):
-                finding = self._unfinished(ghost, state, path, message.identity)
+                finding = self._unfinished(ghost, state, path, message)
                 if finding is not None:
                     found.append(finding)
         return found
 
-    def _unfinished(self, ghost: Ledger, state: JournalState, path: str, identity: str) -> Finding | None:
+    def _unfinished(self, ghost: Ledger, state: JournalState, path: str, logical: Message) -> Finding | None:
         """What is wrong with a message when nothing more will happen to it."""
+        identity = logical.identity
         number = next(n for n, queue in enumerate(self._model.queues) if queue.path == path)
         lies = [self._model.messages[task.message] for task in state.tasks[number]]
         message = next((m for m in lies if m.identity == identity), None)
@@ -190,8 +192,7 @@ class JournalMonitor:
             return None if message is not None else Finding("NoLost", f"{short(identity)} is not in {path}")
         if message is not None:
             return Finding("EveryMessageEnds", f"{short(identity)} lies in {path}, and nobody handles it any more")
-        known = next(m for (_, id), m in self._book.messages.items() if id == identity)
-        handlings = self._book.handlings(path, known)
+        handlings = self._book.handlings(path, logical)
         open_ones = [h for h in handlings if not has_ended(ghost, h.inbox)]
         if open_ones or (not handlings and not dead):
             return Finding("NoLost", f"{short(identity)} is gone from {path} and was neither applied nor refused")

@@ -10,6 +10,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Output
 from outbox.verify.models.told import short
@@ -74,35 +75,47 @@ class Book:
         self.reference = reference
         self.routes = {name: tuple(paths) for name, paths in routes.items()}
         self.sent = tuple(sent)
-        self.messages: dict[tuple[str, str], Message] = {}
+        self._messages: dict[Emission, Message] = {}
+        """By what tells them apart: what is sent under one identity may depend on what came before."""
+        self._variants: dict[tuple[str, str], list[Message]] = {}
         self._names: dict[bytes, str] = {}
-        self._handlings: dict[bytes, Handling] = {}
+        self._handlings: dict[bytes, dict[bytes, Handling]] = {}
+        """By inbox key and payload."""
         self._shared: dict[bytes, str] = {}
         """Inbox keys that two handlers have in common, and which."""
         for output in self.sent:
             self._learn(output)
 
-    def _learn(self, output: Output) -> None:
+    def _learn(self, output: Output) -> Emission:
         """Know a message, and what it sets off wherever it goes."""
-        place = output.destination, output.message.identity
-        if place not in self.messages:
-            self.messages[place] = output.message
+        emission = digest_of(output)
+        if emission not in self._messages:
+            self._messages[emission] = output.message
+            self._variants.setdefault(emission[:2], []).append(output.message)
             for path in self.routes.get(output.destination, ()):
                 self.handlings(path, output.message)
+        return emission
 
     def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
         """What a message of a queue sets off."""
         found = self.reference.handlings(path, message)
         for handling in found:
-            known = self._handlings.setdefault(handling.inbox, handling)
+            payloads = self._handlings.setdefault(handling.inbox, {})
+            payloads.setdefault(fingerprint(message.body, message.type), handling)
+            known = next(iter(payloads.values()))
             self._names[handling.inbox] = f"{short(message.identity)} ({handling.handler.name})"
             if known.handler.name != handling.handler.name:
                 self._shared[handling.inbox] = f"{known.handler.name} and {handling.handler.name}"
         return found
 
-    def find(self, inbox: bytes) -> Handling | None:
-        """The handling of an inbox key, if there is such a message."""
-        return self._handlings.get(inbox)
+    def find(self, inbox: bytes, payload: bytes) -> Handling | None:
+        """The handling of an inbox key and a payload's fingerprint, if there is such a message."""
+        payloads = self._handlings.get(inbox, {})
+        return payloads.get(payload) or next(iter(payloads.values()), None)
+
+    def variants(self, destination: str, identity: str) -> list[Message]:
+        """All that may be sent to a destination under an identity."""
+        return self._variants.get((destination, identity), [])
 
     def name(self, inbox: bytes) -> str:
         """An inbox key in words."""
@@ -110,8 +123,7 @@ class Book:
 
     def emission(self, output: Output) -> Emission:
         """What is remembered of an output."""
-        self._learn(output)
-        return digest_of(output)
+        return self._learn(output)
 
     def apply(self, ledger: Ledger, event: Applied) -> Ledger | Finding:
         """A ledger after a commit."""
@@ -191,8 +203,8 @@ class Book:
     def logical(self, ledger: Ledger) -> list[tuple[str, Message]]:
         """Every message there is, once: those that were sent, and the committed outputs."""
         found = {(output.destination, output.message.identity): output.message for output in self.sent}
-        for destination, identity, _ in ledger.emitted:
-            found[destination, identity] = self.messages[destination, identity]
+        for emission in ledger.emitted:
+            found[emission[:2]] = self._messages[emission]
         return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
 
     def outcome(

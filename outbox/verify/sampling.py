@@ -18,7 +18,7 @@ from outbox.verify.ops import FAULT_KINDS, FaultKind, Finding
 from outbox.verify.scenario import Scenario
 from outbox.verify.search import Anomaly, Report
 from outbox.verify.shrink import missing_at, shrink, wrong_at
-from outbox.verify.trace import TraceStep, Walk
+from outbox.verify.trace import Walk
 from outbox.verify.world import Step
 
 Style = Literal["uniform", "pct", "swarm"]
@@ -49,14 +49,14 @@ def sample(
         kernel = kernels.get(budgets)
         if kernel is None:
             kernel = kernels[budgets] = scenario.with_budgets(budgets).kernel()
-        finding, steps = _run(kernel, draw, style)
-        report.transitions += len(steps)
+        finding, walk = _run(kernel, draw, style)
+        report.transitions += len(walk.steps)
         report.finals += 1
-        report.depth = max(report.depth, len(steps))
+        report.depth = max(report.depth, len(walk.steps))
         if finding is not None:
-            found = shrink(scenario.with_budgets(budgets), steps, finding.promise)
-            assert found is not None, "what was walked can be walked again"
-            report.anomalies.append(Anomaly(found[0].promise, found[0].text, found[1]))
+            found = shrink(scenario.with_budgets(budgets), walk.steps, finding.promise)
+            wrong, trace = found or (finding, walk.trace())  # a run without an end has none when it is walked again
+            report.anomalies.append(Anomaly(wrong.promise, wrong.text, trace))
             report.stopped = f"run {number} of seed {seed} broke a promise"
             break
         if time.process_time() - began_s > cpu_s:
@@ -72,7 +72,7 @@ def drawn_budgets(budgets: Budgets, draw: random.Random) -> Budgets:
     return Budgets(**chosen, together=budgets.together)
 
 
-def _run(kernel: Kernel, draw: random.Random, style: Style) -> tuple[Finding | None, list[TraceStep]]:
+def _run(kernel: Kernel, draw: random.Random, style: Style) -> tuple[Finding | None, Walk]:
     """One run to its end, or to where a promise breaks."""
     walk = Walk(kernel)
     places = range(kernel.first, len(kernel.start))
@@ -83,12 +83,12 @@ def _run(kernel: Kernel, draw: random.Random, style: Style) -> tuple[Finding | N
             order.append(order.pop(0))
         step = _choose(kernel.successors(walk.world)[0], draw, order if style == "pct" else [])
         if step is None:
-            return missing_at(walk), walk.steps
+            return missing_at(walk), walk
         walk.take(walk.told(step), step)
         finding = wrong_at(walk)
         if finding is not None:
-            return finding, walk.steps
-    return Finding("Progress", f"{STEP_COUNT_MAX} steps were taken, and there is no end"), walk.steps
+            return finding, walk
+    return Finding("Progress", f"{STEP_COUNT_MAX} steps were taken, and there is no end"), walk
 
 
 def _choose(steps: list[Step], draw: random.Random, order: list[int]) -> Step | None:

@@ -131,7 +131,7 @@ class StoreMonitor:
     ) -> Applied | Finding:
         stored = None if before is None or before.is_tombstone else Stored(bytes(before.value), before.schema)
         for inbox, record in entries:
-            handling = self._book.find(inbox)
+            handling = self._book.find(inbox, record.fingerprint)
             if handling is None:
                 return Finding("NoGhost", f"record {inbox.hex()[:8]} is that of a message that was never sent")
             if handling.state_id is not None and after is None:
@@ -174,13 +174,9 @@ class StoreMonitor:
         left = []
         for output in outputs:
             message = output.message
-            known = self._book.messages.get((output.destination, message.identity))
+            known = self._book.variants(output.destination, message.identity)
             if message.message_id and message.message_id != message.identity:
-                if known is None or (known.body, known.type, known.claim) != (
-                    message.body,
-                    message.type,
-                    message.claim,
-                ):
+                if not any((m.body, m.type, m.claim) == (message.body, message.type, message.claim) for m in known):
                     return Finding("NoGhost", f"a copy of {short(message.identity)} leaves, which nobody has sent so")
             else:
                 left.append(digest_of(output))

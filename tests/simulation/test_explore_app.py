@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from function_app import bank as sample
 from outbox import App, Context, Reject
 from outbox.verify import explore
 
@@ -84,3 +86,55 @@ def test_a_broken_invariant_is_told_with_the_shortest_way() -> None:
 def test_the_invariant_is_checked_before_anything_has_happened() -> None:
     report = explore(app, SENT, given=GIVEN, invariant=lambda world: world.state(Account, "alice") != Account(10))
     assert [(found.promise, found.steps) for found in report.anomalies] == [("Invariant", 0)]
+
+
+@dataclass
+class Deposited:
+    account: str
+    total: int
+
+
+@dataclass
+class Seen:
+    most: int = 0
+
+
+counting = App("counting")
+
+
+@counting.handler("deposits", key="account")
+def count(deposit: Deposit, account: Account, ctx: Context) -> None:
+    account.balance += deposit.amount
+    ctx.send("sums", Deposited(deposit.account, account.balance))
+
+
+@counting.handler("sums", key="account")
+def see(sums: Deposited, seen: Seen) -> None:
+    seen.most = max(seen.most, sums.total)
+
+
+@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+def test_what_is_sent_under_one_identity_may_depend_on_the_order(scope: str) -> None:
+    def the_newest_sum_is_known(world: Any) -> bool:
+        account, seen = world.state(Account, "ann"), world.state(Seen, "ann")
+        known = [sums.total for sums in world.in_flight(Deposited)] + [seen.most if seen else 0]
+        return bool(max(known) == (account.balance if account else 0))
+
+    sent = [("deposits", Deposit("", "ann", amount), f"d{amount}") for amount in (1, 2)]
+    report = explore(counting, sent, scope=scope, workers=1, invariant=the_newest_sum_is_known)
+    assert report.exhausted, report.text
+
+
+def test_the_sample_bank_keeps_its_money_while_an_account_is_closed() -> None:
+    def kept(world: Any) -> bool:
+        on_its_way = [*world.in_flight(sample.Deposit), *world.in_flight(sample.Refund)]
+        held = sum(account.balance for account in world.states(sample.Account))
+        return bool(held + sum(each.amount for each in on_its_way) == 20)
+
+    sent = [
+        ("transfers", sample.Transfer("t1", "alice", "bob", 5), "t1"),
+        ("accounts", sample.CloseAccount("bob"), "c1"),
+    ]
+    given = [("alice", sample.Account(10, True)), ("bob", sample.Account(10, True))]
+    report = explore(sample.app, sent, given=given, invariant=kept, allow={"order"})
+    assert report.exhausted, report.text
