@@ -58,7 +58,7 @@ class EngineScope:
         self._backoff = backoff
         self._spawn = spawn
         self._settled = settled
-        self._suspending: set[str] = set()
+        self.suspending: set[str] = set()
         """Handlers that were seen to suspend; their messages are handled on their own from the start."""
         self._busy: dict[str, list[Work]] = {}
         """Lanes in which a message is being handled on its own, and the messages that wait behind it."""
@@ -83,7 +83,7 @@ class EngineScope:
 
     def _is_mixed(self, works: Sequence[Work]) -> bool:
         """Whether some of these messages may have to be handled on their own."""
-        return bool(self._busy or self._suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
+        return bool(self._busy or self.suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
 
     def _joined(self, works: Sequence[Work]) -> list[Work]:
         """Those that are handled together; the others wait for their lane or go their own way.
@@ -105,7 +105,7 @@ class EngineScope:
 
     def _goes_alone(self, work: Work) -> bool:
         """Whether a message is handled on its own from the start."""
-        return bool(work.others) or (work.handler is not None and work.handler.name in self._suspending)
+        return bool(work.others) or (work.handler is not None and work.handler.name in self.suspending)
 
     async def _load(self, works: Sequence[Work]) -> Group:
         documents, markers = await self._journal.load(*wanted(works))
@@ -154,7 +154,7 @@ class EngineScope:
         work = suspended.work
         lane = work.lane
         if work.handler is not None:
-            self._suspending.add(work.handler.name)
+            self.suspending.add(work.handler.name)
         if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):
             await abandon(suspended)
             await self._finish(group, given_back, [work, *rest], held)

@@ -110,7 +110,7 @@ class ItemScope:
             plan, infrastructure, blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
         )
         self._failures = FailureCounts(infrastructure, self._life_s)
-        self._left: dict[str, list[tuple[str, int]]] = {}
+        self.left: dict[str, list[tuple[str, int]]] = {}
         """By state: the transactions staged here that may come to nothing, and the version that each had loaded."""
 
     async def finish(self) -> None:
@@ -198,8 +198,8 @@ class ItemScope:
 
     async def _stage(self, state_id: str, tx: str, staged: Staged) -> tuple[Session, Version]:
         """Stage a result; the session of that write, and the version that it has."""
-        left = self._left.setdefault(state_id, [])
-        if sum(map(len, self._left.values())) < LEFT_COUNT_MAX:
+        left = self.left.setdefault(state_id, [])
+        if sum(map(len, self.left.values())) < LEFT_COUNT_MAX:
             left.append((tx, staged.version))
         key = staged_key(state_id, tx)
         try:
@@ -345,12 +345,12 @@ class ItemScope:
 
     async def _reclaim(self, state_id: str, state: Held, *, but: str) -> None:
         """Delete what lost attempts have staged for a state that is past them and points nowhere."""
-        left = self._left.pop(state_id, [])
+        left = self.left.pop(state_id, [])
         for tx, version in left:
             if tx == but:
                 continue
             if version >= state.item.version:
-                self._left.setdefault(state_id, []).append((tx, version))
+                self.left.setdefault(state_id, []).append((tx, version))
                 continue
             found = await read(self._infrastructure, staged_key(state_id, tx))
             if found is not None:

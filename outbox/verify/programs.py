@@ -77,14 +77,14 @@ class EngineWorker:
             settled=lambda _: None,
             is_stopping=lambda: False,
         )
-        scope._suspending.update(carried or ())  # what a worker has seen of its handlers outlives an attempt
+        scope.suspending.update(carried or ())  # what a worker has seen of its handlers outlives an attempt
         try:
             deliveries = await journal.claim(self._plan.paths, count_max=self._batch, wait_s=0)
         except NOT_DONE:  # as a worker does: claim again; what was claimed is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # what was handed on comes back
         await scope.attempt(deliveries)
         await tasks.end()
-        return frozenset(scope._suspending) or None
+        return frozenset(scope.suspending) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _known(protocol: Protocol) -> Hashable:
     """What a process knows of the world when an attempt has ended."""
     if isinstance(protocol, PartitionScope):
         return _hashable(protocol.cache.content()) or None
-    left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol._left.items()) if staged)
+    left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)
     return left or None
 
 
@@ -216,7 +216,7 @@ def _recall(protocol: Protocol, carried: Any) -> None:
             item = msgspec.json.decode(body, type=StateItem)
             protocol.cache.remember(id, Held(item, version, session))
     else:
-        protocol._left.update({state_id: list(staged) for state_id, staged in carried or ()})
+        protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})
 
 
 class Tasks:
