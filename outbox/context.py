@@ -230,6 +230,7 @@ class Context(msgspec.Struct, gc=False):
 
     def write_blob(self, name: str, data: bytes) -> BlobRef:
         """Write a blob before this handling commits; its full name holds this message's id and the data's digest."""
+        name.encode()  # half of a surrogate pair names nothing that could be stored
         digest = sha256(data).hexdigest()
         full = f"{self.work.inbox.hex()}/{digest[:16]}/{name}"
         self.is_plain = False

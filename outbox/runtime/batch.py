@@ -15,7 +15,7 @@ import msgspec
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
 from outbox.lineage import fingerprint
-from outbox.ports import Output, Version
+from outbox.ports import Document, Output, Version
 from outbox.runtime.cache import Held
 from outbox.runtime.claims import to_claim
 from outbox.runtime.items import NO_VALUE, Record, StateItem
@@ -39,7 +39,7 @@ async def never_durable() -> None:
 class Batch:
     """The messages of one partition that commit together, as the transaction `tx`."""
 
-    __slots__ = ("_plan", "_schema", "_value", "blobs", "durable", "entries", "loaded", "now_ms", "tx")
+    __slots__ = ("_plan", "_schema", "_value", "blobs", "durable", "entries", "loaded", "now_ms", "superseded", "tx")
 
     def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: Held) -> None:
         self._plan = plan
@@ -49,6 +49,8 @@ class Batch:
         self._value, self._schema = loaded.item.value, loaded.item.schema
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []
+        self.superseded: Document | None = None
+        """The record that was found while a handler ran: somebody else was quicker."""
         self.durable: Callable[[], Awaitable[None]] = never_durable
         """What a call out of a handler waits for."""
 
@@ -125,6 +127,10 @@ class Batch:
     def is_late(self, now_ms: int) -> bool:
         """Whether the attempt is past its deadline and must write nothing: records that forbid it may be gone."""
         return now_ms - self.now_ms > self._plan.attempt_ms_max
+
+    def is_half_spent(self, now_ms: int) -> bool:
+        """Whether half of the attempt's time is over."""
+        return 2 * (now_ms - self.now_ms) > self._plan.attempt_ms_max
 
     # What is written
 

@@ -3,7 +3,8 @@
 Nothing here decides anything: a settlement that fails leaves the message to be delivered again, and its record then
 says how it ends.  A message that several handlers read ends when the last of them has come to its result.  One that is
 to be tried again goes back as a delayed copy that carries its identity, its time and its count of failures; on an
-ordered source nothing may overtake it, so it is given back in its place and its failures are kept beside its record.
+ordered source nothing may overtake it, and a subscription cannot be sent to alone: there it is given back in its place,
+and its failures are kept beside its record.
 """
 
 from __future__ import annotations
@@ -15,12 +16,27 @@ import msgspec
 
 from outbox.errors import PoisonMessage, UnknownDestination
 from outbox.message import Message
-from outbox.ports import Delivery, MessageBus, Output, Settle
+from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, refusal_of_all
+
+
+class Whole:
+    """A message that several handlers read: its parts, and what became of them."""
+
+    def __init__(self, parts: list[Work]) -> None:
+        self.parts = parts
+        self.outcomes: dict[int, Outcome] = {}
+
+    def close(self) -> list[Work]:
+        """The parts, which from here on know nothing of each other (and hold nobody in memory)."""
+        parts, self.parts = self.parts, []
+        for part in parts:
+            part.whole = None
+        return parts
 
 
 class Endings:
@@ -30,6 +46,7 @@ class Endings:
         self,
         plan: Plan,
         bus: MessageBus,
+        blobs: BlobStore,
         *,
         backoff: Backoff,
         now_ms: Callable[[], int],
@@ -38,37 +55,41 @@ class Endings:
     ) -> None:
         self._plan = plan
         self._bus = bus
+        self._blobs = blobs
         self._backoff = backoff
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._settled = settled
-        self._open: dict[tuple[str, int], tuple[Work, dict[int, Outcome]]] = {}
-        """The messages that several handlers read, and what became of which part."""
 
     def expect(self, work: Work) -> None:
         """Be ready for a message that ends in several parts."""
         if work.others:
-            self._open[work.delivery.queue, work.delivery.sequence] = (work, {})
+            whole = Whole([work, *work.others])
+            for part in whole.parts:
+                part.whole = whole
 
     async def end(self, part: Work, outcome: Outcome) -> None:
         """End a delivery, or note what became of one handler's part of it."""
-        place = part.delivery.queue, part.delivery.sequence
-        if place in self._open:
-            whole, outcomes = self._open[place]
-            outcomes[id(part)] = outcome
-            parts = (whole, *whole.others)
-            if len(outcomes) < len(parts):
+        whole: Whole | None = part.whole
+        if whole is not None:
+            whole.outcomes[id(part)] = outcome
+            if len(whole.outcomes) < len(whole.parts):
                 return
-            del self._open[place]
-            found = [outcomes[id(one)] for one in parts]
+            parts = whole.close()
+            found = [whole.outcomes[id(one)] for one in parts]
             later = [one for one in found if isinstance(one, Later)]
-            part, outcome = whole, later[0] if later else refusal_of_all(parts, found)
+            part, outcome = parts[0], later[0] if later else refusal_of_all(parts, found)
+        elif part.is_given_back:
+            return
         await self._settle(part, outcome)
         self._settled([part.delivery])
 
     async def give_back(self, part: Work) -> None:
-        """Give a delivery back uncounted; if that fails its lock runs out."""
-        self._open.pop((part.delivery.queue, part.delivery.sequence), None)
+        """Give a delivery back uncounted, once; if that fails its lock runs out."""
+        if part.is_given_back:
+            return
+        for one in part.whole.close() if part.whole is not None else [part]:
+            one.is_given_back = True
         with suppress(*NOT_DONE):
             await self._bus.settle(part.delivery, Settle("release"))
         self._settled([part.delivery])
@@ -107,7 +128,7 @@ class Endings:
                     await self._bus.settle(delivery, Settle("complete"))
                 case PoisonMessage():
                     await self._bus.settle(delivery, Settle("dead-letter", outcome.reason, outcome.description))
-                case Later() if work.in_order:
+                case Later() if work.stays_in_place:
                     due_ms = self._now_ms() + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0
                     counts = outcome.failures > delivery.failures
                     await self._bus.settle(delivery, Settle("abandon" if counts else "release", due_ms=due_ms))
@@ -116,25 +137,27 @@ class Endings:
 
     async def _put_off(self, delivery: Delivery, later: Later) -> None:
         """Send a delayed copy in the delivery's place, then let go of it; twice there is better than not at all."""
-        message = self._copy(delivery, later.failures)
+        message = await self._copy(delivery, later.failures)
         due_ms = self._now_ms() + round(later.delay_s * 1_000) if later.delay_s > 0 else 0
-        destination = delivery.queue.split("/Subscriptions/")[0]
         try:
-            await self.push([Output(destination, due_ms, message)])
+            await self.push([Output(delivery.queue, due_ms, message)])
         except Again:
             await self._bus.settle(delivery, Settle("release"))
         else:
             await self._bus.settle(delivery, Settle("complete"))
 
-    def _copy(self, delivery: Delivery, failures: int) -> Message:
+    async def _copy(self, delivery: Delivery, failures: int) -> Message:
+        """The copy that comes later: the same message, with a broker's id that duplicate detection has not seen."""
         message = delivery.message
         copy = msgspec.structs.replace(
             message,
             outbox_id=message.identity,
-            message_id=f"{message.identity}~{self._new_tx()}",  # or duplicate detection would swallow it
+            message_id=f"{message.identity}~{self._new_tx()}",
             created_ms=message.created_ms or delivery.enqueued_ms,
             failures=failures,
         )
         if len(copy.body) > self._plan.claim_check_bytes:
-            copy = msgspec.structs.replace(copy, body=b"", claim=to_claim(copy)[0])  # its blob is where it came from
+            name, data = to_claim(copy)
+            await self._blobs.write(name, data)  # it may have come whole, from a sender with another limit
+            copy = msgspec.structs.replace(copy, body=b"", claim=name)
         return copy

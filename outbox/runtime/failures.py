@@ -1,4 +1,4 @@
-"""How often the messages of an ordered source have failed.
+"""How often the messages of an ordered source, or of a subscription, have failed.
 
 Nothing of such a source is put off as a copy that could carry its count, so the count lies beside the message's record.
 It may undercount, for a write of it that fails is not tried again; the broker's own limit stands far above ours.
@@ -26,7 +26,7 @@ class FailureCounts:
 
     async def recall(self, work: Work) -> None:
         """Let a message know how often it has failed; only one that was delivered before can have."""
-        if not work.in_order or not work.delivery.delivery_count:
+        if not work.stays_in_place or not work.delivery.delivery_count:
             return
         with suppress(*NOT_DONE):
             found = await self._store.read(failures_key(work.state_id, work.inbox))
@@ -37,7 +37,7 @@ class FailureCounts:
 
     async def note(self, work: Work, outcome: Outcome) -> None:
         """Count a failure that is not the last."""
-        if not (work.in_order and isinstance(outcome, Later) and outcome.failures > work.delivery.failures):
+        if not (work.stays_in_place and isinstance(outcome, Later) and outcome.failures > work.delivery.failures):
             return
         key, body = failures_key(work.state_id, work.inbox), items.encode(Failures(outcome.failures))
         tag = Tag("failures", (work.inbox,))

@@ -104,12 +104,14 @@ def step(handler: Handler, result: Any) -> Any:
     return DONE
 
 
-async def resume(plan: Plan, group: Made, suspended: Suspended[Made], life: Life) -> Outcome:
-    """Take a suspended handling to its end."""
+async def resume(
+    plan: Plan, group: Made, suspended: Suspended[Made], life: Life, *, began_ms: int | None = None
+) -> Outcome:
+    """Take a suspended handling to its end; it began with its group unless it is told."""
     work = suspended.work
     try:
         await go_on(suspended.coroutine, suspended.waits_for)
-        taken_ms = life.now_ms() - group.now_ms
+        taken_ms = life.now_ms() - (group.now_ms if began_ms is None else began_ms)
         if taken_ms > plan.attempt_ms_max:  # the records that it checked may be gone: write nothing
             raise TimeoutError(f"the handler took {taken_ms} ms, over {plan.attempt_ms_max}; raise App(margin=)")
         group.apply(work, suspended.state, suspended.context)
@@ -138,9 +140,10 @@ async def abandon(suspended: Suspended[Made]) -> None:
 
 async def run_part(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
     """Run one handler's part of a message to its end."""
+    began_ms = life.now_ms()
     outcome = start(plan, group, work)
     if isinstance(outcome, Suspended):
-        outcome = await resume(plan, group, outcome, life)
+        outcome = await resume(plan, group, outcome, life, began_ms=began_ms)
     return outcome
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from outbox.errors import LockLost, OutcomeUnknown, Refused
+from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Delivery, MessageBus, Settle
 
 
@@ -39,7 +39,7 @@ class BusIntake:
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         renewed = 0
         for delivery in deliveries:
-            with suppress(LockLost):
+            with suppress(Refused, OutcomeUnknown):  # one that cannot be renewed now does not keep the others from it
                 await self._bus.renew(delivery)
                 renewed += 1
         return renewed

@@ -56,7 +56,7 @@ from outbox.runtime.batch import Batch
 from outbox.runtime.cache import Held, held
 from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
-from outbox.runtime.handling import Life, run_part
+from outbox.runtime.handling import Life
 from outbox.runtime.items import (
     RECORD_PREFIX,
     STAGED_PREFIX,
@@ -66,7 +66,7 @@ from outbox.runtime.items import (
     staged_key,
     state_key,
 )
-from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded
+from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 
@@ -138,9 +138,9 @@ class ItemScope:
         if marker is not None and not self._resubmits(work, marker):
             return self._follow(work, marker)
         batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
-        batch.durable = partial(self._look, work, state_id, state.item.token)
+        batch.durable = partial(self._look, work, batch, state.item.token)
         await self._failures.recall(work)
-        outcome = await run_part(self._plan, batch, work, self._life)  # 4
+        outcome = await run_guarded(self._plan, batch, work, self._life)  # 4
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
             work.refusal = outcome  # the next attempt records it, under a fence of its own
             raise Again
@@ -165,7 +165,8 @@ class ItemScope:
     def _resubmits(self, work: Work, marker: Document) -> bool:
         """Whether a message is the resubmission of what its marker refused."""
         record = items.decode(marker, Record)
-        return bool(record.reason) and record.attempt < work.delivery.message.attempt
+        is_same = not work.fingerprint or record.fingerprint == work.fingerprint
+        return is_same and bool(record.reason) and record.attempt < work.delivery.message.attempt
 
     def _follow(self, work: Work, marker: Document) -> Outcome:
         record = items.decode(marker, Record)
@@ -174,10 +175,12 @@ class ItemScope:
             return PoisonMessage("payload-differs", text)
         return record.refusal
 
-    async def _look(self, work: Work, state_id: str, token: Session) -> None:
+    async def _look(self, work: Work, batch: Batch, token: Session) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
-        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)
+        assert work.state_id is not None, "a stateless message has no marker"
+        marker = await self._infrastructure.read(processed_key(work.state_id, work.inbox), session=token)
         if marker is not None and not self._resubmits(work, marker):
+            batch.superseded = marker
             raise Superseded(marker)
 
     # 5. Stage
@@ -198,9 +201,8 @@ class ItemScope:
 
     async def _stage(self, state_id: str, tx: str, staged: Staged) -> tuple[Session, Version]:
         """Stage a result; the session of that write, and the version that it has."""
-        left = self.left.setdefault(state_id, [])
-        if sum(map(len, self.left.values())) < LEFT_COUNT_MAX:
-            left.append((tx, staged.version))
+        if len(self.left) < LEFT_COUNT_MAX:
+            self.left.setdefault(state_id, []).append((tx, staged.version))
         key = staged_key(state_id, tx)
         try:
             answer = await write_one(
@@ -226,6 +228,9 @@ class ItemScope:
         item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
         body = items.encode(item)
+        if len(body) > self._states.capabilities.item_bytes_max:
+            work.refusal = PoisonMessage("oversize", f"its state takes {len(body)} bytes, over the store's limit")
+            raise Again
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
         try:
             answer = await write_one(self._states, write)
@@ -234,7 +239,7 @@ class ItemScope:
             if found.item.pending == batch.tx:
                 return found
             marker = await read(self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token)
-            if marker is None:
+            if marker is None or self._resubmits(work, marker):
                 raise Again from error  # it may still land: the next swap loses then
             return marker
         if isinstance(answer, Lost):

@@ -107,57 +107,73 @@ class Lanes:
             await self._occupy(first, lanes[first])
 
     async def _occupy(self, lane: str, works: list[Work]) -> None:
-        """Handle what is in a lane, and what has come in meanwhile."""
+        """Handle what is in a lane, and what has come in meanwhile; behind a head that is put off nothing goes on."""
+        is_held = False
         try:
             while works:
-                await self._handle(works)
+                if is_held:
+                    await self._give_back(works)
+                else:
+                    is_held = await self._handle(works)
                 works, self._waiting[lane] = self._waiting[lane], []
         finally:
             del self._waiting[lane]
         await self.protocol.finish()
 
-    async def _handle(self, works: Sequence[Work]) -> None:
-        """Handle the messages of a lane in order; behind one that holds an ordered lane nothing goes on."""
-        held = await self._put_off_if_stopped(works)
-        if held:
-            return
+    async def _handle(self, works: Sequence[Work]) -> bool:
+        """Handle the messages of a lane in order; whether one of them holds it.
+
+        Behind that one nothing goes on, but its own parts do: several handlers may read it.
+        """
+        works, holder = await self._let_through(works)
         for group in _groups(works, self.protocol.group_count_max):
-            if not held:
-                held = await self._go_through(group)
-            else:
-                for work in group:
-                    await self._endings.give_back(work)
+            free = [work for work in group if holder in (None, work.delivery.sequence)]
+            await self._give_back([work for work in group if holder not in (None, work.delivery.sequence)])
+            if free:
+                held_by = await self._go_through(free)
+                holder = held_by if holder is None else holder
+        return holder is not None
 
-    async def _put_off_if_stopped(self, works: Sequence[Work]) -> bool:
-        """Put off the messages of a session that stands still; whether it does, or nobody can tell."""
+    async def _let_through(self, works: Sequence[Work]) -> tuple[Sequence[Work], int | None]:
+        """Those that a dead letter of their session does not stop, and whether the lane is held already.
+
+        The message that the session stands still behind is let through: its dead letter may not be written yet.
+        """
         if not any(work.stops_key for work in works):
-            return False
+            return works, None
         try:
-            if not await self._stops.is_stopped(works[0]):
-                return False
+            behind = await self._stops.stopped_behind(works[0])
         except Again:
-            for work in works:
-                await self._endings.give_back(work)
-            return True
+            await self._give_back(works)
+            return [], works[0].delivery.sequence
+        if behind is None:
+            return works, None
+        own = [work for work in works if work.delivery.message.identity == behind]
         for work in works:
-            await self._endings.end(work, Later(GIVE_BACK_DELAY_S, work.delivery.failures))
-        return True
+            if work.delivery.message.identity != behind:
+                await self._endings.end(work, Later(GIVE_BACK_DELAY_S, work.delivery.failures))
+        return own, own[0].delivery.sequence if own else works[0].delivery.sequence
 
-    async def _go_through(self, works: Sequence[Work]) -> bool:
-        """Handle messages of one partition, together or else singly; whether they hold their lane."""
+    async def _give_back(self, works: Sequence[Work]) -> None:
+        for work in works:
+            await self._endings.give_back(work)
+
+    async def _go_through(self, works: Sequence[Work]) -> int | None:
+        """Handle messages of one partition, together or else singly; the sequence of the one that holds their lane."""
         try:
             outcomes = await self.protocol.together(works) if len(works) > 1 else []
         except (Again, CorruptRecord):
             outcomes = []
-        held = False
+        holder: int | None = None
         for work, outcome in zip(works, outcomes, strict=False):
-            held = await self._end(work, outcome) or held
+            if await self._end(work, outcome) and holder is None:
+                holder = work.delivery.sequence
         for work in works[len(outcomes) :]:
-            if held:
+            if holder not in (None, work.delivery.sequence):
                 await self._endings.give_back(work)
-            else:
-                held = await self._alone(work)
-        return held
+            elif await self._alone(work) and holder is None:
+                holder = work.delivery.sequence
+        return holder
 
     async def _alone(self, work: Work) -> bool:
         """Handle one message, again while nothing is known to be committed; whether it holds its lane."""

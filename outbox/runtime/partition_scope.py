@@ -20,6 +20,7 @@ Every `await` of a port is a crash point.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -49,6 +50,20 @@ class Superseded(BaseException):
     def __init__(self, record: Document) -> None:
         super().__init__()
         self.record = record
+
+
+async def run_guarded(plan: Plan, batch: Batch, work: Work, life: Life) -> Outcome:
+    """Run a handler; whatever it makes of learning that its message was handled already, that is what counts."""
+    try:
+        outcome = await run_part(plan, batch, work, life)
+    except CancelledError:
+        raise
+    except BaseException:
+        if batch.superseded is None:
+            raise
+    if batch.superseded is not None:
+        raise Superseded(batch.superseded)
+    return outcome
 
 
 class PartitionScope:
@@ -97,6 +112,8 @@ class PartitionScope:
                 outcomes.append(await self._run(batch, work))
                 if work.in_order and outcomes[-1] is not None:
                     break  # its successors may have to wait
+                if batch.is_half_spent(self._now_ms()):
+                    break  # the others have a time of their own
         except Superseded as found:
             raise Again from found
         if batch.entries:
@@ -108,7 +125,7 @@ class PartitionScope:
     async def once(self, work: Work) -> Outcome:
         try:
             if work.delivery.delivery_count and work.inbox:
-                await self._look(work)  # it was here before: spare the handler, which may be slow
+                await self._look_first(work)  # it was here before: spare the handler, which may be slow
             batch = await self._begin(work.state_id)
             outcome = await self._run(batch, work)
         except Superseded as found:
@@ -137,19 +154,29 @@ class PartitionScope:
 
     async def _run(self, batch: Batch, work: Work) -> Outcome:
         await self._failures.recall(work)
-        batch.durable = partial(self._look, work)
-        outcome = await run_part(self._plan, batch, work, self._life)
+        batch.durable = partial(self._look, work, batch)
+        is_first = not batch.entries
+        outcome = await run_guarded(self._plan, batch, work, self._life)
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
-            work.refusal = outcome  # the next attempt records it, under a fence of its own
+            if is_first:
+                work.refusal = outcome  # the next attempt records it, under a fence of its own
             raise Again
         await self._failures.note(work, outcome)
         return outcome
 
-    async def _look(self, work: Work) -> None:
+    async def _look(self, work: Work, batch: Batch | None) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
-        record = await read(self._store, record_key(work.state_id, work.inbox))
+        record = await self._store.read(record_key(work.state_id, work.inbox))
         if record is not None and not self._is_resubmitted(work, items.decode(record, Record)):
+            if batch is not None:
+                batch.superseded = record
             raise Superseded(record)
+
+    async def _look_first(self, work: Work) -> None:
+        try:
+            await self._look(work, None)
+        except NOT_DONE as error:
+            raise Again from error
 
     # 3. One batch
 

@@ -41,7 +41,7 @@ def scope_over(
             settled=settled,
             is_stopping=is_stopping,
         )
-    endings = Endings(plan, ports.bus, backoff=backoff, now_ms=now_ms, new_tx=new_tx, settled=settled)
+    endings = Endings(plan, ports.bus, ports.blobs, backoff=backoff, now_ms=now_ms, new_tx=new_tx, settled=settled)
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     stops = Stops(ports.infrastructure or ports.store)
     return Lanes(plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn)

@@ -60,8 +60,16 @@ class Work(msgspec.Struct, gc=False):
     refusal: PoisonMessage | Later | None = None
     """Why nobody can handle it, for good or for now."""
     others: tuple[Work, ...] = ()
+    whole: Any = None
+    """What its parts have in common, while a message that several handlers read is under way."""
+    is_given_back: bool = False
     replaces: Version = ""
     """The version of the refusal that a resubmission replaces; empty: its record is to be created."""
+
+    @property
+    def stays_in_place(self) -> bool:
+        """Whether it cannot be put off as a copy: nothing may overtake it, or a copy would reach others too."""
+        return self.in_order or "/Subscriptions/" in self.delivery.queue
 
     @property
     def delivery_count(self) -> int:
@@ -256,7 +264,7 @@ def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonM
         case Reject():
             return PoisonMessage(told(str(error)) or "rejected", "rejected by the handler")
         case PoisonMessage():
-            return error
+            return PoisonMessage(error.reason, told(error.description))
     failures = delivery.failures + 1
     if failures < retries.limit:
         return Later(retries.delay_s(failures), failures)

@@ -31,17 +31,23 @@ class Stops:
     def __init__(self, store: StateStore) -> None:
         self._store = store
 
-    async def is_stopped(self, work: Work) -> bool:
-        """Whether the session of a message stands still.
+    async def stopped_behind(self, work: Work) -> str | None:
+        """The identity of the message behind which the session of this one stands still; None: it goes on.
 
         Raises:
             Again: it cannot be told now.
         """
         delivery = work.delivery
         try:
-            return await self._store.read(_key(delivery.queue, delivery.message)) is not None
+            found = await self._store.read(_key(delivery.queue, delivery.message))
         except NOT_DONE as error:
             raise Again from error
+        if found is None:
+            return None
+        try:
+            return msgspec.json.decode(found.body, type=Stop).identity
+        except msgspec.MsgspecError:
+            return ""  # somebody else wrote it: it stops everything until somebody has looked
 
     async def stop(self, work: Work) -> None:
         """Let the session of a refused message stand still.
@@ -62,7 +68,8 @@ class Stops:
         if found is None:
             return
         with suppress(msgspec.MsgspecError):
-            if msgspec.json.decode(found.body, type=Stop).identity == message.identity:
+            stop = msgspec.json.decode(found.body, type=Stop)
+            if not message.identity or stop.identity == message.identity:  # some have their sequence number only
                 await self._store.write([Delete(found.key, found.version, Tag("let-go"))])
 
 

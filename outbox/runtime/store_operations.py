@@ -58,13 +58,13 @@ class StoreOperations:
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         message = await self._letter(queue, sequence)
+        await self._let_go(queue, message)  # first: of a letter that is gone nobody could let the session go
         await self._bus.resubmit(queue, sequence)
-        await self._let_go(queue, message)
 
     async def discard(self, queue: str, sequence: int) -> None:
         message = await self._letter(queue, sequence)
-        await self._bus.discard(queue, sequence)
         await self._let_go(queue, message)
+        await self._bus.discard(queue, sequence)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)

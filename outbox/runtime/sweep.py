@@ -7,18 +7,23 @@ workers; each of their writes is conditional, and a message that is pushed twice
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
+from outbox.errors import CorruptRecord
 from outbox.ports import Document, StateStore
 
 GRACE_S = 60.0
 """How long something may be unfinished before a sweeper takes it up."""
 
 SWEEP_COUNT_MAX = 10_000
+
+
+log = logging.getLogger("outbox.sweep")
 
 
 class Redo(Protocol):
@@ -33,11 +38,12 @@ class Redo(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep has seen: unfinished documents, those it finished, those too young, the oldest one's age."""
+    """What a sweep has seen: unfinished documents; those finished, too young, or not ours; the oldest one's age."""
 
     seen_count: int
     finished_count: int
     young_count: int
+    foreign_count: int
     oldest_s: float
 
 
@@ -56,21 +62,26 @@ async def sweep(
     count_max: int = SWEEP_COUNT_MAX,
 ) -> Swept:
     """Go once through what is unfinished in these stores, up to `count_max` documents."""
-    seen = finished = young = 0
+    seen = finished = young = foreign = 0
     oldest_ms = now = now_ms()
     for store in stores:
         async for document in store.unfinished():
             if seen >= count_max:
                 break
             seen += 1
-            at_ms = _at_ms(document)
-            oldest_ms = min(oldest_ms, at_ms or oldest_ms)
-            if now - at_ms < grace_s * 1_000:
-                young += 1
-            elif await scope.redo(document):
-                finished += 1
+            try:
+                at_ms = _at_ms(document)
+                oldest_ms = min(oldest_ms, at_ms or oldest_ms)
+                if now - at_ms < grace_s * 1_000:
+                    young += 1
+                elif await scope.redo(document):
+                    finished += 1
+            except (CorruptRecord, msgspec.MsgspecError, ValueError) as error:
+                foreign += 1  # the others must be finished all the same
+                where = f"{document.key.partition}/{document.key.id}"
+                log.error("pending document is not ours", extra={"document": where, "error": str(error)})
     await scope.finish()
-    return Swept(seen, finished, young, (now - oldest_ms) / 1_000)
+    return Swept(seen, finished, young, foreign, (now - oldest_ms) / 1_000)
 
 
 def _at_ms(document: Document) -> int:

@@ -194,7 +194,9 @@ class Sweeper:
 
 
 def _endings(plan: Plan, ports: StorePorts, calls: Calls) -> Endings:
-    return Endings(plan, ports.bus, backoff=BACKOFF, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None)
+    return Endings(
+        plan, ports.bus, ports.blobs, backoff=BACKOFF, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None
+    )
 
 
 def _known(protocol: Protocol) -> Hashable:

@@ -16,6 +16,7 @@ from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.engine.adapters import EngineStore
 from outbox.engine.narrow import NarrowEngine
 from outbox.errors import OutcomeUnknown
+from outbox.message import Scalar
 from outbox.ports import (
     Create,
     Document,
@@ -86,6 +87,9 @@ class Watched:
         self.capabilities: StoreCapabilities = store.capabilities
         self.lost: str = ""
         """The meaning of a write whose answer is lost, once."""
+        self.late: str = ""
+        """The meaning of a write that lands later, once."""
+        self.on_its_way: Sequence[Write] = ()
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         self.calls["read"] += 1
@@ -94,6 +98,9 @@ class Watched:
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         what = operations[0].tag.what
         self.calls[what] += 1
+        if what == self.late:
+            self.late, self.on_its_way = "", operations
+            raise OutcomeUnknown("no answer yet")
         answer = await self._store.write(operations)
         if what == self.lost:
             self.lost = ""
@@ -321,3 +328,56 @@ async def test_two_workers_at_once_add_up(scope: str = "partition") -> None:
             await two.wait_idle()
             assert [await one.state(Sum, f"k{n}") for n in range(3)] == [Sum(20), Sum(20), Sum(20)]
         assert len({task.message.identity for task in at.engine.queue("told").tasks.values()}) == 60
+
+
+async def test_a_resubmission_whose_swap_is_unknown_is_not_refused_for_what_it_was_refused_before() -> None:
+    async with site("item") as at:
+        app, refuses = App("adding"), [True]
+
+        @app.handler("adds", key="key")
+        def add(message: Add, total: Sum) -> None:
+            if refuses[0]:
+                raise Reject("no money")
+            total.n += message.n
+
+        async with Worker(app, at) as worker:
+            await worker.send("adds", Add("a"), id="m1")
+            await worker.wait_idle()
+            refuses[0], at.store.late = False, "swap"
+            await worker.resubmit("adds", "m1")
+            await worker.wait_idle()
+            await at.store._store.write(at.store.on_its_way)  # it lands after all, and loses
+            await worker.send("adds", Add("a"), id="m2")
+            await worker.wait_idle()
+            assert await worker.state(Sum, "a") == Sum(2) and await worker.dead_letters("adds") == []
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_another_payload_does_not_pass_as_a_resubmission(scope: str) -> None:
+    async with site(scope) as at:
+        worker = await handled(at, adding(), Add("a", text="reject"))
+        properties: dict[str, Scalar] = {"outbox-id": "m0", "outbox-type": "Add", "outbox-attempt": 1}
+        async with worker:
+            pass
+        async with Worker(adding(), at) as again:
+            await again.send_raw("adds", b'{"key":"a","n":7,"text":""}', properties=properties)
+            await again.wait_idle()
+            assert await again.state(Sum, "a") is None
+            assert {letter.reason for letter in await again.dead_letters("adds")} == {"no", "payload-differs"}
+
+
+async def test_a_state_that_only_the_pointer_makes_too_large_is_refused() -> None:
+    async with site("item") as at:
+        at.store.capabilities = StoreCapabilities("item", 1, 1_000, True, True)
+        app = App("large")
+
+        @app.handler("adds", key="key")
+        def add(message: Add, total: Sum) -> None:
+            total.text = "x" * message.n
+
+        async with Worker(app, at) as worker:
+            for size in range(840, 1_000, 10):
+                await worker.send("adds", Add(f"k{size}", size), id=f"m{size}")
+            await worker.wait_idle(timeout_s=20)
+            letters = {letter.id: letter.reason for letter in await worker.dead_letters("adds")}
+            assert "m990" in letters and set(letters.values()) == {"oversize"} and "m840" not in letters
