@@ -14,9 +14,10 @@ import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.engine.adapters import EngineStore
+from outbox.engine.blobs import MemoryBlobStore
 from outbox.engine.narrow import NarrowEngine
-from outbox.errors import OutcomeUnknown
-from outbox.message import Scalar
+from outbox.errors import CorruptRecord, OutcomeUnknown
+from outbox.message import Message, Scalar
 from outbox.ports import (
     Create,
     Document,
@@ -31,7 +32,8 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime import items
+from outbox.runtime import items, spill
+from outbox.runtime.cache import Held, StateCache
 from outbox.runtime.items import Record, StateItem, state_key
 from outbox.runtime.scopes import store_protocol, stores_of
 from outbox.runtime.sweep import sweep
@@ -381,3 +383,42 @@ async def test_a_state_that_only_the_pointer_makes_too_large_is_refused() -> Non
             await worker.wait_idle(timeout_s=20)
             letters = {letter.id: letter.reason for letter in await worker.dead_letters("adds")}
             assert "m990" in letters and set(letters.values()) == {"oversize"} and "m840" not in letters
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made(scope: str) -> None:
+    async with site(scope) as at:
+        app, runs = App("slow"), list[int]()
+
+        @app.handler("adds", key="key")
+        def add(message: Add, total: Sum) -> None:
+            runs.append(len(at.store.calls))
+            if len(runs) == 1:
+                at.clock.seconds += 3_000  # over half of the margin
+            total.n += 1
+
+        async with Worker(app, at) as worker:
+            await worker.send("adds", Add("a"), id="m1")
+            await worker.wait_idle()
+            assert await worker.state(Sum, "a") == Sum(1) and len(runs) == 2
+        assert at.store.calls["commit"] + at.store.calls["swap"] == 1
+
+
+def test_a_cache_takes_nothing_older_than_it_has() -> None:
+    cache = StateCache(count_max=2)
+    newer, older = Held(StateItem(version=3), "c"), Held(StateItem(version=2), "b")
+    cache.remember("a", newer)
+    cache.remember("a", older)
+    assert cache.find("a") == newer
+    cache.remember("x", older)
+    cache.remember("y", older)
+    assert cache.find("a") is None and cache.find("y") == older
+
+
+async def test_overflow_that_is_not_what_was_written_is_told() -> None:
+    record, name, _ = spill.spilled(Record("tx", b"", 0, outputs=(Output("q", 0, Message(body=b"1")),)))
+    blobs = MemoryBlobStore()
+    assert await spill.outputs_of(record, blobs) is None
+    await blobs.write(name, b"[]")
+    with pytest.raises(CorruptRecord, match="not what was written"):
+        await spill.outputs_of(record, blobs)
