@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -326,7 +327,8 @@ class ItemScope:
         if isinstance(answer, Lost):
             raise Again  # somebody else is at it: read the state again
         if found.staged.record.spilled:
-            await self._blobs.delete(found.staged.record.spilled)
+            with suppress(*NOT_DONE):  # a blob that nobody needs any more
+                await self._blobs.delete(found.staged.record.spilled)
         return Found(staged, answer.versions[0], found.session)
 
     async def _clear(self, state_id: str, state: Held, found: Found, token: Session) -> Held:
@@ -386,10 +388,8 @@ class ItemScope:
 
     async def _delete(self, key: DocumentKey, version: Version, tx: str) -> None:
         """Delete a staged record that nothing points to; if that fails the sweeper finds it."""
-        try:
+        with suppress(*NOT_DONE):
             await self._infrastructure.write([Delete(key, version, Tag("unstage", (), tx))])
-        except NOT_DONE:
-            return
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -43,6 +43,9 @@ from outbox.runtime.step import Outcome, Work
 LOOK_COUNT_MAX = 5
 """How often a record is read that must be there, before the attempt starts again."""
 
+BEHIND_COUNT_MAX = 10_000
+"""How many states are remembered to have moved; of others a stale read costs another try."""
+
 
 class Superseded(BaseException):
     """The message that a handler is working on has its record already; not for the handler to catch."""
@@ -206,7 +209,7 @@ class PartitionScope:
         self.cache.forget(state_id)
         if answer.operation < len(batch.entries):
             return answer
-        if state_id is not None and answer.session:
+        if state_id is not None and answer.session and len(self._behind) < BEHIND_COUNT_MAX:
             self._behind[state_id] = answer.session
         raise Again
 

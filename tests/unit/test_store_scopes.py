@@ -16,7 +16,7 @@ from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.engine.adapters import EngineStore
 from outbox.engine.blobs import MemoryBlobStore
 from outbox.engine.narrow import NarrowEngine
-from outbox.errors import CorruptRecord, OutcomeUnknown
+from outbox.errors import CorruptRecord, OutcomeUnknown, Throttled
 from outbox.message import Message, Scalar
 from outbox.ports import (
     Create,
@@ -219,6 +219,20 @@ async def test_outputs_that_do_not_fit_lie_in_a_blob_until_they_have_left(scope:
         blobs = at.engine.blobs
         names = [name for name in getattr(blobs, "_blobs", {}) if name.startswith("overflow/")]
         assert names == []
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_blob_that_cannot_be_deleted_keeps_nobody_from_going_on(
+    scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(name: str) -> None:
+        raise Throttled(f"{name}: not now")
+
+    async with site(scope) as at:
+        monkeypatch.setattr(at.engine.blobs, "delete", refused)
+        worker = await handled(at, adding(), Add("a", text="shout"), Add("a", 2))
+        assert await worker.state(Sum, "a") == Sum(3)
+        assert at.engine.queue("told").counts()["active"] == 21
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
