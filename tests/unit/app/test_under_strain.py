@@ -255,3 +255,48 @@ async def test_what_an_upcast_says_is_cut_and_told_without_secrets() -> None:
         await world.wait_idle()
         (letter,) = world.dead_letters("q")
         assert "hunter2" not in letter.description and len(letter.description) <= 1_000
+
+
+async def test_what_comes_in_behind_a_head_that_is_put_off_does_not_overtake_it() -> None:
+    app, runs = App("o"), list[int]()
+    started, gate = asyncio.Event(), asyncio.Event()
+    app.queue("q", "per_key")
+
+    @app.handler("q", key="key")
+    async def handle(message: Add, total: Sum) -> None:
+        runs.append(message.n)
+        if runs == [1]:
+            started.set()
+            await gate.wait()
+            raise Retry("not yet", after_s=1)
+        total.n += message.n
+
+    async with Harness(app) as world:
+        for n in (1, 2):
+            await world.send("q", Add("k", n), id=f"m{n}")
+        deliveries = await world._intake.claim(["q"], count_max=2, wait_s=0)
+        first = asyncio.create_task(world._scope.attempt(deliveries[:1]))
+        await started.wait()
+        second = asyncio.create_task(world._scope.attempt(deliveries[1:]))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(first, second)
+        await world.advance(seconds=30)
+        assert runs == [1, 1, 2] and await world.state(Sum, "k") == Sum(3)
+
+
+async def test_a_blob_name_that_is_no_text_fails_its_handler_and_nobody_else() -> None:
+    app = App("b", retry=Retries(limit=1))
+
+    @app.handler("q", key="key")
+    def handle(message: Add, total: Sum, ctx: Context) -> None:
+        if message.text:
+            ctx.write_blob("\ud800", b"")
+        total.n += 1
+
+    async with Harness(app) as world:
+        await world.send("q", Add("k", text="bad"), id="m1")
+        await world.send("q", Add("k"), id="m2")
+        await world.wait_idle()
+        assert await world.state(Sum, "k") == Sum(1)
+        assert [letter.reason for letter in world.dead_letters("q")] == ["failed"]
