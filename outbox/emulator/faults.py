@@ -1,0 +1,287 @@
+"""Faults on demand, shared by the emulators: which request or delivery goes wrong, how, and how often.
+
+A rule says what it matches and what then happens; a registry holds rules and answers, at every point where something
+could go wrong, with the first rule that does.  The registry only decides and counts: what a kind means on the wire is
+the business of the emulator that asks, and it asks only for kinds that it can do at that point.
+
+A rule counts its matches from 0: the first `after` of them pass, each later one fires by chance (`probability`, drawn
+from the rule's own `seed`, so that the same requests in the same order fail alike), at most `count` times.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+
+Kind = Literal[
+    # of requests
+    "lost-reply",  # it took effect, its answer never comes
+    "refused",  # it is refused for good; nothing happened
+    "throttled",  # it is refused for `retry_after_s`; nothing happened
+    "status",  # it is answered with `status` and `substatus`; nothing happened
+    "delay",  # it waits `delay_s` before anything happens
+    "stale-read",  # it is answered from the past, as far as its session allows
+    "reset",  # its connection breaks before anything happened
+    # of deliveries
+    "lock-expiry",  # the lock runs out at once
+    "lost-disposition",  # the settlement takes effect, its answer never comes
+    "wrong-disposition",  # the settlement is answered with another outcome than it had
+    "duplicate",  # the message is delivered a second time
+    "detach",  # the link is closed by the server
+    "reorder",  # the message is delivered after one that came later
+    "pause",  # the client hears nothing for `delay_s`
+]
+
+KINDS: frozenset[str] = frozenset(get_args(Kind))
+RULE_COUNT_MAX = 256
+TEXT_LENGTH_MAX = 1_024
+DELAY_MAX_S = 3_600.0
+COUNT_MAX = 1 << 53
+JSON_SIZE_MAX_BYTES = 256 << 10
+DRAWN_WITHIN = 24
+"""Among how many matches `drawn` places its faults, unless told."""
+
+
+class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One fault: its kind, what it matches and how often it fires.
+
+    `operation` and `where` (a container or queue) match a whole name, or its beginning where they end in `*`; `key`
+    (a key or id) and `client` match any part.  Empty matches everything.  `count` None is without a limit.
+    """
+
+    kind: Kind
+    operation: str = ""
+    where: str = ""
+    key: str = ""
+    client: str = ""
+    count: int | None = 1
+    after: int = 0
+    probability: float = 1.0
+    seed: int = 0
+    delay_s: float = 0.0
+    retry_after_s: float = 0.0
+    status: int = 0
+    substatus: int = 0
+    batch_index: int | None = None
+    """Of `throttled` and `status`: which operation within a batch fails, instead of the batch as a request."""
+    behind_count: int | None = None
+    """Of `stale-read`: how many writes behind the answer is; None is as far as there is a memory."""
+
+    def __post_init__(self) -> None:
+        """Refuse what could never fire, or could not be done.
+
+        Raises:
+            ValueError: the text names the field and the cure.
+        """
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r} is unknown; use one of {', '.join(sorted(KINDS))}")
+        for name in ("operation", "where", "key", "client"):
+            _check_text(name, getattr(self, name))
+        for name, value, least in (
+            ("count", self.count, 1),
+            ("after", self.after, 0),
+            ("batch_index", self.batch_index, 0),
+            ("behind_count", self.behind_count, 1),
+        ):
+            if value is not None:
+                _check_count(name, value, least)
+        for name, value_s in (("delay_s", self.delay_s), ("retry_after_s", self.retry_after_s)):
+            if not _is_number(value_s) or not 0 <= value_s <= DELAY_MAX_S:
+                raise ValueError(f"{name}={value_s!r}: give seconds from 0 to {DELAY_MAX_S:.0f}")
+        if not _is_number(self.probability) or not 0 < self.probability <= 1:
+            raise ValueError(f"probability={self.probability!r}: give a number above 0 and up to 1")
+        self._check_kind()
+
+    def _check_kind(self) -> None:
+        if self.kind in ("delay", "pause") and not self.delay_s:
+            raise ValueError(f"a {self.kind} needs delay_s, its length in seconds")
+        if (self.kind == "status") != bool(self.status):
+            raise ValueError(f"kind={self.kind!r} with status={self.status}: a status belongs to kind='status', only")
+        if self.status and not (isinstance(self.status, int) and 400 <= self.status <= 599):
+            raise ValueError(f"status={self.status!r}: give one from 400 to 599")
+        if not (isinstance(self.substatus, int) and 0 <= self.substatus <= 99_999):
+            raise ValueError(f"substatus={self.substatus!r}: give a whole number from 0 to 99999")
+        if self.batch_index is not None and self.kind not in ("throttled", "status"):
+            raise ValueError(f"batch_index belongs to kind='throttled' or 'status', not to {self.kind!r}")
+
+    def matches(self, operation: str, where: str, key: str, client: str) -> bool:
+        """Whether the rule is about such an operation."""
+        return (
+            _names(self.operation, operation)
+            and _names(self.where, where)
+            and self.key in key
+            and self.client in client
+        )
+
+
+class Installed(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule in a registry, and what became of it so far."""
+
+    id: int
+    rule: FaultRule
+    matched_count: int
+    fired_count: int
+
+
+class _Entry:
+    """A rule with its counters."""
+
+    __slots__ = ("draw", "fired_count", "id", "matched_count", "rule")
+
+    def __init__(self, id: int, rule: FaultRule) -> None:
+        self.id = id
+        self.rule = rule
+        self.draw = random.Random(rule.seed).random  # reproducible on purpose
+        self.matched_count = 0
+        self.fired_count = 0
+
+    def fires(self) -> bool:
+        """Count one match, and say whether the fault happens."""
+        self.matched_count += 1
+        rule = self.rule
+        if self.matched_count <= rule.after or (rule.count is not None and self.fired_count >= rule.count):
+            return False
+        if rule.probability < 1 and self.draw() >= rule.probability:
+            return False
+        self.fired_count += 1
+        return True
+
+
+class Faults:
+    """The rules that are installed; one registry may serve several emulators.  Not for several threads at once."""
+
+    def __init__(self, rules: Sequence[FaultRule] = ()) -> None:
+        self._entries: list[_Entry] = []
+        self._last_id = 0
+        self._fired: Counter[str] = Counter()
+        for rule in rules:
+            self.install(rule)
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def install(self, rule: FaultRule) -> int:
+        """Add a rule behind the others; the number by which it can be removed.
+
+        Raises:
+            ValueError: there are too many.
+        """
+        if len(self._entries) >= RULE_COUNT_MAX:
+            raise ValueError(f"{RULE_COUNT_MAX} fault rules are installed; remove some first")
+        self._last_id += 1
+        self._entries.append(_Entry(self._last_id, rule))
+        return self._last_id
+
+    def remove(self, id: int) -> bool:
+        """Take a rule away; whether it was there."""
+        kept = [entry for entry in self._entries if entry.id != id]
+        found = len(kept) < len(self._entries)
+        self._entries = kept
+        return found
+
+    def clear(self) -> None:
+        """Take all rules away; what fired stays counted by kind."""
+        self._entries = []
+
+    def ask(
+        self, operation: str, *, kinds: Collection[str] = KINDS, where: str = "", key: str = "", client: str = ""
+    ) -> FaultRule | None:
+        """The first rule that fires for this operation, of the kinds that can be done here; it is counted.
+
+        A rule behind the one that fires does not see the operation.
+        """
+        for entry in self._entries:
+            rule = entry.rule
+            if rule.kind in kinds and rule.matches(operation, where, key, client) and entry.fires():
+                self._fired[rule.kind] += 1
+                return rule
+        return None
+
+    def has(self, kind: str) -> bool:
+        """Whether a rule of this kind can still fire."""
+        return any(
+            entry.rule.kind == kind and (entry.rule.count is None or entry.fired_count < entry.rule.count)
+            for entry in self._entries
+        )
+
+    @property
+    def fired(self) -> dict[str, int]:
+        """How often each kind fired since the registry was made, removed rules included."""
+        return dict(self._fired)
+
+    def installed(self) -> list[Installed]:
+        """The rules in the order in which they are asked, with their counts."""
+        return [
+            Installed(id=entry.id, rule=entry.rule, matched_count=entry.matched_count, fired_count=entry.fired_count)
+            for entry in self._entries
+        ]
+
+    def as_json(self) -> bytes:
+        """The rules and what fired, for a control endpoint."""
+        return msgspec.json.encode({"rules": self.installed(), "fired": self.fired})
+
+
+def drawn(
+    seed: int, kinds: Sequence[Kind], *, operation: str = "", where: str = "", within: int = DRAWN_WITHIN, **fields: Any
+) -> tuple[FaultRule, ...]:
+    """A rule for each of `kinds` that fires once, placed by chance among the first `within` matches.
+
+    The same seed places them alike.  `fields` are further fields of the rules, such as `delay_s`; a field goes only to
+    the kinds that take it.
+    """
+    draw = random.Random(seed)  # chosen by a seed on purpose
+    rules = []
+    for kind in kinds:
+        mine = {name: value for name, value in fields.items() if kind in _ONLY_OF.get(name, KINDS)}
+        at = draw.randrange(within)
+        rules.append(FaultRule(kind=kind, operation=operation, where=where, after=at, **mine))
+    return tuple(rules)
+
+
+_ONLY_OF: dict[str, frozenset[str]] = {
+    "status": frozenset(("status",)),
+    "substatus": frozenset(("status",)),
+    "batch_index": frozenset(("status", "throttled")),
+}
+
+
+def rules_from_json(data: bytes) -> list[FaultRule]:
+    """The rules in a JSON object or in an array of such objects.
+
+    Raises:
+        ValueError: it is neither, too large, or a field of a rule cannot be; the text names it.
+    """
+    if len(data) > JSON_SIZE_MAX_BYTES:
+        raise ValueError(f"{len(data)} bytes of fault rules; send at most {JSON_SIZE_MAX_BYTES}")
+    kind: Any = list[FaultRule] if data.lstrip()[:1] == b"[" else FaultRule
+    try:
+        found = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"no fault rule: {error}") from error
+    rules: list[FaultRule] = found if isinstance(found, list) else [found]
+    return rules
+
+
+def _names(pattern: str, name: str) -> bool:
+    if not pattern:
+        return True
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or len(value) > TEXT_LENGTH_MAX:
+        raise ValueError(f"{name}={str(value)[:80]!r}: give text of at most {TEXT_LENGTH_MAX} characters")
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= COUNT_MAX:
+        raise ValueError(f"{name}={value!r}: give a whole number from {least}, or leave it out")
