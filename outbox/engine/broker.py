@@ -133,6 +133,7 @@ class Broker(Core):
         `outside` says that they leave the engine: handled here after all, they are remembered by a marker.
         """
         now_ms = self.now_ms()
+        self._expire_messages(queue, now_ms)
         if session is not None:
             tasks = queue.take_session(session, count_max)
         else:
@@ -144,6 +145,8 @@ class Broker(Core):
     def take_suspect(self, queues: Sequence[Queue]) -> list[Task]:
         """Lock and log the least suspect message of these queues, alone."""
         now_ms = self.now_ms()
+        for queue in queues:
+            self._expire_messages(queue, now_ms)
         found = [(least, queue.number, queue) for queue in queues if (least := queue.least_suspect(now_ms))]
         if not found:
             return []
@@ -172,6 +175,7 @@ class Broker(Core):
             task.locked_until_ms,
             task.reason,
             task.description,
+            task.expires_ms,
         )
 
     def claim_deferred(self, path: str, sequences: Sequence[int], *, session: str | None = None) -> list[Claim]:
@@ -251,10 +255,14 @@ class Broker(Core):
             if due_ms is None or due_ms > now_ms:
                 continue
             queue.promote(now_ms)
-            if expired := queue.expired(now_ms):
-                self.do(records.Lapsed(now_ms, queue.number, [], expired))
+            self._expire_messages(queue, now_ms)
         self.state.forget(now_ms)
         self.wake()
+
+    def _expire_messages(self, queue: Queue, now_ms: int) -> None:
+        """Take what is over its time to live out of a queue, so that no receiver sees it."""
+        if queue.may_have_expired(now_ms) and (expired := queue.expired(now_ms)):
+            self.do(records.Lapsed(now_ms, queue.number, [], expired))
 
     def _expire_locks(self, now_ms: int) -> None:
         timers = self._lock_timers

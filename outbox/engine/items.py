@@ -99,7 +99,10 @@ class Task(msgspec.Struct, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A peek-locked message.  `delivery_count` is the number of failed deliveries before this one."""
+    """A peek-locked message.  `delivery_count` is the number of failed deliveries before this one.
+
+    `expires_ms` is when it would be too old to be handed out (0: never).
+    """
 
     token: bytes
     sequence: int
@@ -109,3 +112,4 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     locked_until_ms: int
     reason: str = ""
     description: str = ""
+    expires_ms: int = 0

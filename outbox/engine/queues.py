@@ -24,8 +24,6 @@ from outbox.errors import UnknownDestination
 
 RUN_COUNT_MAX = 16
 """How many messages of one session are handed out at a time."""
-
-
 LOOK_AGAIN_MS = 1_000
 """When a message that expired in somebody's hands is looked at again."""
 
@@ -175,7 +173,7 @@ class Queue:
         """Note that a claimed task is no longer claimed, or gone."""
 
     def expired(self, now_ms: int) -> list[int]:
-        """The sequences of waiting messages whose time to live is over."""
+        """The sequences of waiting messages whose time to live is over; a deferred one waits for whoever knows it."""
         over: dict[int, None] = {}
         while self._expiring and self._expiring[0][0] <= now_ms:
             _, sequence = heappop(self._expiring)
@@ -184,9 +182,13 @@ class Queue:
                 continue
             if task.status == LOCKED:
                 heappush(self._expiring, (now_ms + LOOK_AGAIN_MS, sequence))
-                break
-            over[sequence] = None
+            elif task.status != DEFERRED:
+                over[sequence] = None
         return list(over)
+
+    def may_have_expired(self, now_ms: int) -> bool:
+        """Whether `expired` would find anything to look at."""
+        return bool(self._expiring) and self._expiring[0][0] <= now_ms
 
     def next_due_ms(self) -> int | None:
         """When `promote` or `expired` will next have something to do."""

@@ -113,14 +113,14 @@ class State:
     def insert(self, queue: Queue, message: Message, now_ms: int, due_ms: int, version: int, digest: bytes) -> None:
         """Put a message into a queue under the next sequence number; one from outside has its payload's digest.
 
-        A scheduled one arrives when it is due: from then on it ages.
+        A scheduled one arrives when it is due: from then on it ages.  None lives longer than its queue lets it.
         """
         self.sequence = sequence = self.sequence + 1
         status, since_ms = (SCHEDULED, due_ms) if due_ms > now_ms else (ACTIVE, now_ms)
         task = Task(sequence, queue.path, message, since_ms, version, status, due_ms, 0, 0, 0, digest != b"", digest)
         if message.time_to_live_ms or queue.settings.time_to_live_s:
-            lives_ms = message.time_to_live_ms or round(queue.settings.time_to_live_s * 1_000)
-            task.expires_ms = max(now_ms, due_ms) + lives_ms
+            ceiling_ms = round(queue.settings.time_to_live_s * 1_000) or message.time_to_live_ms
+            task.expires_ms = max(now_ms, due_ms) + min(message.time_to_live_ms or ceiling_ms, ceiling_ms)
         self.body_bytes += held_bytes(message)
         queue.append(task)
 

@@ -226,3 +226,16 @@ def test_expired_messages_are_dead_lettered_or_dropped(bus: Any, sdk: Any) -> No
     [task] = bus.call(lambda engine: engine.peek(f"{kept}/$DeadLetterQueue", 0, 10))
     assert task.reason == "TTLExpiredException"
     assert bus.bodies(f"{dropped}/$DeadLetterQueue") == []
+
+
+def test_a_queues_time_to_live_is_the_longest_that_a_receiver_is_told(bus: Any, sdk: Any) -> None:
+    queue = f"shortlived-{sdk.mode}"
+    bus.declare(QueueSettings(queue, time_to_live_s=60))
+    with sdk.sender(queue, shared=False) as sender:
+        sender.send_messages([ServiceBusMessage("own", time_to_live=timedelta(days=1)), ServiceBusMessage("none")])
+    receiver = sdk.receiver(queue)
+    for _ in range(2):
+        message = one(receiver)
+        assert message.time_to_live == timedelta(seconds=60)
+        assert message.expires_at_utc == message.enqueued_time_utc + timedelta(seconds=60)
+        receiver.complete_message(message)

@@ -57,9 +57,9 @@ def encode_delivery(claim: Claim, *, state: int = ACTIVE) -> bytes:
     """A claimed message as it goes to a receiver."""
     message = claim.message
     wire = _sections_of(claim)
-    if message.time_to_live_ms or wire.startswith(_ANNOTATIONS_CODE):
+    if claim.expires_ms or message.time_to_live_ms or wire.startswith(_ANNOTATIONS_CODE):
         own, wire = _split_annotations(wire)
-        broker = _header(message, claim.delivery_count) + _annotations(
+        broker = _header(claim, claim.delivery_count) + _annotations(
             own, claim.enqueued_ms, claim.sequence, state, claim.locked_until_ms
         )
     else:
@@ -77,7 +77,7 @@ def encode_peeked(task: Task) -> bytes:
     if task.due_ms and not any(types.decode(key)[0] == SCHEDULED_TIME for key in own[::2]):
         own = [*own, symbol(SCHEDULED_TIME), timestamp(task.due_ms)]
     state = _STATES[task.state]
-    broker = _header(message, task.delivery_count + task.failures) + _annotations(
+    broker = _header(task, task.delivery_count + task.failures) + _annotations(
         own, task.enqueued_ms, task.sequence, state
     )
     return broker + wire + (message.wire_body or _data(message.body))
@@ -90,8 +90,10 @@ def _data(body: bytes) -> bytes:
     return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + body
 
 
-def _header(message: Message, delivery_count: int) -> bytes:
-    ttl = types.uint(min(message.time_to_live_ms, 0xFFFFFFFF)) if message.time_to_live_ms else NULL
+def _header(item: Claim | Task, delivery_count: int) -> bytes:
+    """The header, with the time to live that holds: a queue may let a message live shorter than its sender said."""
+    lives_ms = max(item.expires_ms - item.enqueued_ms, 0) if item.expires_ms else item.message.time_to_live_ms
+    ttl = types.uint(min(lives_ms, 0xFFFFFFFF)) if item.expires_ms or lives_ms else NULL
     return described(HEADER, list_((NULL, NULL, ttl, NULL, types.uint(delivery_count))))
 
 
