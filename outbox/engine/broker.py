@@ -27,6 +27,7 @@ from outbox.engine.items import (
 )
 from outbox.engine.limits import EngineLimits
 from outbox.engine.queues import Queue
+from outbox.engine.rules import Facts, routed
 from outbox.errors import LockLost, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
 
@@ -42,6 +43,8 @@ class Broker(Core):
         self._lock_count = first_lock(self._epoch)
         self._lock_timers: list[tuple[int, int, int, list[int]]] = []
         self._watchers: dict[str, list[asyncio.Future[None]]] = {}
+        self.served: set[str] = set()
+        """Queues from which handlers of this process have taken."""
 
     def queue(self, path: str) -> Queue:
         """The queue, subscription or dead-letter sub-queue of that path.
@@ -56,8 +59,13 @@ class Broker(Core):
 
     # Send
 
-    def send(self, path: str, messages: Sequence[Message], *, due_ms: int = 0) -> list[int]:
-        """Put messages into a queue or a topic's subscriptions; their sequence numbers (0: a duplicate, dropped).
+    def send(
+        self, path: str, messages: Sequence[Message], *, due_ms: int = 0, facts: Sequence[Facts] = ()
+    ) -> list[int]:
+        """Put messages into a queue or a topic's subscriptions; their sequence numbers (0: dropped, a duplicate).
+
+        `facts` are their system properties for the rules of subscriptions, where they say more than the messages;
+        what no rule takes is dropped.
 
         Raises:
             UnknownDestination: no such queue or topic.
@@ -69,12 +77,32 @@ class Broker(Core):
             raise UnknownDestination(f"queue or topic {path!r} does not exist; declare it, or check the spelling")
         self._admit(path, messages)
         now_ms = self.now_ms()
+        if self.state.rules and any(queue.path in self.state.rules for queue in routes):
+            return self._send_by_rules(routes, messages, due_ms, facts)
         before = self.state.sequence
         known = [self._is_known(routes, message, now_ms) for message in messages]
         self.do(records.Sent(now_ms, path, due_ms, list(messages)))
         self.wake()
         sequences = iter(range(before + 1, self.state.sequence + 1))
         return [0 if duplicate else next(sequences, 0) for duplicate in self._mark_repeats(messages, known, routes)]
+
+    def _send_by_rules(
+        self, routes: tuple[Queue, ...], messages: Sequence[Message], due_ms: int, facts: Sequence[Facts]
+    ) -> list[int]:
+        """The same for a topic with rules; a message's number is that of its first copy."""
+        before, found = self.state.sequence, [0] * len(messages)
+        parts = routed(self.state.rules, routes, messages, facts)
+        self.do(records.Routed(self.now_ms(), due_ms, list(messages), parts))
+        self.wake()
+        for number, indexes in parts:
+            tasks = self.state.queues[number].tasks
+            new = iter([s for s in range(before + 1, self.state.sequence + 1) if s in tasks])
+            sequence = next(new, 0)
+            for index in indexes:
+                if sequence and tasks[sequence].message == messages[index]:
+                    found[index] = found[index] or sequence
+                    sequence = next(new, 0)
+        return found
 
     @staticmethod
     def _is_known(routes: tuple[Queue, ...], message: Message, now_ms: int) -> bool:
@@ -110,12 +138,17 @@ class Broker(Core):
             raise TooLarge(f"{path} is ordered by key; every message to it needs a session id")
 
     def cancel(self, path: str, sequences: Sequence[int]) -> int:
-        """Cancel scheduled messages; how many there were."""
-        queue = self.queue(path)
-        found = [s for s in sequences if (task := queue.tasks.get(s)) is not None and task.status == SCHEDULED]
-        if found:
-            self.do(records.Cancelled(queue.number, found))
-        return len(found)
+        """Cancel scheduled messages of a queue, or of a topic with every subscription's copy; how many there were."""
+        queues = self.state.routes.get(path) or (self.queue(path),)
+        found = [task for s in sequences for queue in queues if (task := queue.tasks.get(s)) is not None]
+        due = [task for task in found if task.status == SCHEDULED]
+        for queue in queues:
+            copies = [
+                task.sequence for task in (queue.tasks.values() if len(queues) > 1 else due) if _is_copy(task, due)
+            ]
+            if copies:
+                self.do(records.Cancelled(queue.number, copies))
+        return len(due)
 
     # Receive
 
@@ -133,6 +166,8 @@ class Broker(Core):
         `outside` says that they leave the engine: handled here after all, they are remembered by a marker.
         """
         now_ms = self.now_ms()
+        if not outside:
+            self.served.add(queue.path)
         self._expire_messages(queue, now_ms)
         if session is not None:
             tasks = queue.take_session(session, count_max)
@@ -334,6 +369,12 @@ class Broker(Core):
             watcher = asyncio.get_running_loop().create_future()
         return False
 
+    def _dismiss(self, path: str, reason: UnknownDestination) -> None:
+        """Tell whoever waits for a queue that it is gone."""
+        for watcher in self._watchers.pop(path, []):
+            if not watcher.done():
+                watcher.set_exception(reason)
+
     def _unwatch(self, paths: Sequence[str], watcher: asyncio.Future[None]) -> None:
         for path in paths:
             watchers = self._watchers.get(path)
@@ -345,3 +386,10 @@ class Broker(Core):
     def _any_available(self, paths: Sequence[str], session: str | None) -> bool:
         now_ms = self.now_ms()
         return any(self.queue(path).has_available(now_ms, session=session) for path in paths)
+
+
+def _is_copy(task: Task, originals: Sequence[Task]) -> bool:
+    """Whether a scheduled task came of the same message by the same record as one of these."""
+    return task.status == SCHEDULED and any(
+        (task.version, task.message) == (original.version, original.message) for original in originals
+    )

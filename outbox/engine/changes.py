@@ -1,12 +1,13 @@
-"""What a modification does to one task, wherever it was and wherever it goes."""
+"""Larger changes of the state: what a modification does to one task, and entities that get rules or go."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from outbox.engine import records
+from outbox.engine.entities import DEAD_LETTER_SUFFIX, QueueSettings, TopicSettings, subscription_path
 from outbox.engine.items import ACTIVE, SCHEDULED, held_bytes
-from outbox.engine.queues import KeyedQueue
+from outbox.engine.queues import KeyedQueue, make_queue
 from outbox.lineage import fingerprint
 
 if TYPE_CHECKING:
@@ -33,3 +34,57 @@ def change_task(state: State, item: records.TaskChange, now_ms: int, version: in
         task.stops_session = True
         primary.session(task.message.session_id).stopped_by.add(task.sequence)
     target.index(task)
+
+
+def route(state: State, record: records.Routed, version: int) -> None:
+    """Put messages into the queues that took them."""
+    state.time_ms = max(state.time_ms, record.now_ms)
+    digests = [fingerprint(message.body, message.type) for message in record.messages]
+    for number, indexes in record.parts:
+        queue = state.queues[number]
+        for index in indexes:
+            message = record.messages[index]
+            if not queue.is_duplicate(message.broker_id, record.now_ms):
+                state.insert(queue, message, record.now_ms, record.due_ms, version, digests[index])
+
+
+def rule(state: State, record: records.Ruled, version: int) -> None:
+    """Give a subscription its rules."""
+    state.rules[record.path] = {item.name: item for item in record.rules}
+
+
+def delete(state: State, record: records.Deleted, version: int) -> None:
+    """Let an entity go; the number of a queue is free for the next one that is declared."""
+    topic = state.topics.pop(record.path, None)
+    if topic is None:
+        _delete_queue(state, record.path)
+        return
+    for name in topic.subscriptions:
+        _delete_queue(state, subscription_path(topic.name, name))
+    del state.routes[topic.name]
+
+
+def _delete_queue(state: State, path: str) -> None:
+    number = state.paths[path].number
+    for at in (number, number + 1):
+        state.body_bytes -= sum(held_bytes(task.message) for task in state.queues[at].tasks.values())
+        del state.paths[state.queues[at].path]
+    free_slot(state, number)
+    state.routes.pop(path, None)
+    state.rules.pop(path, None)
+    for topic in list(state.topics.values()):
+        kept = tuple(name for name in topic.subscriptions if subscription_path(topic.name, name) != path)
+        if kept != topic.subscriptions:
+            state.topics[topic.name] = TopicSettings(topic.name, kept)
+            state.route_topic(topic.name)
+
+
+def free_slot(state: State, number: int) -> None:
+    """Let the next queue have this number; until then, whatever names it meets an empty one without a path."""
+    for at, path in ((number, ""), (number + 1, DEAD_LETTER_SUFFIX)):
+        empty = make_queue(at, path, QueueSettings(""), dead_letters=True)
+        if at < len(state.queues):
+            state.queues[at] = empty
+        else:
+            state.queues.append(empty)
+    state.free = sorted((*state.free, number))

@@ -27,7 +27,17 @@ TIME_MAX_MS = 1 << 53
 SECONDS_MAX = 1e12
 """The longest setting in seconds; the protocol's own `forever` (29,247 years) is below it."""
 
-FROM_OUTSIDE = frozenset((records.Sent, records.Declared, records.Modified, records.Resubmitted, records.SessionSet))
+FROM_OUTSIDE = frozenset(
+    (
+        records.Sent,
+        records.Declared,
+        records.Modified,
+        records.Resubmitted,
+        records.SessionSet,
+        records.Ruled,
+        records.Routed,
+    )
+)
 """Kinds of records that hold what a caller gave, as it gave it."""
 
 _STEP = re.compile(r"\[(\.\.\.|\d+)\]")
@@ -58,7 +68,7 @@ def reread(record: records.Record) -> tuple[records.Record, bytes]:
 
 def _messages(record: records.Record) -> Iterator[Message]:
     match record:
-        case records.Sent(due_ms=due_ms, messages=messages):
+        case records.Sent(due_ms=due_ms, messages=messages) | records.Routed(due_ms=due_ms, messages=messages):
             check_due(due_ms)
             yield from messages
         case records.Resubmitted(message=message):

@@ -12,29 +12,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from outbox.engine import records, snapshot
 from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
-from outbox.engine.checks import check_clock, check_deletes, check_name, check_settings
+from outbox.engine.checks import check_clock, check_deletes
 from outbox.engine.core import SyncPolicy, SystemClock
 from outbox.engine.disk import Disk, FolderDisk
-from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path, subscription_path
+from outbox.engine.entities import dead_letter_path
 from outbox.engine.items import ACTIVE, LOCKED, Task
 from outbox.engine.limits import EngineLimits
 from outbox.engine.queues import Queue
 from outbox.engine.segments import Limits, Recovery
-from outbox.engine.sessions import Sessions
 from outbox.engine.state import State
+from outbox.engine.topology import Topology
 from outbox.engine.wal import Log
-from outbox.errors import EngineStopped, NotRegistrable, OutboxError
+from outbox.errors import EngineStopped, OutboxError
 from outbox.ports import BlobStore, Clock, Ports, StateDocument
 
 TICK_S = 0.05
@@ -42,7 +42,7 @@ _IDLE_TICKS = 4
 _ADOPT_TICKS = 200
 
 
-class Engine(Sessions):
+class Engine(Topology):
     """Queues, documents and markers in memory, durable by a log.  Use it as an async context manager."""
 
     def __init__(
@@ -189,59 +189,6 @@ class Engine(Sessions):
         if self._log is not None and self._log.synced == self._log.appended and not self._log.witnessed:
             self._guarded(self._log.witness)
             self.flush()
-
-    # Declarations
-
-    def declare(self, *settings: QueueSettings | TopicSettings) -> None:
-        """Make queues and topics; those that are there as they stand cost nothing.
-
-        Raises:
-            NotRegistrable: a queue's ordering would change, or a name or setting cannot be one.
-        """
-        queues: list[QueueSettings] = []
-        topics: list[TopicSettings] = []
-        for item in settings:
-            check_settings(item)
-            if isinstance(item, TopicSettings):
-                self._declare_topic(item, queues, topics)
-            else:
-                self._declare_queue(item, queues)
-        if queues or topics:
-            self.do(records.Declared(queues, topics))
-
-    def _declare_queue(self, item: QueueSettings, queues: list[QueueSettings]) -> None:
-        known = self.state.paths.get(item.name)
-        if item.name in self.state.topics:
-            raise NotRegistrable(f"{item.name!r} is a topic already; give the queue another name")
-        if known is not None and known.settings.ordering != item.ordering:
-            raise NotRegistrable(
-                f"queue {item.name!r} is {known.settings.ordering} and cannot become {item.ordering}; drain it and use "
-                "a new name"
-            )
-        if known is None or known.settings != item:
-            queues.append(item)
-
-    def _declare_topic(self, item: TopicSettings, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
-        if item.name in self.state.paths:
-            raise NotRegistrable(f"{item.name!r} is a queue already; give the topic another name")
-        known = self.state.topics.get(item.name)
-        if known is None or not set(item.subscriptions) <= set(known.subscriptions):
-            for name in item.subscriptions:
-                check_name(name)
-                path = subscription_path(item.name, name)
-                if path not in self.state.paths and all(queue.name != path for queue in queues):
-                    queues.append(QueueSettings(path))
-            topics.append(item)
-
-    @property
-    def queues(self) -> Mapping[str, QueueSettings]:
-        """The queues and subscriptions by path, without dead-letter sub-queues."""
-        return {queue.path: queue.settings for queue in self.state.queues if queue.is_primary}
-
-    @property
-    def topics(self) -> Mapping[str, TopicSettings]:
-        """The topics by name."""
-        return MappingProxyType(self.state.topics)
 
     # Modify
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.engine.rules import Rule
 from outbox.message import Message
 from outbox.ports import Output, Refusal, StateChange
 
@@ -194,8 +195,43 @@ class Modified(msgspec.Struct, array_like=True, gc=False):
     modify: Modify
 
 
+class Ruled(msgspec.Struct, array_like=True, gc=False):
+    """A subscription has these rules from here on."""
+
+    path: str
+    rules: list[Rule]
+
+
+class Routed(msgspec.Struct, array_like=True, gc=False):
+    """Messages arrived from outside at a topic with rules; `parts` are the queues that took some, with which."""
+
+    now_ms: int
+    due_ms: int
+    messages: list[Message]
+    parts: list[tuple[int, list[int]]]
+
+
+class Deleted(msgspec.Struct, array_like=True, gc=False):
+    """A queue, subscription or topic is gone with all that it held."""
+
+    path: str
+
+
 Record = (
-    Opened | Declared | Sent | Claimed | Settled | Lapsed | Cancelled | Resubmitted | SessionSet | Committed | Modified
+    Opened
+    | Declared
+    | Sent
+    | Claimed
+    | Settled
+    | Lapsed
+    | Cancelled
+    | Resubmitted
+    | SessionSet
+    | Committed
+    | Modified
+    | Ruled
+    | Routed
+    | Deleted
 )
 
 TYPES: dict[int, type[Any]] = {
@@ -210,6 +246,9 @@ TYPES: dict[int, type[Any]] = {
     24: SessionSet,
     25: Committed,
     26: Modified,
+    27: Ruled,
+    28: Routed,
+    29: Deleted,
 }
 """The log's record types; a number is never used again for something else."""
 

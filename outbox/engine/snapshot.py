@@ -13,17 +13,22 @@ from hashlib import sha256
 import msgspec
 
 from outbox.engine import records
+from outbox.engine.changes import free_slot
 from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.items import Task, held_bytes, version_of
 from outbox.engine.queues import KeyedQueue
+from outbox.engine.rules import Rule
 from outbox.engine.segments import Recovery, read_sealed
 from outbox.engine.state import State
 from outbox.engine.wal import Log, store_snapshot
 from outbox.errors import CorruptRecord, FormatTooNew, Refused
 from outbox.ports import Refusal, StateDocument
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 has rules of subscriptions and the numbers of deleted queues."""
+PLAIN_VERSION = 1
+"""What a snapshot without either is written as, so that older code can still read it."""
 _DIGEST_SIZE = 32
 
 
@@ -53,6 +58,8 @@ class Image(msgspec.Struct, array_like=True, gc=False):
     marker_ages: list[tuple[int, list[bytes]]]
     renewed: dict[bytes, int]
     operations: dict[str, tuple[int, list[int]]]
+    rules: dict[str, list[Rule]] = {}
+    free: list[int] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -64,7 +71,7 @@ def encode(state: State, ordinal: int) -> bytes:
     now_ms = state.time_ms
     state.forget(now_ms)
     queues = []
-    for number in range(0, len(state.queues), 2):
+    for number in sorted(set(range(0, len(state.queues), 2)) - set(state.free)):
         queue, dead = state.queues[number], state.queues[number + 1]
         queue.forget_seen(now_ms)
         sessions = queue.sessions.values() if isinstance(queue, KeyedQueue) else ()
@@ -77,7 +84,7 @@ def encode(state: State, ordinal: int) -> bytes:
     }
     markers = state.markers
     image = Image(
-        FORMAT_VERSION,
+        FORMAT_VERSION if state.rules or state.free else PLAIN_VERSION,
         ordinal,
         now_ms,
         state.sequence,
@@ -89,6 +96,8 @@ def encode(state: State, ordinal: int) -> bytes:
         list(state.marker_ages),
         state.renewed,
         state.operations,
+        {path: list(rules.values()) for path, rules in state.rules.items()},
+        state.free,
     )
     body = _encoder.encode(image)
     return sha256(body).digest() + body
@@ -115,7 +124,14 @@ def decode(data: bytes) -> tuple[State, int]:
 
 def _restore(image: Image) -> State:
     state = State()
+    slots = range(0, 2 * (len(image.queues) + len(image.free)), 2)
+    for number in slots:
+        free_slot(state, number)
+    state.free = [number for number in slots if number not in image.free]  # each queue takes its own again, in order
     state.apply(records.Declared([queue.settings for queue in image.queues], image.topics), 0)
+    state.free = list(image.free)
+    for path, rules in image.rules.items():
+        state.apply(records.Ruled(path, rules), 0)
     state.time_ms, state.sequence = image.time_ms, image.sequence
     for found in image.queues:
         queue = state.paths[found.settings.name]

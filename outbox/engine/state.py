@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
-from outbox.engine import records
-from outbox.engine.changes import change_task
+from outbox.engine import changes, records
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path, subscription_path
 from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of
 from outbox.engine.queues import KeyedQueue, Queue, make_queue
+from outbox.engine.rules import Rules, admits
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Marker, Output, StateDocument
@@ -35,6 +36,9 @@ class State:
         self.paths: dict[str, Queue] = {}
         self.topics: dict[str, TopicSettings] = {}
         self.routes: dict[str, tuple[Queue, ...]] = {}
+        self.rules: Rules = {}
+        self.free: list[int] = []
+        """The numbers of queues that are gone, lowest first."""
         self.documents: dict[str, dict[str, StateDocument]] = {STATES: {}}
         self.other_count = 0  # documents that are no states
         self.markers: dict[bytes, Marker] = {}
@@ -59,6 +63,9 @@ class State:
             records.SessionSet: self._session_set,
             records.Committed: self._committed,
             records.Modified: self._modified,
+            records.Ruled: partial(changes.rule, self),
+            records.Routed: partial(changes.route, self),
+            records.Deleted: partial(changes.delete, self),
         }
 
     @property
@@ -80,18 +87,23 @@ class State:
             known = self.topics.get(topic.name)
             merged = tuple(dict.fromkeys((*(known.subscriptions if known else ()), *topic.subscriptions)))
             self.topics[topic.name] = TopicSettings(topic.name, merged)
-            paths = [subscription_path(topic.name, name) for name in merged]
-            self.routes[topic.name] = tuple(self.paths[path] for path in paths if path in self.paths)
+            self.route_topic(topic.name)
+
+    def route_topic(self, name: str) -> None:
+        """Say anew where messages to a topic go."""
+        paths = [subscription_path(name, subscription) for subscription in self.topics[name].subscriptions]
+        self.routes[name] = tuple(self.paths[path] for path in paths if path in self.paths)
 
     def _declare_queue(self, path: str, settings: QueueSettings) -> None:
         known = self.paths.get(path)
         if known is not None:
             known.settings = settings
             return
-        for name, dead in ((path, False), (dead_letter_path(path), True)):
-            queue = make_queue(len(self.queues), name, settings, dead_letters=dead)
-            self.queues.append(queue)
-            self.paths[name] = queue
+        if not self.free:
+            changes.free_slot(self, len(self.queues))
+        number = self.free.pop(0)
+        for at, name in ((number, path), (number + 1, dead_letter_path(path))):
+            self.queues[at] = self.paths[name] = make_queue(at, name, settings, dead_letters=at > number)
         self.routes[path] = (self.paths[path],)
 
     # Messages from outside
@@ -273,15 +285,15 @@ class State:
 
         Those for one plain queue, to be seen at once, are put in as `insert` would, written out.
         """
-        destination: str | None = None
-        plain: Queue | None = None
+        destination, plain = "", None
         taken: list[Message] = []
         for output in outputs:
             message = output.message
             if output.destination != destination:  # mostly a batch has one
                 destination = output.destination
                 queues = self.routes[destination]
-                plain = queues[0] if len(queues) == 1 and queues[0].is_plain else None
+                ruled = bool(self.rules) and any(queue.path in self.rules for queue in queues)
+                plain = queues[0] if len(queues) == 1 and queues[0].is_plain and not ruled else None
             if plain is not None and not (output.due_ms or message.time_to_live_ms):
                 self.sequence = sequence = self.sequence + 1
                 plain.tasks[sequence] = Task(sequence, plain.path, message, now_ms, version, external=False)
@@ -289,7 +301,7 @@ class State:
                 plain.received_count += 1
                 taken.append(message)
                 continue
-            for queue in queues:
+            for queue in [q for q in queues if admits(self.rules, q.path, message)] if ruled else queues:
                 if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
                     self.insert(queue, message, now_ms, output.due_ms, version, b"")
         self.body_bytes += held_bytes_of(taken)
@@ -356,7 +368,7 @@ class State:
         for ref in change.deletes:
             self._consume(self.paths[ref.path], [ref.sequence])
         for item in change.changes:
-            change_task(self, item, now_ms, version)
+            changes.change_task(self, item, now_ms, version)
         first = self.sequence + 1
         for insert in change.inserts:
             digest = fingerprint(insert.message.body, insert.message.type)

@@ -84,7 +84,7 @@ def test_a_host_leaves_a_snapshot_of_a_newer_format_alone(monkeypatch: pytest.Mo
     assert engine.log is not None
     engine.log.seal()
     with monkeypatch.context() as newer:
-        newer.setattr(snapshot, "FORMAT_VERSION", 2)
+        newer.setattr(snapshot, "PLAIN_VERSION", snapshot.FORMAT_VERSION + 1)
         assert snapshot.compact_sealed(disk)
     before = disk.names()
     assert engine.adopt() == 0 and disk.names() == before

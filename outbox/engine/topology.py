@@ -1,0 +1,131 @@
+"""What there is: queues, topics, subscriptions and their rules; declared, changed and deleted while others use them.
+
+A queue that a handler in this process receives from cannot be deleted under it.  Clients from outside can lose theirs:
+whoever waits for it is told that it is gone, and whoever holds a message of it finds the lock lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from outbox.engine import records
+from outbox.engine.checks import check_name, check_settings
+from outbox.engine.entities import QueueSettings, TopicSettings, subscription_path
+from outbox.engine.items import QUEUE_COUNT_MAX
+from outbox.engine.rules import DEFAULT_RULE, Rule, check_rules
+from outbox.engine.sessions import Sessions
+from outbox.errors import NotRegistrable, Refused, UnknownDestination
+
+
+class Topology(Sessions):
+    """The side of the engine that declares."""
+
+    def declare(self, *settings: QueueSettings | TopicSettings) -> None:
+        """Make queues and topics; those that are there as they stand cost nothing.
+
+        Raises:
+            NotRegistrable: a queue's ordering would change, or a name or setting cannot be one.
+        """
+        queues: list[QueueSettings] = []
+        topics: list[TopicSettings] = []
+        for item in settings:
+            check_settings(item)
+            if isinstance(item, TopicSettings):
+                self._declare_topic(item, queues, topics)
+            else:
+                self._declare_queue(item, queues)
+        if not queues and not topics:
+            return
+        fresh = sum(queue.name not in self.state.paths for queue in queues)
+        if len(self.state.queues) + 2 * (fresh - len(self.state.free)) > QUEUE_COUNT_MAX:
+            raise NotRegistrable(f"{fresh} more queues are above {QUEUE_COUNT_MAX // 2} in all; delete some first")
+        self.do(records.Declared(queues, topics))
+
+    def _declare_queue(self, item: QueueSettings, queues: list[QueueSettings]) -> None:
+        known = self.state.paths.get(item.name)
+        if item.name in self.state.topics:
+            raise NotRegistrable(f"{item.name!r} is a topic already; give the queue another name")
+        if known is not None and known.settings.ordering != item.ordering:
+            raise NotRegistrable(
+                f"queue {item.name!r} is {known.settings.ordering} and cannot become {item.ordering}; drain it and use "
+                "a new name"
+            )
+        if known is None or known.settings != item:
+            queues.append(item)
+
+    def _declare_topic(self, item: TopicSettings, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
+        if item.name in self.state.paths:
+            raise NotRegistrable(f"{item.name!r} is a queue already; give the topic another name")
+        known = self.state.topics.get(item.name)
+        if known is None or not set(item.subscriptions) <= set(known.subscriptions):
+            for name in item.subscriptions:
+                check_name(name)
+                path = subscription_path(item.name, name)
+                if path not in self.state.paths and all(queue.name != path for queue in queues):
+                    queues.append(QueueSettings(path))
+            topics.append(item)
+
+    @property
+    def queues(self) -> Mapping[str, QueueSettings]:
+        """The queues and subscriptions by path, without dead-letter sub-queues."""
+        return {queue.path: queue.settings for queue in self.state.queues if queue.is_primary}
+
+    @property
+    def topics(self) -> Mapping[str, TopicSettings]:
+        """The topics by name."""
+        return MappingProxyType(self.state.topics)
+
+    # Rules
+
+    def rules(self, path: str) -> dict[str, Rule]:
+        """The rules of a subscription by name; one that was never given any has a default rule that takes everything.
+
+        Raises:
+            UnknownDestination: there is no such subscription.
+        """
+        self._subscription(path)
+        found = self.state.rules.get(path)
+        return {DEFAULT_RULE: Rule()} if found is None else dict(found)
+
+    def set_rules(self, path: str, rules: Sequence[Rule]) -> None:
+        """Let a subscription take what these rules take, from the next message on; without any it takes nothing.
+
+        Raises:
+            UnknownDestination: there is no such subscription.
+            NotRegistrable: a rule cannot be one.
+        """
+        self._subscription(path)
+        check_rules(path, rules)
+        if list(self.rules(path).values()) != list(rules):
+            self.do(records.Ruled(path, list(rules)))
+
+    def _subscription(self, path: str) -> None:
+        for topic in self.state.topics.values():
+            if any(path == subscription_path(topic.name, name) for name in topic.subscriptions):
+                return
+        raise UnknownDestination(f"subscription {path!r} does not exist; declare it, or check the spelling")
+
+    # Delete
+
+    def delete(self, path: str) -> None:
+        """Delete a queue, a subscription, or a topic with its subscriptions, and every message in it.
+
+        Raises:
+            UnknownDestination: there is none.
+            Refused: a handler in this process receives from it.
+        """
+        topic = self.state.topics.get(path)
+        queue = self.state.paths.get(path)
+        if topic is None and (queue is None or not queue.is_primary):
+            raise UnknownDestination(f"queue, subscription or topic {path!r} does not exist; check the spelling")
+        gone = [path] if topic is None else [subscription_path(path, name) for name in topic.subscriptions]
+        for name in gone:
+            if name in self.served:
+                raise Refused(f"a handler of this host receives from {name!r}; take it out of the app and start again")
+        numbers = {self.queue(name).number for name in gone}
+        paths = {self.state.queues[at].path for number in numbers for at in (number, number + 1)}
+        self.do(records.Deleted(path))
+        self._held = {held: session for held, session in self._held.items() if held[0] not in numbers}
+        for name in paths:
+            self._dismiss(name, UnknownDestination(f"{name!r} was deleted while you waited; declare it again"))

@@ -1,0 +1,218 @@
+"""Rules of subscriptions: which messages a subscription takes, whoever sends them, and after a restart too."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from outbox.engine import records, snapshot
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.engine.memory_disk import Crash
+from outbox.engine.rules import Rule
+from outbox.errors import LockLost, NotRegistrable, Refused, UnknownDestination
+from outbox.message import Message
+from outbox.ports import Output
+from outbox.testing import START_S, VirtualClock
+
+NEWS = "news/Subscriptions/"
+RED = Rule("red", "correlation", properties={"colour": "red"})
+LABELLED = Rule("labelled", "correlation", system={"label": "x", "message_id": "m"})
+
+
+def news(*names: str) -> Engine:
+    engine = Engine.in_memory(clock=VirtualClock(START_S))
+    engine.declare(TopicSettings("news", names))
+    return engine
+
+
+def message(text: str, **fields: Any) -> Message:
+    return Message(body=text.encode(), **fields)
+
+
+def bodies(engine: Engine, path: str) -> list[bytes]:
+    return [task.message.body for task in engine.peek(path, 0, 99)]
+
+
+def test_a_subscription_takes_what_one_of_its_rules_takes_and_once() -> None:
+    engine = news("all", "some", "none", "nothing")
+    engine.set_rules(NEWS + "some", [RED, Rule("also", "correlation", properties={"size": 1})])
+    engine.set_rules(NEWS + "none", [Rule("never", "false")])
+    engine.set_rules(NEWS + "nothing", [])
+    engine.send(
+        "news",
+        [
+            message("a", properties={"colour": "red", "size": 1}),
+            message("b", properties={"colour": "blue"}),
+            message("c"),
+        ],
+    )
+    assert bodies(engine, NEWS + "all") == [b"a", b"b", b"c"]
+    assert bodies(engine, NEWS + "some") == [b"a"]
+    assert bodies(engine, NEWS + "none") == bodies(engine, NEWS + "nothing") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value", "takes"),
+    [("1", 1, False), (1, "1", False), (1, True, False), (True, True, True), (1, 1.0, True), ("Red", "red", False)],
+)
+def test_a_property_must_be_equal_in_kind_as_well(wanted: Any, value: Any, takes: bool) -> None:
+    engine = news("s")
+    engine.set_rules(NEWS + "s", [Rule("r", "correlation", properties={"p": wanted})])
+    engine.send("news", [message("m", properties={"p": value})])
+    assert bool(bodies(engine, NEWS + "s")) is takes
+
+
+def test_every_condition_of_a_filter_must_hold() -> None:
+    engine = news("s")
+    engine.set_rules(NEWS + "s", [LABELLED])
+    facts = [{"label": "x", "message_id": "m"}, {"label": "x"}, {}]
+    engine.send("news", [message("both"), message("one"), message("none")], facts=facts)
+    assert bodies(engine, NEWS + "s") == [b"both"]
+
+
+def test_what_a_handler_publishes_is_sorted_by_the_same_rules() -> None:
+    engine = news("s", "all")
+    engine.set_rules(
+        NEWS + "s", [Rule("r", "correlation", system={"correlation_id": "c"}, properties={"outbox-type": "T"})]
+    )
+    outputs = [
+        Output("news", 0, message("yes", type="T", correlation_id="c")),
+        Output("news", 0, message("no", type="U", correlation_id="c")),
+    ]
+    engine.do(records.Committed(1, 1, {}, {}, outputs, {}, {}, [], []))
+    assert bodies(engine, NEWS + "s") == [b"yes"]
+    assert bodies(engine, NEWS + "all") == [b"yes", b"no"]
+
+
+def test_the_numbers_of_scheduled_copies_cancel_all_of_them() -> None:
+    engine = news("s", "all")
+    engine.set_rules(NEWS + "s", [RED])
+    due_ms = engine.now_ms() + 9_000
+    first, second = engine.send("news", [message("a", properties={"colour": "red"}), message("b")], due_ms=due_ms)
+    assert engine.cancel("news", [first]) == 1
+    assert (bodies(engine, NEWS + "s"), bodies(engine, NEWS + "all")) == ([], [b"b"])
+    assert engine.cancel("news", [second]) == 1
+    assert bodies(engine, NEWS + "all") == []
+
+
+def test_a_message_that_nobody_takes_has_no_number() -> None:
+    engine = news("s")
+    engine.set_rules(NEWS + "s", [RED])
+    assert engine.send("news", [message("b"), message("a", properties={"colour": "red"})]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("r", "correlation"),
+        Rule("r", "true", properties={"a": 1}),
+        Rule("", "true"),
+        Rule("r" * 51, "true"),
+        Rule("r", "sql"),  # type: ignore[arg-type]  # no kind
+        Rule("r", "correlation", system={"colour": "red"}),
+        Rule("r", "correlation", properties={"p": "x" * 2_000}),
+    ],
+    ids=str,
+)
+def test_a_rule_that_cannot_be_one_is_refused_and_changes_nothing(rule: Rule) -> None:
+    engine = news("s")
+    with pytest.raises(NotRegistrable):
+        engine.set_rules(NEWS + "s", [rule])
+    assert list(engine.rules(NEWS + "s")) == ["$Default"]
+
+
+def test_rules_belong_to_subscriptions_only() -> None:
+    engine = news("s")
+    engine.declare(QueueSettings("q"))
+    for path in ("q", "news", NEWS + "other", f"{NEWS}s/$DeadLetterQueue"):
+        with pytest.raises(UnknownDestination):
+            engine.set_rules(path, [RED])
+
+
+def test_rules_and_what_they_sorted_survive_a_crash_and_a_snapshot() -> None:
+    disk, clock = MemoryDisk("rules"), VirtualClock(START_S)
+    engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
+    engine.declare(TopicSettings("news", ("s", "all")))
+    engine.set_rules(NEWS + "s", [RED])
+    engine.send("news", [message("a", properties={"colour": "red"}), message("b")])
+    engine.flush()
+    for _ in range(2):  # from the log's records, then from the snapshot that opening wrote
+        disk = disk.crash(Crash.POWER, random.Random(1))
+        engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
+        assert (bodies(engine, NEWS + "s"), bodies(engine, NEWS + "all")) == ([b"a"], [b"a", b"b"])
+        assert list(engine.rules(NEWS + "s")) == ["red"]
+        engine.flush()
+    engine.send("news", [message("c")])
+    assert bodies(engine, NEWS + "s") == [b"a"]
+
+
+# Deleting
+
+
+def test_a_deleted_queue_is_gone_with_its_messages_and_its_name_is_free() -> None:
+    engine = news("s", "t")
+    engine.declare(QueueSettings("q"))
+    for path in ("q", "news"):
+        engine.send(path, [message("old")])
+    [held] = engine.claim("q", 1)
+    for path in ("q", NEWS + "s"):
+        engine.delete(path)
+        with pytest.raises(UnknownDestination):
+            engine.queue(path)
+    with pytest.raises(LockLost):
+        engine.renew(held.token)
+    assert engine.topics["news"].subscriptions == ("t",)
+    engine.declare(QueueSettings("q", ordering="per_key"))
+    assert bodies(engine, "q") == []
+    engine.delete("news")
+    assert list(engine.queues) == ["q"] and engine.state.body_bytes == 0
+    with pytest.raises(LockLost):
+        engine.renew(held.token)
+
+
+def test_a_queue_with_a_handler_in_this_process_cannot_be_deleted_under_it() -> None:
+    engine = news("s")
+    engine.take(engine.queue(NEWS + "s"), 1)
+    for path in ("news", NEWS + "s"):
+        with pytest.raises(Refused, match="handler"):
+            engine.delete(path)
+
+
+async def test_whoever_waits_for_a_queue_is_told_that_it_is_deleted() -> None:
+    async with Engine.in_memory() as engine:
+        engine.declare(QueueSettings("q"))
+
+        def delete() -> None:
+            engine.delete("q")
+
+        asyncio.get_running_loop().call_later(0.05, delete)
+        with pytest.raises(UnknownDestination):
+            await engine.wait_available("q", 5)
+
+
+def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:
+    disk, clock, chance = MemoryDisk("slots"), VirtualClock(START_S), random.Random(5)
+    engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
+    for step in range(120):
+        name = f"q{chance.randrange(6)}"
+        if name in engine.queues and chance.random() < 0.5:
+            engine.delete(name)
+        else:
+            engine.declare(QueueSettings(name))
+            engine.send(name, [message(str(step))])
+        if step % 40 == 20:
+            engine.compact()
+    assert len(engine.state.queues) <= 12
+    engine.flush()
+    again = Engine.open(disk.crash(Crash.POWER, random.Random(1)), clock=clock, log_id=b"0" * 16)
+    copy, _ = snapshot.decode(snapshot.encode(engine.state, 0))
+    assert {path: bodies(again, path) for path in again.queues} == {
+        path: bodies(engine, path) for path in engine.queues
+    }
+    assert [queue.path for queue in again.state.queues] == [queue.path for queue in engine.state.queues]
+    assert snapshot.encode(copy, 0) == snapshot.encode(engine.state, 0)
