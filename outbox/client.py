@@ -19,6 +19,7 @@ from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, message_from_properties
 from outbox.ports import Backend, Buried, Output, Ports, StorePorts
 from outbox.runtime.claims import redeem, to_claim
+from outbox.runtime.step import check_resubmittable
 from outbox.runtime.store_operations import operations_over
 
 State = TypeVar("State")
@@ -29,8 +30,8 @@ class DeadLetter:
     """A refused message.
 
     `reason` is the text of a `Reject`, else a code (`failed`, `undecodable`, `unknown-type`, `missing-key`,
-    `no-identity`, `payload-differs`, `too-old`, `oversize`); `description` is the detail.  `message` is the decoded
-    message, None where it cannot be decoded; `created` is in seconds since 1970.
+    `no-identity`, `payload-differs`, `too-old`, `unstorable`, `oversize`); `description` is the detail.
+    `message` is the decoded message, None where it cannot be decoded; `created` is in seconds since 1970.
     """
 
     id: str
@@ -190,8 +191,10 @@ class Client:
 
         Raises:
             LookupError: the queue has no dead letter of that id.
+            Refused: it was too old; whether it was applied before nobody can tell any more.
         """
         newest = (await self._find(queue, id))[-1]
+        check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
         await self._operations.resubmit(queue, newest.sequence)
 
     async def discard(self, queue: str, id: str) -> None:

@@ -7,6 +7,7 @@ one is registered.  A codec for a state also knows its schema version and how to
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -68,9 +69,24 @@ def _is_pydantic(kind: type[Any]) -> bool:
 
 def _pydantic_codec(kind: type[Any], name: str) -> Codec:
     def encode(value: Any) -> bytes:
-        return value.model_dump_json(by_alias=True).encode()  # type: ignore[no-any-return]  # pydantic is optional and untyped here
+        data: bytes = value.model_dump_json(by_alias=True).encode()
+        if b"Infinity" in data or b"NaN" in data:  # a model may be configured to write them so
+            _check_json(name, data)
+        return data
 
     return Codec(kind, name, encode, kind.model_validate_json, frozenset(kind.model_fields))
+
+
+def _check_json(name: str, data: bytes) -> None:
+    try:
+        _decode_any(data)
+    except DECODE_ERRORS as error:
+        raise PoisonMessage("unstorable", f"{name} holds what JSON cannot: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """What a value is made of, with its numbers as they are."""
+    return value.model_dump() if _is_pydantic(type(value)) else msgspec.to_builtins(value, str_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,6 +105,32 @@ class StateCodec:
     def fresh(self) -> Any:
         """The state of a key that has none."""
         return self.codec.type()
+
+    def encode(self, state: Any) -> bytes:
+        """A state's bytes.
+
+        Raises:
+            PoisonMessage: it holds a number that JSON cannot, and would be read back as another, or not at all.
+        """
+        data = self.codec.encode(state)
+        if b"null" in data:
+            self.check(state, data)
+        return data
+
+    def check(self, state: Any, data: bytes) -> None:
+        """Look closer at a state whose bytes hold a null: it may be an infinite number's, which reads as another value.
+
+        Raises:
+            PoisonMessage: it is.
+        """
+        try:
+            json.dumps(_plain(state), allow_nan=False, skipkeys=True, default=str)
+            self.codec.decode(data)
+        except DECODE_ERRORS as error:
+            raise PoisonMessage(
+                "unstorable",
+                f"state {self.name!r} would not be read back as it is: {error}; keep numbers finite (no inf, no nan)",
+            ) from error
 
     def decode(self, value: bytes, schema: int) -> Any:
         """The state that was stored under a schema version.

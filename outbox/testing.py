@@ -131,7 +131,7 @@ class Harness:
         self._engine.close()
 
     def _open(self, disk: MemoryDisk) -> None:
-        blobs = getattr(self, "_engine", None)
+        blobs = self.__dict__.get("_engine")
         self._disk = disk
         self._engine = Engine.open(disk, clock=self._clock, log_id=self._chance.randbytes(16), accept_clock=True)
         if blobs is not None:
@@ -153,6 +153,14 @@ class Harness:
             is_stopping=lambda: self._stopping,
             new_tx=lambda: self._chance.randbytes(16).hex(),
         )
+
+    def __getattr__(self, name: str) -> Any:
+        """Tell the cure where a harness is used that was never opened."""
+        if name in ("_engine", "_client", "_ports", "_intake", "_scope"):
+            raise RuntimeError(
+                "the harness is not open; write `async with Harness(app) as world:` and use `world` in it"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _watched(self, ports: Ports | StorePorts) -> Ports | StorePorts:
         """Ports that fail as planned and keep what is committed."""
@@ -199,10 +207,10 @@ class Harness:
         codec = self.app.state_codec(kind)
         id = state_id(codec.name, as_key(key))
         if isinstance(self._ports, StorePorts):
-            await self._given(self._ports.store, state_key(id), codec.codec.encode(state), codec.version)
+            await self._given(self._ports.store, state_key(id), codec.encode(state), codec.version)
             return
         version = self._engine.document_version(STATES, id)
-        value = codec.codec.encode(state)
+        value = codec.encode(state)
         write = records.DocWrite(STATES, id, value, version, 0, codec.version)
         self._engine.modify(records.Modify(documents=[write]))
         await self._engine.gate()

@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -63,6 +64,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
     """
     stopping = asyncio.Event()
     _stop_on_signals(stopping)
+    _check_port(settings.amqp_port)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(await open_engine(settings))
         stopped = _watch(engine)
@@ -81,6 +83,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
                 worker = Worker(settings.app, Metered(backend, meter), concurrency=settings.concurrency)
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
+            _tell_unhandled(engine, settings.app)
         for part in watched:
             part.add_done_callback(_seen)
         server = await _listen(stack, engine, settings.amqp_port)
@@ -162,6 +165,21 @@ def _declare(engine: Engine, entities: Path | None) -> None:
             engine.declare(entity)
 
 
+def _tell_unhandled(engine: Engine, app: App) -> None:
+    """Say which queues hold messages that nobody here handles; an application of another name may have left them."""
+    handled = {handler.source for handler in app.handlers}
+    left = {path: len(engine.queue(path).tasks) for path in sorted(engine.queues) if path not in handled}
+    declared = {
+        *app.queues,
+        *(f"{topic}/Subscriptions/{name}" for topic, names in app.topics.items() for name in names),
+    }
+    for path, count in left.items():
+        if count and path in declared:
+            log.info("%s: %d messages; %s has no handler for it, others are to receive them", path, count, app.name)
+        elif count:
+            log.warning("%s: %d messages, but %s neither handles nor declares it; check APP", path, count, app.name)
+
+
 class _Control:
     """The control endpoint as a task that imports its library off the loop, opens, and closes when left."""
 
@@ -189,13 +207,32 @@ async def _listen(stack: AsyncExitStack, engine: Engine, port: int | None) -> Se
     try:
         return await stack.enter_async_context(server)
     except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        wanted = AMQP_PORT if port is None else port
-        why = os.strerror(error.errno).lower()
-        raise Refused(
-            f"port {wanted} cannot be used ({why}); give another by --amqp-port, or --amqp-port 0 for a free one"
-        ) from error
+        raise _port_refused(error, port) from error
+
+
+def _check_port(port: int | None) -> None:
+    """Make sure that the endpoint's port is free before anything is made; it is taken only when all else is up.
+
+    Raises:
+        Refused: it is not.
+    """
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", AMQP_PORT if port is None else port))
+    except OSError as error:
+        raise _port_refused(error, port) from error
+
+
+def _port_refused(error: OSError, port: int | None) -> Exception:
+    """What to tell of a port that cannot be had; an error that says something else goes on as it is."""
+    if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+        return error
+    wanted = AMQP_PORT if port is None else port
+    why = os.strerror(error.errno).lower()
+    return Refused(
+        f"port {wanted} cannot be used ({why}); give another by --amqp-port, or --amqp-port 0 for a free one"
+    )
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> None:

@@ -36,6 +36,7 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.runtime.claims import redeem, to_claim
+from outbox.runtime.step import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500
 NAMES_SHOWN_MAX = 12
@@ -200,6 +201,7 @@ class Operator:
 
         Raises:
             LookupError: there is none, or somebody is receiving it.
+            Refused: the one that is named was too old.
         """
         return await self._move(queue, id, self._engine.resubmit)
 
@@ -214,17 +216,19 @@ class Operator:
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
-            found = self._find(queue, id)
-            same = [found] if move == self._engine.resubmit else self._all_of(queue, id)
+            found, again = self._find(queue, id), move == self._engine.resubmit
+            if again:
+                check_resubmittable(f"{queue}/{id}", found.reason, found.description)
+            same = [found] if again else self._all_of(queue, id)
             for task in same:
                 move(queue, task.sequence)
             await self._engine.gate()
             return Moved(len(same))
         tasks = list(self._engine.queue(path).tasks.values())
-        again = (
-            move == self._engine.resubmit
-        )  # of one that was too old nobody knows whether it was applied: not by heaps
-        sequences, count = [task.sequence for task in tasks if not (again and task.reason == "too-old")], 0
+        if move == self._engine.resubmit:
+            sequences, count = [task.sequence for task in tasks if _may_be_resubmitted(task)], 0
+        else:
+            sequences, count = [task.sequence for task in tasks], 0
         for start in range(0, len(sequences), BATCH_COUNT_MAX):
             for sequence in sequences[start : start + BATCH_COUNT_MAX]:
                 with suppress(LookupError):  # somebody receives it, or settled it between two batches
@@ -343,6 +347,14 @@ def _with_body(letter: Letter, body: bytes) -> Letter:
         return replace(letter, size_bytes=len(body), body=msgspec.Raw(compact_json(letter.id, body)))
     except Refused:
         return replace(letter, size_bytes=len(body), body_text=text)
+
+
+def _may_be_resubmitted(task: Task) -> bool:
+    try:
+        check_resubmittable("", task.reason, task.description)
+    except Refused:
+        return False
+    return True
 
 
 def _sequence(task: Task) -> int:

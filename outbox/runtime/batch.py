@@ -91,7 +91,7 @@ class Batch:
         if work.state_id is not None and handler is not None and handler.state is not None:
             if context is not None and context.replaced is not ABSENT:
                 state = context.replaced
-            value = NO_VALUE if state is None else msgspec.Raw(handler.state.codec.encode(state))
+            value = NO_VALUE if state is None else msgspec.Raw(handler.state.encode(state))
             schema = handler.state.version
         outputs: list[Output] = []
         blobs: list[tuple[str, bytes]] = []

@@ -94,7 +94,7 @@ class Group:
         if work.state_id is not None and handler is not None and handler.state is not None:
             if context is not None and context.replaced is not ABSENT:
                 state = context.replaced
-            value = b"" if state is None else handler.state.codec.encode(state)
+            value = b"" if state is None else handler.state.encode(state)
             self._write(work.state_id, value, handler.state.version)
         if context is not None:
             limit_bytes = self._plan.claim_check_bytes

@@ -82,6 +82,8 @@ def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
                 group.apply(work, state, context)
                 continue
             value = encode(state)
+            if b"null" in value:
+                codec.check(state, value)
         except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
             return index, failed(plan, group, work, error)
         # From here on nothing raises: what is added is added whole.

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
-from outbox.errors import FormatTooNew, PoisonMessage
+from outbox.errors import FormatTooNew, PoisonMessage, Refused
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Delivery, Version
@@ -250,6 +250,23 @@ def failure_text(error: BaseException) -> str:
     return told(traceback.format_exception_only(error)[-1].strip())
 
 
+REJECTED = "rejected by the handler"
+"""The description of what a handler itself refused, in whatever words."""
+
+
+def check_resubmittable(where: str, reason: str, description: str) -> None:
+    """Refuse to run a message again that was too old: with its record gone nobody can tell whether it was applied.
+
+    Raises:
+        Refused: it was.
+    """
+    if reason == "too-old" and description != REJECTED:
+        raise Refused(
+            f"{where} was too old to be run, and nobody can tell any more whether it was applied before; look at its "
+            "state, discard it, and if it was not applied send it again under a new id"
+        )
+
+
 Outcome = PoisonMessage | Later | None
 """What became of one handling: refused, to be tried again, or (None) applied."""
 
@@ -262,7 +279,7 @@ def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonM
         case Retry():
             return Later(error.after_s, delivery.failures)
         case Reject():
-            return PoisonMessage(told(str(error)) or "rejected", "rejected by the handler")
+            return PoisonMessage(told(str(error)) or "rejected", REJECTED)
         case PoisonMessage():
             return PoisonMessage(error.reason, told(error.description))
     failures = delivery.failures + 1

@@ -301,6 +301,20 @@ def test_a_port_that_is_taken_is_refused_with_the_way_out(shell: Shell) -> None:
         port = str(taken.getsockname()[1])
         code, _, err = shell.spawn("run", "bank:app", "--amqp-port", port)
     assert code == 1 and f"outbox: port {port} cannot be used (address already in use); give another by" in err
+    assert not (shell.folder / "bank.data").exists()  # told before anything is made
+
+
+def test_a_host_says_which_messages_nobody_there_handles(shell: Shell) -> None:
+    other = "from outbox import App\napp = App('other')\napp.queue('mine')\n"
+    shell.run()
+    (shell.folder / "other.py").write_text(other)
+    shell.outbox("send", "transfers", '{"id":"t","source":"a","target":"b","amount":1}', "--id", "t")
+    shell.outbox("send", "refused", "{}", "--id", "r")  # a withdrawal without money has sent another
+    shell.close()
+    host = shell.start("run", "other:app", "--data", "bank.data", "--amqp-port", "0")
+    assert host.stdout is not None and host.stdout.readline().startswith("Endpoint=")
+    os.kill(host.pid, signal.SIGTERM)
+    assert "refused: 2 messages, but other neither handles nor declares it; check APP" in ended(host)[2]
 
 
 def test_an_emulator_needs_no_application_and_takes_the_official_entities_file(shell: Shell) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, DeadLetter, Reject, Retries, Retry
+from outbox.errors import Refused
 from outbox.testing import Harness
 
 DAY_S = 86_400
@@ -406,11 +407,24 @@ async def test_a_resubmitted_message_runs_again_under_its_identity() -> None:
         assert await world.state(Count, "a") == Count(1) and world.dead_letters("q") == []
 
 
-async def test_a_resubmitted_message_that_was_too_old_runs() -> None:
+async def test_a_message_that_was_too_old_is_not_resubmitted_and_the_text_says_what_to_do() -> None:
     plant = Plant(retention=timedelta(hours=1))
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1", created=world.now() - 7_200)
         await world.wait_idle()
+        with pytest.raises(Refused, match="q/1 was too old to be run"):
+            await world.resubmit("q", "1")
+        await world.wait_idle()
+        assert len(plant.runs) == 0 and (await only(world)).reason == "too-old"
+
+
+async def test_what_a_handler_calls_too_old_may_be_resubmitted() -> None:
+    plant = Plant()
+    plant.act = raising(Reject("too-old"))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.wait_idle()
+        plant.act = lambda task, ctx: None
         await world.resubmit("q", "1")
         await world.wait_idle()
         assert await world.state(Count, "a") == Count(1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
 from outbox import App, Reject
+from outbox.errors import Refused
 from outbox.ops.operator import Operator
 from outbox.testing import Harness
 
@@ -41,6 +44,16 @@ async def test_all_that_may_be_run_again_is_and_what_was_too_old_stays() -> None
         moved = await Operator(world.engine).resubmit("deposits", None)
         await world.wait_idle()
         assert (moved.count, moved.in_hand) == (1, 1)
+        assert [letter.id for letter in world.dead_letters("deposits")] == ["old"]
+
+
+async def test_an_operator_cannot_resubmit_what_was_too_old_by_its_id_either() -> None:
+    async with Harness(app) as world:
+        await world.send("deposits", Deposit("a", 5), id="old", created=world.now() - 8 * 86_400)
+        await world.wait_idle()
+        with pytest.raises(Refused, match="deposits/old was too old"):
+            await Operator(world.engine).resubmit("deposits", "old")
+        await world.wait_idle()
         assert [letter.id for letter in world.dead_letters("deposits")] == ["old"]
 
 

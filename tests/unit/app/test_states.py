@@ -222,3 +222,8 @@ async def test_given_takes_the_place_of_what_is_there() -> None:
         await world.wait_idle()
         await world.restart()
         assert await world.state(Old, "a") == Old(7)
+
+
+async def test_a_harness_that_was_never_opened_says_how_to() -> None:
+    with pytest.raises(RuntimeError, match="async with Harness"):
+        await Harness(App("closed")).wait_idle()
