@@ -1,10 +1,10 @@
 """The entities file of the official Service Bus emulator, as queues and topics of the engine.
 
-Decides what each property of that JSON means here and refuses what would silently behave otherwise: forwarding,
-rules that filter, names twice.  Everything is read with limits, and every error names the entity and the property.
+Decides what each property of that JSON means here and refuses what would silently behave otherwise: forwarding, filters
+in SQL, actions, names twice.  Everything is read with limits, and every error names the entity and the property.
 
 A topic's duplicate detection and time to live do not exist on our topics: they hold for each of its subscriptions,
-which has the same effect, because every subscription receives every message.
+which has the same effect on every message that a subscription takes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
 from outbox.emulator.bus.nodes import canonical_path
 from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, TopicSettings, subscription_path
+from outbox.engine.rules import Rule, RuleSettings, check_rules
 from outbox.errors import NotRegistrable
 
 FILE_SIZE_MAX_BYTES = 1 << 20
@@ -25,6 +27,8 @@ LOCK_MAX_S = 300.0
 DELIVERY_COUNT_MAX = 2_000
 DURATION_FOREVER_S = 315_360_000.0
 """Ten years: what is longer is for ever, as the service's own default (P10675199D...) is."""
+
+Entity = QueueSettings | TopicSettings | RuleSettings
 
 _DURATION = re.compile(
     r"P(?:(?P<days>\d{1,8})D)?"
@@ -46,7 +50,7 @@ _KNOWN = frozenset(
 )
 
 
-def read_entities(path: Path) -> list[QueueSettings | TopicSettings]:
+def read_entities(path: Path) -> list[Entity]:
     """Read an entities file.
 
     Raises:
@@ -64,7 +68,7 @@ def read_entities(path: Path) -> list[QueueSettings | TopicSettings]:
     return parse_entities(text)
 
 
-def parse_entities(text: str) -> list[QueueSettings | TopicSettings]:
+def parse_entities(text: str) -> list[Entity]:
     """The queues, subscriptions and topics of an entities file's text, to be declared one by one in this order.
 
     Raises:
@@ -74,13 +78,13 @@ def parse_entities(text: str) -> list[QueueSettings | TopicSettings]:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise NotRegistrable(f"the entities file is not JSON ({error}); correct it") from error
-    found: list[QueueSettings | TopicSettings] = []
-    for namespace in _items(_Section(data, "the file").section("UserConfig"), "Namespaces"):
+    found: list[Entity] = []
+    for namespace in _items(Section(data, "the file").section("UserConfig"), "Namespaces"):
         for item in _items(namespace, "Queues"):
             found.append(_queue(item, item.name(), item.properties()))
         for item in _items(namespace, "Topics"):
             found += _topic(item)
-    names = [settings.name for settings in found]
+    names = [settings.name for settings in found if not isinstance(settings, RuleSettings)]
     if len(names) > ENTITY_COUNT_MAX:
         raise NotRegistrable(f"the entities file has more than {ENTITY_COUNT_MAX} entities; use fewer")
     for name in names:
@@ -89,7 +93,7 @@ def parse_entities(text: str) -> list[QueueSettings | TopicSettings]:
     return found
 
 
-class _Section:
+class Section:
     """One object of the file and where it stands, for the error texts."""
 
     def __init__(self, data: object, place: str) -> None:
@@ -98,8 +102,8 @@ class _Section:
         self.data: dict[str, Any] = data
         self.place = place
 
-    def section(self, name: str) -> _Section:
-        return _Section(self.data.get(name, {}), f"{name} of {self.place}")
+    def section(self, name: str) -> Section:
+        return Section(self.data.get(name, {}), f"{name} of {self.place}")
 
     def name(self) -> str:
         name = self.data.get("Name")
@@ -110,7 +114,7 @@ class _Section:
         self.place = f"{name!r}"
         return name
 
-    def properties(self) -> _Section:
+    def properties(self) -> Section:
         properties = self.section("Properties")
         for name, value in properties.data.items():
             if name.startswith("Forward") and value:
@@ -140,15 +144,15 @@ class _Section:
         return days * 86_400 + hours * 3_600 + minutes * 60 + seconds
 
 
-def _items(section: _Section, name: str) -> Iterator[_Section]:
+def _items(section: Section, name: str) -> Iterator[Section]:
     items = section.data.get(name, [])
     if not isinstance(items, list) or len(items) > ENTITY_COUNT_MAX:
         raise NotRegistrable(f"{name} of {section.place} must be a list of {ENTITY_COUNT_MAX} at most")
     for index, item in enumerate(items):
-        yield _Section(item, f"{name}[{index}] of {section.place}")
+        yield Section(item, f"{name}[{index}] of {section.place}")
 
 
-def _queue(item: _Section, path: str, properties: _Section, topic: _Section | None = None) -> QueueSettings:
+def _queue(item: Section, path: str, properties: Section, topic: Section | None = None) -> QueueSettings:
     lock_s = properties.duration_s("LockDuration", _DEFAULTS["lock"])
     if not 0 < lock_s <= LOCK_MAX_S:
         raise NotRegistrable(f"{item.place}: LockDuration must be more than nothing and at most {LOCK_MAX_S:g} s")
@@ -165,39 +169,74 @@ def _queue(item: _Section, path: str, properties: _Section, topic: _Section | No
     )
 
 
-def _time_to_live_s(properties: _Section) -> float:
+def _time_to_live_s(properties: Section) -> float:
     if "DefaultMessageTimeToLive" not in properties.data:
         return 0.0
     value_s = properties.duration_s("DefaultMessageTimeToLive", "PT0S")
     return value_s if value_s < DURATION_FOREVER_S else 0.0
 
 
-def _duplicate_window_s(properties: _Section) -> float:
+def _duplicate_window_s(properties: Section) -> float:
     window_s = properties.duration_s("DuplicateDetectionHistoryTimeWindow", _DEFAULTS["window"])
     return window_s if properties.flag("RequiresDuplicateDetection", False) else 0.0
 
 
-def _topic(item: _Section) -> list[QueueSettings | TopicSettings]:
+def _topic(item: Section) -> list[Entity]:
     name = item.name()
     properties = item.properties()
-    queues: list[QueueSettings | TopicSettings] = []
+    queues: list[Entity] = []
+    rules: list[Entity] = []
     subscriptions: list[str] = []
     for subscription in _items(item, "Subscriptions"):
         subscriptions.append(subscription.name())
         subscription.place = f"{subscriptions[-1]!r} of topic {name!r}"
-        _check_rules(subscription)
         path = subscription_path(name, subscriptions[-1])
+        rules += _rules(subscription, path)
         queues.append(_queue(subscription, path, subscription.properties(), properties))
-    return [*queues, TopicSettings(name, tuple(subscriptions))]
+    return [*queues, TopicSettings(name, tuple(subscriptions)), *rules]
 
 
-def _check_rules(subscription: _Section) -> None:
-    for rule in _items(subscription, "Rules"):
-        properties = rule.section("Properties")
-        expression = properties.section("SqlFilter").data.get("SqlExpression")
-        takes_all = not properties.data or (isinstance(expression, str) and expression.replace(" ", "") == "1=1")
-        if not takes_all or "Action" in properties.data:
-            raise NotRegistrable(
-                f"subscription {subscription.place} has a rule with a filter; filters are not supported yet, so remove "
-                "it: the subscription then receives every message"
-            )
+def _rules(subscription: Section, path: str) -> list[Entity]:
+    """The rules that a subscription is given; without any it has the default one."""
+    rules = [_rule(rule) for rule in _items(subscription, "Rules")]
+    if not rules:
+        return []
+    check_rules(path, rules)
+    return [RuleSettings(path, tuple(rules))]
+
+
+def _rule(item: Section) -> Rule:
+    name = item.data.get("Name")
+    if not isinstance(name, str):
+        raise NotRegistrable(f"{item.place} needs a Name")
+    properties = item.section("Properties")
+    properties.place = f"rule {name!r}: {item.place}"
+    known = {"FilterType", "CorrelationFilter", "SqlFilter", "Action"}
+    if unknown := properties.data.keys() - known:
+        raise NotRegistrable(f"{properties.place}: property {min(unknown)!r} is not known; check its spelling")
+    if properties.section("Action").data:
+        raise refuse_action(properties.place)
+    if "CorrelationFilter" in properties.data:
+        return _correlation(name, properties.section("CorrelationFilter"))
+    kind = str(properties.data.get("FilterType", "True")).lower()
+    if kind == "sql" or "SqlFilter" in properties.data:
+        return sql_rule(properties.place, name, properties.section("SqlFilter").data.get("SqlExpression"))
+    if kind in ("true", "false"):
+        return Rule(name, "true" if kind == "true" else "false")
+    raise NotRegistrable(f"{properties.place}: FilterType {kind!r} needs a CorrelationFilter of its own")
+
+
+def _correlation(name: str, given: Section) -> Rule:
+    system: dict[str, str] = {}
+    for key, value in given.data.items():
+        if key == "Properties":
+            continue
+        if key not in SYSTEM_NAMES or not isinstance(value, str):
+            raise NotRegistrable(f"{given.place}: {key!r} must be text, and one of {', '.join(SYSTEM_NAMES)}")
+        if value:
+            system[key] = value
+    properties = given.section("Properties").data
+    for key, value in properties.items():
+        if not isinstance(value, str | int | float | bool):
+            raise NotRegistrable(f"{given.place}: property {key!r} must be text, a number, true or false")
+    return correlation_rule(name, system, properties)

@@ -53,6 +53,14 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+class RuleSettings(msgspec.Struct, frozen=True, array_like=True):
+    """The rules that a subscription is to have, to be declared behind its topic."""
+
+    name: str
+    """The subscription's path."""
+    rules: tuple[Rule, ...]
+
+
 Rules = dict[str, dict[str, Rule]]
 """Rules by name, by the path of their subscription."""
 

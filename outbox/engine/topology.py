@@ -13,7 +13,7 @@ from outbox.engine import records
 from outbox.engine.checks import check_name, check_settings
 from outbox.engine.entities import QueueSettings, TopicSettings, subscription_path
 from outbox.engine.items import QUEUE_COUNT_MAX
-from outbox.engine.rules import DEFAULT_RULE, Rule, check_rules
+from outbox.engine.rules import DEFAULT_RULE, Rule, RuleSettings, check_rules
 from outbox.engine.sessions import Sessions
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
 
@@ -21,8 +21,8 @@ from outbox.errors import NotRegistrable, Refused, UnknownDestination
 class Topology(Sessions):
     """The side of the engine that declares."""
 
-    def declare(self, *settings: QueueSettings | TopicSettings) -> None:
-        """Make queues and topics; those that are there as they stand cost nothing.
+    def declare(self, *settings: QueueSettings | TopicSettings | RuleSettings) -> None:
+        """Make queues, topics and, of subscriptions that are there, rules; what is there as it stands costs nothing.
 
         Raises:
             NotRegistrable: a queue's ordering would change, or a name or setting cannot be one.
@@ -30,6 +30,9 @@ class Topology(Sessions):
         queues: list[QueueSettings] = []
         topics: list[TopicSettings] = []
         for item in settings:
+            if isinstance(item, RuleSettings):
+                self.set_rules(item.name, item.rules)
+                continue
             check_settings(item)
             if isinstance(item, TopicSettings):
                 self._declare_topic(item, queues, topics)

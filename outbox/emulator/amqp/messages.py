@@ -141,7 +141,7 @@ def _number(value: object) -> int:
     return value if type(value) is int and 0 <= value < 1 << 62 else 0
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     """A message id, correlation id or group id as text: they may be numbers, uuids or bytes."""
     if type(value) is str:
         return value
@@ -191,11 +191,11 @@ def _build(
     time_to_live_ms: int,
 ) -> Message:
     count = len(properties)
-    message_id = _text(properties[0]) if count else ""
-    session_id = _text(properties[10]) if count > 10 else ""
+    message_id = text_of(properties[0]) if count else ""
+    session_id = text_of(properties[10]) if count > 10 else ""
     if len(message_id) > ID_LENGTH_MAX or len(session_id) > ID_LENGTH_MAX:
         raise OperationFault(ARGUMENT_ERROR, f"message id and session id may have {ID_LENGTH_MAX} characters at most")
-    fields: dict[str, Any] = {"correlation_id": _text(properties[5])} if count > 5 else {}
+    fields: dict[str, Any] = {"correlation_id": text_of(properties[5])} if count > 5 else {}
     plain: dict[str, Scalar] | None = None
     if application:
         plain = _sort_properties(application, fields) or None
@@ -203,7 +203,7 @@ def _build(
         body=body,
         message_id=message_id,
         session_id=session_id,
-        reply_to=_text(properties[4]) if count > 4 else "",
+        reply_to=text_of(properties[4]) if count > 4 else "",
         time_to_live_ms=time_to_live_ms,
         properties=plain,
         wire=wire,

@@ -10,11 +10,12 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from outbox.emulator.amqp import performatives, types
-from outbox.emulator.amqp.errors import INVALID_FIELD, SESSION_CANNOT_BE_LOCKED, TIMEOUT, LinkFault
+from outbox.emulator.amqp.errors import INVALID_FIELD, NOT_FOUND, SESSION_CANNOT_BE_LOCKED, TIMEOUT, LinkFault
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.types import Described
 from outbox.emulator.bus.receivers import Receiver
 from outbox.engine.entities import SessionLock
+from outbox.errors import UnknownDestination
 
 if TYPE_CHECKING:
     from outbox.emulator.bus.peer import Peer
@@ -69,7 +70,12 @@ async def _wait_for_session(peer: Peer, link: Link, path: str) -> None:
     deadline_s = loop.time() + wait_s
     while link.state is LinkState.PENDING:
         left_s = deadline_s - loop.time()
-        if left_s <= 0 or not await peer.engine.wait_available(path, left_s):
+        try:
+            is_there = left_s > 0 and await peer.engine.wait_available(path, left_s)
+        except UnknownDestination as error:
+            link.refuse(NOT_FOUND, str(error))
+            break
+        if not is_there:
             link.refuse(TIMEOUT, f"no session of {path} had a message within {wait_s:g} s")
             break
         lock = peer.engine.accept_session(path, None) if link.state is LinkState.PENDING else None

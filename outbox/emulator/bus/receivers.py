@@ -17,13 +17,13 @@ from outbox.emulator.amqp.deliveries import (
     DEAD_LETTER_REASON,
     encode_delivery,
 )
-from outbox.emulator.amqp.errors import DEAD_LETTER, MESSAGE_LOCK_LOST, SESSION_LOCK_LOST
+from outbox.emulator.amqp.errors import DEAD_LETTER, MESSAGE_LOCK_LOST, NOT_FOUND, SESSION_LOCK_LOST
 from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.engine.items import Claim
-from outbox.errors import LockLost
+from outbox.errors import LockLost, UnknownDestination
 
 if TYPE_CHECKING:
     from outbox.emulator.bus.peer import Peer
@@ -60,7 +60,11 @@ class Receiver:
             if not self.holds_session():
                 return sent
             count_max = min(link.credit, CLAIM_COUNT_MAX, max(1, CLAIM_SIZE_BYTES // self._size_bytes))
-            claims = self._engine.claim(self.path, count_max, session=self._session_id)
+            try:
+                claims = self._engine.claim(self.path, count_max, session=self._session_id)
+            except UnknownDestination as error:
+                link.detach(NOT_FOUND, str(error))
+                return True
             if not claims:
                 self._wait()
                 break
@@ -96,8 +100,13 @@ class Receiver:
     async def _wait_and_pump(self) -> None:
         link = self.link
         while link.credit > 0 and link.state is LinkState.ATTACHED:
-            if not await self._engine.wait_available(self.path, WAIT_S, session=self._session_id):
-                continue
+            try:
+                if not await self._engine.wait_available(self.path, WAIT_S, session=self._session_id):
+                    continue
+            except UnknownDestination as error:
+                link.detach(NOT_FOUND, str(error))
+                self._peer.flush_soon()
+                return
             if self.pump():
                 self._peer.flush_soon()
             elif not (link.session.room and self._peer.has_room):

@@ -17,6 +17,7 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.events import Delivery
 from outbox.emulator.amqp.messages import Incoming, decode_transfer
+from outbox.emulator.bus.filters import wire_facts
 from outbox.engine.engine import Engine
 from outbox.errors import Throttled, TooLarge, UnknownDestination
 
@@ -59,7 +60,9 @@ def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: b
     sequences: list[int] = []
     try:
         for due_ms, group in groupby(incoming, key=_due_ms):
-            sequences += engine.send(path, [item.message for item in group], due_ms=due_ms)
+            messages = [item.message for item in group]
+            facts = [wire_facts(message) for message in messages] if engine.state.rules else []
+            sequences += engine.send(path, messages, due_ms=due_ms, facts=facts)
     except UnknownDestination as error:
         raise OperationFault(NOT_FOUND, str(error)) from error
     except TooLarge as error:

@@ -11,6 +11,7 @@ import pytest
 from outbox.emulator.entities_file import parse_entities, read_entities
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
+from outbox.engine.rules import Rule, RuleSettings
 from outbox.errors import NotRegistrable
 
 QUEUE: dict[str, Any] = {
@@ -85,21 +86,60 @@ def rule(**properties: object) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        rule(FilterType="Correlation", CorrelationFilter={"ContentType": "application/text"}),
         rule(FilterType="Sql", SqlFilter={"SqlExpression": "sys.MessageId = '1'"}),
         rule(FilterType="Sql", SqlFilter={"SqlExpression": "1=1"}, Action={"SqlExpression": "SET x = 1"}),
+        rule(FilterType="Sql"),
+        rule(FilterType="Correlation"),
+        rule(FilterType="Correlation", CorrelationFilter={}),
+        rule(CorrelationFilter={"Subject": "x"}),
+        rule(CorrelationFilter={"Label": 5}),
+        rule(CorrelationFilter={"Properties": {"p": []}}),
+        rule(CorrelationFilter={"Properties": 5}),
+        rule(FilterTyp="Correlation"),
         rule(SqlFilter=5),
         rule(SqlFilter={"SqlExpression": 5}),
     ],
 )
-def test_a_subscription_that_filters_is_refused_by_name(text: str) -> None:
-    with pytest.raises(NotRegistrable, match=r"'audit'.*filters are not supported yet|SqlFilter"):
+def test_a_filter_that_cannot_be_had_is_refused_by_name(text: str) -> None:
+    with pytest.raises(NotRegistrable, match=r"rule 'r'.*'audit'|rule 'r' of t/Subscriptions/audit"):
         parse_entities(text)
 
 
-def test_a_rule_that_takes_everything_is_none() -> None:
-    text = rule(FilterType="Sql", SqlFilter={"SqlExpression": "1 = 1"})
-    assert [item.name for item in parse_entities(text)] == ["t/Subscriptions/audit", "t"]
+def test_the_refusal_of_a_filter_in_sql_names_the_cure() -> None:
+    with pytest.raises(NotRegistrable, match="use a CorrelationFilter"):
+        parse_entities(rule(SqlFilter={"SqlExpression": "colour = 'red'"}))
+
+
+@pytest.mark.parametrize(
+    ("properties", "kind"),
+    [
+        ({"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1 = 1"}}, "true"),
+        ({"FilterType": "Sql", "SqlFilter": {"SqlExpression": "1=0"}}, "false"),
+        ({"FilterType": "True"}, "true"),
+        ({"FilterType": "False"}, "false"),
+        ({}, "true"),
+    ],
+    ids=str,
+)
+def test_a_rule_that_takes_everything_or_nothing_is_one(properties: dict[str, object], kind: Any) -> None:
+    assert parse_entities(rule(**properties))[-1] == RuleSettings("t/Subscriptions/audit", (Rule("r", kind),))
+
+
+async def test_the_rules_of_the_official_example_can_be_declared() -> None:
+    system = {"ContentType": "application/text", "CorrelationId": "id1", "Label": "subject1", "MessageId": "msgid1",
+              "ReplyTo": "someQueue", "ReplyToSessionId": "sessionId", "SessionId": "session1", "To": "t"}  # fmt: skip
+    rules = [
+        {"Name": "app", "Properties": {"FilterType": "Correlation", "CorrelationFilter": system}},
+        {"Name": "user", "Properties": {"CorrelationFilter": {"Properties": {"prop3": "value3"}}}},
+    ]
+    subscriptions = [{"Name": "s", "Rules": rules}, {"Name": "all", "Rules": []}]
+    async with Engine.in_memory() as engine:
+        for settings in parse_entities(file_of(topics=[{"Name": "t", "Subscriptions": subscriptions}])):
+            engine.declare(settings)
+        app, user = engine.rules("t/Subscriptions/s").values()
+        assert user.properties == {"prop3": "value3"}
+        assert (len(app.system), app.system["label"], app.system["to"]) == (8, "subject1", "t")
+        assert list(engine.rules("t/Subscriptions/all")) == ["$Default"]
 
 
 @pytest.mark.parametrize(
