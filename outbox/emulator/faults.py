@@ -108,6 +108,8 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"substatus={self.substatus!r}: give a whole number from 0 to 99999")
         if self.batch_index is not None and self.kind not in ("throttled", "status"):
             raise ValueError(f"batch_index belongs to kind='throttled' or 'status', not to {self.kind!r}")
+        if self.batch_index is not None and self.operation != "batch":
+            raise ValueError(f"batch_index={self.batch_index} needs operation='batch'")
 
     def matches(self, operation: str, where: str, key: str, client: str) -> bool:
         """Whether the rule is about such an operation."""

@@ -1,0 +1,67 @@
+"""Whether a request is signed with the account's key.
+
+A request carries `type=master&ver=1.0&sig=...`, an HMAC-SHA256 over verb, resource type, resource link and date.
+The date is signed and not compared with a clock: an engine under test has a clock of its own.
+Source: learn.microsoft.com/rest/api/cosmos-db/access-control-on-cosmosdb-resources.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+from urllib.parse import unquote
+
+from outbox.emulator.cosmos.answers import UNAUTHORIZED, Rejection
+from outbox.errors import Refused
+
+WELL_KNOWN_KEY = "C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw=="
+"""The public key of Microsoft's emulator, so that its settings work here: it protects nothing."""
+
+TOKEN_LENGTH_MAX = 1_024
+
+
+class Signatures:
+    """Checks signatures made with one key."""
+
+    def __init__(self, key: str) -> None:
+        """Take the account's key, base64.
+
+        Raises:
+            Refused: it is not base64, or empty.
+        """
+        try:
+            self._key = base64.b64decode(key, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise Refused("the account key is not base64; give one such as WELL_KNOWN_KEY") from error
+        if not self._key:
+            raise Refused("the account key is empty; give one such as WELL_KNOWN_KEY")
+
+    def check(self, token: str, verb: str, kind: str, link: str, date: str, http_date: str = "") -> None:
+        """Let a request pass whose signature fits.
+
+        Raises:
+            Rejection: 401, saying what is wrong with it.
+        """
+        fields = _fields(token)
+        if fields.get("type") != "master" or fields.get("ver") != "1.0":
+            raise Rejection(UNAUTHORIZED, "the authorization header must be type=master&ver=1.0&sig=...")
+        if not date and not http_date:
+            raise Rejection(UNAUTHORIZED, "a signed request needs x-ms-date or Date")
+        signature = fields.get("sig", "").encode("utf-8", "replace")
+        for candidate in (link, link.lower()):  # links of resource ids are signed in lower case
+            text = f"{verb.lower()}\n{kind}\n{candidate}\n{date.lower()}\n{http_date.lower()}\n"
+            expected = base64.b64encode(hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256"))
+            if hmac.compare_digest(signature, expected):
+                return
+        raise Rejection(
+            UNAUTHORIZED,
+            "the signature does not fit; use the key with which the emulator was started",
+        )
+
+
+def _fields(token: str) -> dict[str, str]:
+    if len(token) > TOKEN_LENGTH_MAX:
+        return {}
+    plain = unquote(token) if "%" in token else token
+    return dict(part.partition("=")[::2] for part in plain.split("&"))

@@ -1,0 +1,285 @@
+"""Databases and containers: what there is, under which names and resource ids, and how a container is defined.
+
+Their definitions are documents of the engine, one each, so that they survive with the items.  A container that is
+deleted is gone with its definition; its items follow in steps, and what a crash leaves of them is removed at the next
+start.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER_NOT_FOUND, Rejection, bad, unsupported
+from outbox.emulator.cosmos.history import History
+from outbox.emulator.cosmos.values import Json, check_id, encode, etag_of
+from outbox.engine import records
+from outbox.engine.engine import Engine
+
+DEFINITIONS = "cosmos"
+ITEMS = "cosmos/"
+RESOURCE_COUNT_MAX = 2_000
+KEY_PATH_COUNT_MAX = 3
+DEFINITION_SIZE_MAX_BYTES = 256 << 10
+TTL_MAX_S = (1 << 31) - 1
+DELETE_COUNT = 1_000
+_REFUSED = {"computedProperties": "computed properties", "encryptionPolicy": "client-side encryption"}
+
+
+class Database:
+    """A database and the containers in it, by name."""
+
+    def __init__(self, definition: dict[str, Json], version: int) -> None:
+        self.id: str = definition["id"]
+        self.rid: str = definition["_rid"]
+        self.definition = {**definition, "_etag": etag_of(version)}
+        self.containers: dict[str, Container] = {}
+
+
+class Container:
+    """A container: its definition, which partition keys have items, and how fresh it is."""
+
+    def __init__(self, database: Database, definition: dict[str, Json], version: int) -> None:
+        self.database = database
+        self.id: str = definition["id"]
+        self.rid: str = definition["_rid"]
+        self.link = f"dbs/{database.rid}/colls/{self.rid}/"
+        self.name = f"{database.id}/{self.id}"
+        self.path = f"dbs/{database.id}/colls/{self.id}"
+        self.prefix = f"{ITEMS}{self.rid}/"
+        self.keys: set[str] = set()
+        self.lsn = version
+        """The version of its last write; a read that has seen it is as fresh as can be."""
+        self.history = History()
+        self.expiring: list[tuple[int, str, str]] = []
+        """Items that expire: when, partition key, id; soonest first."""
+        self.define(definition, version)
+
+    def define(self, definition: dict[str, Json], version: int) -> None:
+        """Take over a definition that was checked."""
+        self.definition = {**definition, "_etag": etag_of(version)}
+        self.key_paths: tuple[tuple[str, ...], ...] = tuple(_names(p) for p in definition["partitionKey"]["paths"])
+        self.ttl_s: int | None = definition.get("defaultTtl")
+
+    def namespace(self, key: str) -> str:
+        """Where the engine keeps the items of a partition key."""
+        return self.prefix + key
+
+
+class Catalog:
+    """The databases of an account."""
+
+    def __init__(self, engine: Engine, draw: Callable[[int], bytes]) -> None:
+        """Read the definitions; `draw` gives random bytes, for resource ids."""
+        self._engine = engine
+        self._draw = draw
+        self.databases: dict[str, Database] = {}
+        self._by_rid: dict[str, Database | Container] = {}
+        self._load()
+
+    def _load(self) -> None:
+        containers: list[tuple[str, dict[str, Json], int]] = []
+        for id, document in self._engine.state.documents.get(DEFINITIONS, {}).items():
+            definition = msgspec.json.decode(document.value)
+            if id.startswith("db/"):
+                database = Database(definition, document.version)
+                self.databases[database.id] = self._by_rid[database.rid] = database
+            else:
+                containers.append((id.split("/")[1], definition, document.version))
+        now = self._engine.do(records.Modified(self._engine.now_ms(), records.Modify()))  # no earlier version is above
+        for rid, definition, version in containers:
+            owner = self._by_rid[rid]
+            assert isinstance(owner, Database)
+            container = Container(owner, definition, version)
+            container.lsn = now
+            owner.containers[container.id] = self._by_rid[container.rid] = container
+        self._adopt_items()
+
+    def _adopt_items(self) -> None:
+        orphans = []
+        for namespace in self._engine.state.documents:
+            if namespace.startswith(ITEMS):
+                _, rid, key = namespace.split("/", 2)
+                container = self._by_rid.get(rid)
+                if isinstance(container, Container):
+                    container.keys.add(key)
+                else:
+                    orphans.append(namespace)
+        self._remove_items(orphans)
+
+    # Databases
+
+    def database(self, name: str) -> Database:
+        """The database of this name or resource id.
+
+        Raises:
+            Rejection: 404.
+        """
+        found = self.databases.get(name) or self._by_rid.get(name)
+        if not isinstance(found, Database):
+            raise Rejection(NOT_FOUND, f"there is no database {name[:80]!r}", substatus=OWNER_NOT_FOUND)
+        return found
+
+    def create_database(self, body: dict[str, Json]) -> Database:
+        """Make a database.
+
+        Raises:
+            Rejection: 400, 403 or 409.
+        """
+        id = check_id(body.get("id"))
+        if id in self.databases:
+            raise Rejection(CONFLICT, f"there is a database {id!r} already")
+        self._check_room()
+        rid = self._fresh_rid(b"", 4)
+        definition = {"id": id, "_rid": rid, "_self": f"dbs/{rid}/", "_colls": "colls/", "_users": "users/"}
+        database = Database(definition, self._write(f"db/{rid}", definition))
+        self.databases[id] = self._by_rid[rid] = database
+        return database
+
+    def delete_database(self, database: Database) -> None:
+        """Delete a database with everything in it."""
+        containers = list(database.containers.values())
+        self._forget([f"db/{database.rid}", *(_name(container) for container in containers)])
+        del self.databases[database.id], self._by_rid[database.rid]
+        for container in containers:
+            self._by_rid.pop(container.rid, None)
+            self._remove_items([container.namespace(key) for key in container.keys])
+
+    # Containers
+
+    def container(self, database: str, name: str) -> Container:
+        """The container of this name or resource id.
+
+        Raises:
+            Rejection: 404.
+        """
+        owner = self.database(database)
+        found = owner.containers.get(name) or self._by_rid.get(name)
+        if not isinstance(found, Container) or found.database is not owner:
+            raise Rejection(
+                NOT_FOUND, f"there is no container {name[:80]!r} in {owner.id!r}", substatus=OWNER_NOT_FOUND
+            )
+        return found
+
+    def create_container(self, database: Database, body: dict[str, Json]) -> Container:
+        """Make a container.
+
+        Raises:
+            Rejection: 400, 403 or 409.
+        """
+        definition = checked(body)
+        if definition["id"] in database.containers:
+            raise Rejection(CONFLICT, f"there is a container {definition['id']!r} already")
+        self._check_room()
+        rid = self._fresh_rid(_bytes_of(database.rid), 4)
+        definition |= {"_rid": rid, "_self": f"dbs/{database.rid}/colls/{rid}/", "_docs": "docs/", "_sprocs": "sprocs/"}
+        version = self._write(f"coll/{database.rid}/{rid}", definition)
+        container = Container(database, definition, version)
+        database.containers[container.id] = self._by_rid[rid] = container
+        return container
+
+    def replace_container(self, container: Container, body: dict[str, Json]) -> None:
+        """Change how a container is defined; its name and partition key stay.
+
+        Raises:
+            Rejection: 400.
+        """
+        definition = checked(body)
+        if definition["id"] != container.id:
+            raise bad(f"the container is {container.id!r} and cannot be renamed; make another")
+        if definition["partitionKey"]["paths"] != container.definition["partitionKey"]["paths"]:
+            raise bad("the partition key of a container cannot be changed; make another")
+        definition |= {name: container.definition[name] for name in ("_rid", "_self", "_docs", "_sprocs")}
+        container.define(definition, self._write(_name(container), definition))
+
+    def delete_container(self, container: Container) -> None:
+        """Delete a container with its items."""
+        self._forget([_name(container)])
+        del container.database.containers[container.id], self._by_rid[container.rid]
+        self._remove_items([container.namespace(key) for key in container.keys])
+
+    def containers(self) -> list[Container]:
+        """All containers of all databases."""
+        return [container for database in self.databases.values() for container in database.containers.values()]
+
+    # How they are kept
+
+    def _check_room(self) -> None:
+        if len(self._by_rid) >= RESOURCE_COUNT_MAX:
+            raise Rejection(FORBIDDEN, f"there are {RESOURCE_COUNT_MAX} databases and containers; delete some first")
+
+    def _fresh_rid(self, owner: bytes, size_bytes: int) -> str:
+        while True:
+            rid = base64.b64encode(owner + self._draw(size_bytes), b"+-").decode()
+            if rid not in self._by_rid and rid not in self.databases:
+                return rid
+
+    def _write(self, id: str, definition: dict[str, Json]) -> int:
+        now_ms = self._engine.now_ms()
+        definition["_ts"] = now_ms // 1_000
+        data = encode(definition)
+        if len(data) > DEFINITION_SIZE_MAX_BYTES:
+            raise bad(f"a definition of {len(data)} bytes is over {DEFINITION_SIZE_MAX_BYTES}")
+        change = records.Modify(documents=[records.DocWrite(DEFINITIONS, id, data)])
+        return self._engine.do(records.Modified(now_ms, change))
+
+    def _forget(self, ids: list[str]) -> None:
+        gone = [records.DocRef(DEFINITIONS, id, 1) for id in ids]
+        self._engine.do(records.Modified(self._engine.now_ms(), records.Modify(document_deletes=gone)))
+
+    def _remove_items(self, namespaces: list[str]) -> None:
+        engine = self._engine
+        gone: list[records.DocRef] = []
+        for namespace in namespaces:
+            for id in list(engine.state.documents.get(namespace, {})):
+                gone.append(records.DocRef(namespace, id, 1))
+                if len(gone) == DELETE_COUNT:
+                    engine.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
+                    gone = []
+        if gone:
+            engine.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
+
+
+def checked(body: dict[str, Json]) -> dict[str, Json]:
+    """A container's definition as it came, with what it leaves out.
+
+    Raises:
+        Rejection: 400, naming what cannot be.
+    """
+    definition = {name: value for name, value in body.items() if not name.startswith("_")}
+    check_id(definition.get("id"))
+    key: Any = definition.get("partitionKey")
+    paths = key.get("paths") if isinstance(key, dict) else None
+    if not isinstance(paths, list) or not 1 <= len(paths) <= KEY_PATH_COUNT_MAX:
+        raise bad(f"a container needs partitionKey.paths, 1 to {KEY_PATH_COUNT_MAX} of them")
+    for path in paths:
+        if not isinstance(path, str) or not _names(path) or not path.startswith("/"):
+            raise bad(f"the partition key path {str(path)[:80]!r} must look like /customer or /order/id")
+    definition["partitionKey"] = {"kind": "MultiHash" if len(paths) > 1 else "Hash", "version": 2, **key}
+    ttl_s = definition.get("defaultTtl")
+    if ttl_s is None:
+        definition.pop("defaultTtl", None)
+    elif not isinstance(ttl_s, int) or not (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S):
+        raise bad(f"defaultTtl {str(ttl_s)[:80]!r}: give -1 or seconds from 1 to {TTL_MAX_S}")
+    for name, what in _REFUSED.items():
+        if definition.get(name):
+            raise unsupported(what)
+    unique = definition.get("uniqueKeyPolicy")
+    if isinstance(unique, dict) and unique.get("uniqueKeys"):
+        raise unsupported("a unique key policy")
+    return definition
+
+
+def _names(path: str) -> tuple[str, ...]:
+    return tuple(name.strip('"') for name in path.split("/") if name)
+
+
+def _name(container: Container) -> str:
+    return f"coll/{container.database.rid}/{container.rid}"
+
+
+def _bytes_of(rid: str) -> bytes:
+    return base64.b64decode(rid, b"+-")

@@ -1,0 +1,124 @@
+"""Operations on the account, its databases and containers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outbox.emulator.cosmos.answers import CREATED, NO_CONTENT, NOT_MODIFIED, OK, Answer
+from outbox.emulator.cosmos.catalog import Catalog
+from outbox.emulator.cosmos.charges import METADATA_RU
+from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
+from outbox.emulator.cosmos.requests import container_of
+from outbox.emulator.cosmos.store import Store
+from outbox.emulator.cosmos.values import Json, encode, parse_object
+
+RANGES_ETAG = '"1"'
+
+
+class CatalogOperations:
+    """Operations on databases and containers."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._catalog: Catalog = store.catalog
+
+    def by_name(self) -> Mapping[str, Prepare]:
+        """The operations that this is for."""
+        return {
+            "account.read": self._account,
+            "database.create": self._create_database,
+            "database.read": self._read_database,
+            "database.delete": self._delete_database,
+            "container.create": self._create_container,
+            "container.read": self._read_container,
+            "container.replace": self._replace_container,
+            "container.delete": self._delete_container,
+            "ranges.read": self._ranges,
+        }
+
+    def _account(self, call: Call) -> Prepared:
+        place = [{"name": "local", "databaseAccountEndpoint": f"http://{call.header('host')}/"}]
+        body = {
+            "id": "outbox",
+            "_rid": "outbox.local",
+            "_self": "",
+            "writableLocations": place,
+            "readableLocations": place,
+            "enableMultipleWriteLocations": False,
+            "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},
+            "_dbs": "//dbs/",
+        }
+        return Prepared("", lambda call: _defined(OK, body))
+
+    def _create_database(self, call: Call) -> Prepared:
+        body = parse_object(call.body)
+        name = str(body.get("id"))[:1_024]
+        return Prepared(name, lambda call: _defined(CREATED, self._catalog.create_database(body).definition))
+
+    def _read_database(self, call: Call) -> Prepared:
+        database = self._catalog.database(call.route.names[0])
+        return Prepared(database.id, lambda call: _defined(OK, database.definition))
+
+    def _delete_database(self, call: Call) -> Prepared:
+        def apply(call: Call) -> Answer:
+            self._catalog.delete_database(self._catalog.database(call.route.names[0]))
+            return Answer(NO_CONTENT, charge_ru=METADATA_RU)
+
+        return Prepared(call.route.names[0], apply)
+
+    def _create_container(self, call: Call) -> Prepared:
+        body = parse_object(call.body)
+
+        def apply(call: Call) -> Answer:
+            database = self._catalog.database(call.route.names[0])
+            return _defined(CREATED, self._catalog.create_container(database, body).definition)
+
+        return Prepared(str(body.get("id"))[:1_024], apply)
+
+    def _read_container(self, call: Call) -> Prepared:
+        container = container_of(call, self._catalog)
+        return Prepared(container.id, lambda call: _defined(OK, container.definition))
+
+    def _replace_container(self, call: Call) -> Prepared:
+        container, body = container_of(call, self._catalog), parse_object(call.body)
+
+        def apply(call: Call) -> Answer:
+            self._catalog.replace_container(container, body)
+            self._store.index_expiry(container)
+            return _defined(OK, container.definition)
+
+        return Prepared(container.id, apply)
+
+    def _delete_container(self, call: Call) -> Prepared:
+        def apply(call: Call) -> Answer:
+            self._catalog.delete_container(self._catalog.container(call.route.names[0], call.route.names[1]))
+            return Answer(NO_CONTENT, charge_ru=METADATA_RU)
+
+        return Prepared(call.route.names[1], apply)
+
+    def _ranges(self, call: Call) -> Prepared:
+        container = container_of(call, self._catalog)
+        whole_range: dict[str, Json] = {
+            "_rid": container.rid,
+            "id": "0",
+            "_etag": RANGES_ETAG,
+            "minInclusive": "",
+            "maxExclusive": "FF",
+            "parents": [],
+            "status": "online",
+            "ridPrefix": 0,
+            "throughputFraction": 1,
+        }
+        body = {"_rid": container.rid, "PartitionKeyRanges": [whole_range], "_count": 1}
+
+        def apply(call: Call) -> Answer:
+            if call.header("if-none-match") == RANGES_ETAG:  # without this a client asks for ever
+                return Answer(NOT_MODIFIED, charge_ru=METADATA_RU, headers={"etag": RANGES_ETAG})
+            return Answer(OK, encode(body), METADATA_RU, {"etag": RANGES_ETAG})
+
+        return Prepared("", apply)
+
+
+def _defined(status: int, definition: dict[str, Json]) -> Answer:
+    headers = {"etag": definition["_etag"]} if "_etag" in definition else {}
+    return Answer(status, encode(definition), METADATA_RU, headers)

@@ -1,0 +1,136 @@
+"""Queries and feeds, of items and of definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from outbox.emulator.cosmos.answers import CROSS_PARTITION, OK, Answer, bad, unsupported
+from outbox.emulator.cosmos.catalog import Container
+from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
+from outbox.emulator.cosmos.feeds import Candidate, Feed, page_count_of
+from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
+from outbox.emulator.cosmos.query_parser import parse_query
+from outbox.emulator.cosmos.query_plan import Plan
+from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness
+from outbox.emulator.cosmos.routes import is_true
+from outbox.emulator.cosmos.store import Store
+from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object
+
+_RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
+
+
+class FeedOperations:
+    """Queries and feeds, of items and of definitions."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def by_name(self) -> Mapping[str, Prepare]:
+        """The operations that this is for."""
+        return {
+            "query": self._query,
+            "feed": self._feed,
+            "changes": self._changes,
+            "database.list": self._databases,
+            "container.list": self._containers,
+        }
+
+    def _query(self, call: Call) -> Prepared:
+        container = container_of(call, self._store.catalog)
+        plan = self._plan(call)
+        is_wide = is_true(call.headers, "x-ms-documentdb-query-enablecrosspartition") or call.header(_RANGE_ID)
+        if not call.header(KEY_HEADER) and not is_wide:
+            raise bad(
+                "a query over all partition keys needs enable_cross_partition_query=True; or give its partition_key",
+                substatus=CROSS_PARTITION,
+            )
+        return self._items(call, container, plan)
+
+    def _feed(self, call: Call) -> Prepared:
+        return self._items(call, container_of(call, self._store.catalog), None)
+
+    def _changes(self, call: Call) -> Prepared:
+        raise unsupported("the change feed")
+
+    def _plan(self, call: Call) -> Plan:
+        body = parse_object(call.body, "the query")
+        text, parameters = body.get("query"), body.get("parameters") or []
+        if not isinstance(text, str) or not isinstance(parameters, list):
+            raise bad("a query's body needs query, a text, and may have parameters, an array")
+        values: dict[str, Json] = {}
+        for parameter in parameters:
+            if (
+                not isinstance(parameter, dict)
+                or not isinstance(parameter.get("name"), str)
+                or "value" not in parameter
+            ):
+                raise bad('a parameter of a query must look like {"name": "@id", "value": 1}')
+            values[parameter["name"]] = parameter["value"]
+        return Plan(parse_query(text, values), self._store.engine.now_ms())
+
+    def _items(self, call: Call, container: Container, plan: Plan | None) -> Prepared:
+        header = call.header(KEY_HEADER)
+        key = key_of_header(header, len(container.key_paths)) if header else None
+        _check_range(call)
+        feed = _feed_of(call, plan, f"{container.rid}{key}")
+
+        async def apply(call: Call) -> Answer:
+            lsn = freshness(call, container)
+            page = await feed.page(self._candidates(container, key, lsn))
+            charge_ru = query_ru(page.examined_count, page.size_bytes)
+            return _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
+
+        return Prepared("" if key is None else f"{key}/", apply)
+
+    def _candidates(self, container: Container, key: str | None, lsn: int) -> Iterator[Candidate]:
+        store, past = self._store, lsn < container.lsn
+        for one in store.keys(container, lsn) if key is None else [key]:
+            items = store.items_past(container, one, lsn) if past else store.items(container, one)
+            for _, item in items:
+                yield Candidate(one, item.value, item.version)
+
+    def _databases(self, call: Call) -> Prepared:
+        definitions = [database.definition for database in self._store.catalog.databases.values()]
+        return self._definitions(call, definitions, "", "Databases")
+
+    def _containers(self, call: Call) -> Prepared:
+        database = self._store.catalog.database(call.route.names[0])
+        definitions = [container.definition for container in database.containers.values()]
+        return self._definitions(call, definitions, database.rid, "DocumentCollections")
+
+    def _definitions(self, call: Call, definitions: list[dict[str, Json]], rid: str, name: str) -> Prepared:
+        feed = _feed_of(call, self._plan(call) if call.method == "POST" else None, name)
+        found = [Candidate("", encode(one), 0, number) for number, one in enumerate(definitions)]
+
+        async def apply(call: Call) -> Answer:
+            page = await feed.page(found)
+            return _listed(page.results, page.continuation, rid, name, METADATA_RU)
+
+        return Prepared("", apply)
+
+
+def _check_range(call: Call) -> None:
+    start, end = call.header("x-ms-start-epk"), call.header("x-ms-end-epk")
+    if start or (end and end != "FF"):
+        raise unsupported("a range of hashed partition keys (a feed range, or a prefix of a hierarchical key)")
+
+
+def _feed_of(call: Call, plan: Plan | None, name: str) -> Feed:
+    count, continuation = page_count_of(call.header("x-ms-max-item-count")), call.header("x-ms-continuation")
+    body = call.body if plan is not None else b""
+    return Feed(plan, name.encode() + body, page_count=count, continuation=continuation)
+
+
+def _listed(results: list[bytes], continuation: str, rid: str, name: str, charge_ru: float) -> Answer:
+    body = b'{"_rid":%b,"%b":[%b],"_count":%d}' % (
+        msgspec.json.encode(rid),
+        name.encode(),
+        b",".join(results),
+        len(results),
+    )
+    headers = {"x-ms-item-count": str(len(results))}
+    if continuation:
+        headers["x-ms-continuation"] = continuation
+    return Answer(OK, body, charge_ru, headers)

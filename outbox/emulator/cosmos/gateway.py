@@ -1,0 +1,171 @@
+"""Requests to answers: who may ask, which faults are due, what is done, and what must be on disk before it is told.
+
+*Theory of operation.*  An operation is prepared (read, checked, its container found) and then applied in one step of
+the loop.  Faults stand between and behind: a delay, a refusal or a broken connection before anything happened, a lost
+reply after all of it did.  Nothing is answered before the engine's gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from outbox.emulator.cosmos import sessions
+from outbox.emulator.cosmos.answers import (
+    ERROR,
+    FORBIDDEN,
+    THROTTLED,
+    UNAVAILABLE,
+    Answer,
+    Rejection,
+)
+from outbox.emulator.cosmos.auth import Signatures
+from outbox.emulator.cosmos.catalog import Container
+from outbox.emulator.cosmos.charges import Meter
+from outbox.emulator.cosmos.routes import Route, route_of
+from outbox.emulator.faults import FaultRule, Faults
+from outbox.engine.engine import Engine
+from outbox.errors import EngineStopped
+
+log = logging.getLogger(__name__)
+
+_BEFORE = frozenset(("refused", "throttled", "status", "reset", "lost-reply"))
+_OF_READS = _BEFORE | {"stale-read"}
+_READS = frozenset(("item.read", "query", "feed"))
+
+
+class Dropped(Exception):
+    """The connection is to break without an answer."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A request on its way: what came, and what was found out about it."""
+
+    method: str
+    raw_path: str
+    headers: Mapping[str, str]
+    body: bytes
+    route: Route = field(default_factory=lambda: Route("unknown", (), "", ""))
+    container: Container | None = None
+    rule: FaultRule | None = None
+    """The fault that the operation itself has to do: a stale read, one within a batch."""
+    lsn: int | None = None
+    """How fresh the answer is, if not as fresh as can be."""
+
+    def header(self, name: str) -> str:
+        """A header's value, empty where it is not there."""
+        return self.headers.get(name, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An operation that can be done now, and what faults know it by."""
+
+    key: str
+    apply: Callable[[Call], Answer | Awaitable[Answer]]
+
+
+Prepare = Callable[[Call], Prepared]
+
+
+class Gateway:
+    """Does what requests ask for."""
+
+    def __init__(
+        self, engine: Engine, operations: Mapping[str, Prepare], signatures: Signatures, faults: Faults, meter: Meter
+    ) -> None:
+        self._engine = engine
+        self._operations = operations
+        self._signatures = signatures
+        self._faults = faults
+        self._meter = meter
+
+    async def answer(self, call: Call) -> Answer:
+        """The answer to a request.
+
+        Raises:
+            Dropped: there is to be none.
+        """
+        answer = Answer(0)
+        try:
+            answer = await self._answered(call)
+        except Rejection as rejected:
+            answer = rejected.answer()
+        except EngineStopped as stopped:
+            answer = Rejection(UNAVAILABLE, f"the engine has stopped: {stopped}").answer()
+        except (Dropped, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("a request failed; this is a bug, please report it")
+            answer = Rejection(ERROR, "the emulator failed on this request and logged why").answer()
+        finally:
+            self._meter.count(call.route.operation, answer.status, answer.charge_ru)
+        self._add_headers(call, answer)
+        return answer
+
+    async def _answered(self, call: Call) -> Answer:
+        call.route = route = route_of(call.method, call.raw_path, call.headers)
+        self._signatures.check(
+            call.header("authorization"),
+            call.method,
+            route.kind,
+            route.link,
+            call.header("x-ms-date"),
+            call.header("date"),
+        )
+        prepared = self._operations[route.operation](call)
+        rule = await self._fault(call, prepared) if self._faults else None
+        try:
+            answer = prepared.apply(call)
+            if not isinstance(answer, Answer):
+                answer = await answer
+        finally:
+            await self._engine.gate()  # a refusal, too, tells what is in memory
+        if rule is not None and rule.kind == "lost-reply":
+            raise Dropped
+        return answer
+
+    async def _fault(self, call: Call, prepared: Prepared) -> FaultRule | None:
+        """What is to go wrong with an operation that is about to be applied.
+
+        Raises:
+            Rejection: it is refused.
+            Dropped: the connection breaks.
+        """
+        operation, where, client = call.route.operation, call.route.where, call.header("user-agent")
+        faults = self._faults
+        delay = faults.ask(operation, kinds=("delay",), where=where, key=prepared.key, client=client)
+        if delay is not None:
+            await asyncio.sleep(delay.delay_s)
+        kinds = _OF_READS if operation in _READS else _BEFORE
+        rule = faults.ask(operation, kinds=kinds, where=where, key=prepared.key, client=client)
+        if rule is None or rule.kind == "lost-reply":
+            return rule
+        if rule.kind == "stale-read" or rule.batch_index is not None:
+            call.rule = rule
+            return rule
+        raise broken(rule)
+
+    def _add_headers(self, call: Call, answer: Answer) -> None:
+        headers, container = answer.headers, call.container
+        headers["x-ms-request-charge"] = f"{answer.charge_ru:.2f}"
+        if container is not None:
+            lsn = container.lsn if call.lsn is None else call.lsn
+            headers["x-ms-session-token"] = sessions.token_of(lsn)
+            headers["x-ms-alt-content-path"] = container.path
+            headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
+            headers["lsn"] = str(lsn)
+
+
+def broken(rule: FaultRule) -> Exception:
+    """How a request ends to which this happens."""
+    if rule.kind == "reset":
+        return Dropped()
+    if rule.kind == "throttled":
+        return Rejection(THROTTLED, "throttled on demand", retry_after_s=rule.retry_after_s, substatus=rule.substatus)
+    if rule.kind == "status":
+        return Rejection(rule.status, "failed on demand", substatus=rule.substatus, retry_after_s=rule.retry_after_s)
+    return Rejection(FORBIDDEN, "refused on demand")

@@ -1,0 +1,240 @@
+"""A query compiled: which rows an item gives, what becomes of each, and how they are ordered or gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from outbox.emulator.cosmos.answers import bad
+from outbox.emulator.cosmos.patch import Condition
+from outbox.emulator.cosmos.query_expressions import Compiler, Evaluate, Row
+from outbox.emulator.cosmos.query_functions import is_number
+from outbox.emulator.cosmos.query_nodes import AGGREGATES, Call, Member, Name, Node, Query
+from outbox.emulator.cosmos.query_parser import parse_condition
+from outbox.emulator.cosmos.query_values import SortKey, identity, rank_of, sort_key
+from outbox.emulator.cosmos.values import UNDEFINED, Json
+
+ROWS_OF_ITEM_MAX = 10_000
+GROUP_COUNT_MAX = 100_000
+AGGREGATE_COUNT_MAX = 100
+
+
+class Plan:
+    """What a query does to items."""
+
+    def __init__(self, query: Query, now_ms: int) -> None:
+        """Compile a query.
+
+        Raises:
+            Rejection: 400, naming what cannot be.
+        """
+        aliases = [source.alias for source in query.sources]
+        if len(set(aliases)) < len(aliases):
+            raise bad("FROM and JOIN name one alias twice; give each its own")
+        self.query = query
+        self._aggregates: list[Call] = []
+        fields_of = query.fields or ()
+        gathered = [(name, self._without_aggregates(node)) for name, node in fields_of]
+        self.is_gathered = bool(self._aggregates or query.group)
+        if self.is_gathered and query.order:
+            raise bad("ORDER BY goes neither with aggregates nor with GROUP BY; order the answer in the client")
+        constants = _constants(now_ms)
+        names = frozenset(aliases)
+        compiler = Compiler(names, constants)
+        slots = Compiler(names | {_slot(index) for index in range(len(self._aggregates))}, constants)
+        self._fields = [(name, slots.compile(node)) for name, node in gathered]
+        self._arguments = [(call.name, compiler.compile(_argument(call))) for call in self._aggregates]
+        self._group = [compiler.compile(node) for node in query.group]
+        self._where = None if query.where is None else compiler.compile(query.where)
+        self._order = [compiler.compile(order.key) for order in query.order]
+        self.descending = tuple(order.descending for order in query.order)
+        self._sources = self._compiled_sources(constants)
+        self.is_plain = query.fields is None and all(value is None for _, value, _ in self._sources)
+        """Whether a row's result is the item as it stands."""
+
+    def _compiled_sources(self, constants: dict[str, Evaluate]) -> list[tuple[str, Evaluate | None, bool]]:
+        known = frozenset((self.query.root,))
+        found = []
+        for source in self.query.sources:
+            value = None if source.value is None else Compiler(known, constants).compile(source.value)
+            found.append((source.alias, value, source.each))
+            known |= {source.alias}
+        return found
+
+    # Rows
+
+    def rows(self, item: Json) -> Iterator[Row]:
+        """The rows of one item that the condition holds for."""
+        for count, row in enumerate(self._unfiltered(item)):
+            if count >= ROWS_OF_ITEM_MAX:
+                raise bad(f"an item gives more than {ROWS_OF_ITEM_MAX} rows; join less")
+            if self._where is None or self._where(row) is True:
+                yield row
+
+    def _unfiltered(self, item: Json) -> Iterator[Row]:
+        if len(self._sources) == 1 and self._sources[0][1] is None:
+            yield {self._sources[0][0]: item}
+            return
+        yield from self._joined({self.query.root: item}, 0)
+
+    def _joined(self, row: Row, at: int) -> Iterator[Row]:
+        if at == len(self._sources):
+            yield row
+            return
+        alias, value, each = self._sources[at]
+        found = row[self.query.root] if value is None else value(row)
+        if each:
+            for element in found if isinstance(found, list) else ():
+                yield from self._joined({**row, alias: element}, at + 1)
+        elif found is not UNDEFINED:
+            yield from self._joined({**row, alias: found}, at + 1)
+
+    def result(self, row: Row) -> Json:
+        """What a row is selected as; undefined results are left out by the caller."""
+        if self.query.fields is None:
+            return row[self.query.sources[0].alias]
+        if self.query.is_value:
+            return self._fields[0][1](row)
+        return {name: value for name, field in self._fields if (value := field(row)) is not UNDEFINED}
+
+    def sort_keys(self, row: Row) -> tuple[SortKey, ...]:
+        """What orders a row."""
+        return tuple(sort_key(key(row)) for key in self._order)
+
+    # Aggregates
+
+    def gather(self) -> Gathering:
+        """An empty gathering of rows."""
+        return Gathering(self)
+
+    def group_of(self, row: Row) -> bytes:
+        """Which group a row belongs to."""
+        return b"\x00".join(identity(part(row)) for part in self._group)
+
+    def tallies(self) -> list[Tally]:
+        """Fresh tallies, one for each aggregate."""
+        return [Tally(name, argument) for name, argument in self._arguments]
+
+    def nothing(self) -> Row:
+        """A row of no item, for aggregates over none."""
+        return {source.alias: UNDEFINED for source in self.query.sources}
+
+    def _without_aggregates(self, node: Node) -> Node:
+        """The expression with each aggregate in it replaced by a name for its result."""
+        if isinstance(node, Call) and node.name in AGGREGATES:
+            if node in self._aggregates:
+                return Name(_slot(self._aggregates.index(node)))
+            if len(self._aggregates) >= AGGREGATE_COUNT_MAX:
+                raise bad(f"more than {AGGREGATE_COUNT_MAX} aggregates")
+            self._aggregates.append(node)
+            return Name(_slot(len(self._aggregates) - 1))
+        if isinstance(node, Member):
+            return node
+        changes = {field.name: self._changed(getattr(node, field.name)) for field in fields(node)}
+        return replace(node, **changes)
+
+    def _changed(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._changed(one) for one in value)
+        return self._without_aggregates(value) if isinstance(value, Node) else value
+
+
+class Tally:
+    """One aggregate over the rows seen so far."""
+
+    def __init__(self, name: str, argument: Evaluate) -> None:
+        self._name = name
+        self._argument = argument
+        self._count = 0
+        self._sum: Any = 0
+        self._is_numeric = True
+        self._best: Json = UNDEFINED
+
+    def add(self, row: Row) -> None:
+        """Take in a row; undefined does not count."""
+        value = self._argument(row)
+        if value is UNDEFINED:
+            return
+        self._count += 1
+        if self._name in ("SUM", "AVG"):
+            self._is_numeric = self._is_numeric and is_number(value)
+            self._sum += value if self._is_numeric else 0
+        elif self._name in ("MIN", "MAX") and rank_of(value) < 5 and self._is_better(value):
+            self._best = value
+
+    def _is_better(self, value: Json) -> bool:
+        return self._best is UNDEFINED or (sort_key(value) < sort_key(self._best)) == (self._name == "MIN")
+
+    def value(self) -> Json:
+        """The aggregate's value."""
+        match self._name:
+            case "COUNT":
+                return self._count
+            case "SUM":
+                return self._sum if self._is_numeric else UNDEFINED
+            case "AVG":
+                return self._sum / self._count if self._is_numeric and self._count else UNDEFINED
+        return self._best
+
+
+class Gathering:
+    """The groups of a query with aggregates or GROUP BY."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._groups: dict[bytes, tuple[Row, list[Tally]]] = {}
+        if not plan.query.group:
+            self._groups[b""] = (plan.nothing(), plan.tallies())
+
+    def add(self, row: Row) -> None:
+        """Take in a row."""
+        name = self._plan.group_of(row)
+        group = self._groups.get(name)
+        if group is None:
+            if len(self._groups) >= GROUP_COUNT_MAX:
+                raise bad(f"more than {GROUP_COUNT_MAX} groups; narrow the query")
+            group = self._groups[name] = (row, self._plan.tallies())
+        for tally in group[1]:
+            tally.add(row)
+
+    def results(self) -> list[Json]:
+        """What each group is selected as."""
+        found = []
+        for row, tallies in self._groups.values():
+            full = {**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}}
+            found.append(self._plan.result(full))
+        return [value for value in found if value is not UNDEFINED]
+
+
+def compile_condition(text: str) -> Condition:
+    """The condition of a patch, `from c where ...`, as a function of an item.
+
+    Raises:
+        Rejection: 400, it is none.
+    """
+    query = parse_condition(text)
+    if query.where is None or query.order or query.group or query.limit is not None or len(query.sources) != 1:
+        raise bad("the condition of a patch must look like: from c where c.state = 'open'")
+    plan = Plan(query, 0)
+    return lambda item: any(True for _ in plan.rows(item))
+
+
+def _argument(call: Call) -> Node:
+    if len(call.arguments) != 1:
+        raise bad(f"{call.name} takes one argument")
+    return call.arguments[0]
+
+
+def _slot(index: int) -> str:
+    return f"#{index}"
+
+
+def _constants(now_ms: int) -> dict[str, Evaluate]:
+    moment = datetime.fromtimestamp(now_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f0Z")
+    return {
+        "GETCURRENTTIMESTAMP": lambda row: now_ms,
+        "GETCURRENTDATETIME": lambda row: moment,
+        "PI": lambda row: 3.141592653589793,
+    }

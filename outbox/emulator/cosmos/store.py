@@ -1,0 +1,215 @@
+"""The items of all containers, in the engine: read now or as of the past, written one record at a time.
+
+*Theory of operation.*  Everything here happens at once, on the engine's loop: a write looks at the items, decides and
+logs one record, with nothing between.  What it did may be spoken of once the engine's gate is passed, which is the
+server's business.  An item lives in a namespace of its container and partition key; the namespace keeps the order in
+which items were made.  Whether an item has expired is judged when it is looked at, by its container's present
+definition; expired ones are deleted in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import msgspec
+
+from outbox.emulator.cosmos.answers import FORBIDDEN, STORAGE_FULL, Rejection, bad
+from outbox.emulator.cosmos.catalog import Catalog, Container
+from outbox.emulator.cosmos.history import Stored
+from outbox.emulator.cosmos.values import item_rid
+from outbox.emulator.faults import Faults
+from outbox.engine import records
+from outbox.engine.engine import Engine
+from outbox.errors import EngineStopped, Refused
+
+log = logging.getLogger(__name__)
+
+SWEEP_COUNT_MAX = 500
+_RID_TIME_BITS = 20
+
+
+class _Times(msgspec.Struct):
+    """What an item says about its life."""
+
+    ttl: int | None = None
+    written_s: int = msgspec.field(name="_ts", default=0)
+
+
+_times = msgspec.json.Decoder(_Times)
+
+
+class Put(NamedTuple):
+    """An item to write (`stored`) or to delete (None)."""
+
+    id: str
+    stored: bytes | None
+
+
+class Store:
+    """The items of an account."""
+
+    def __init__(self, engine: Engine, catalog: Catalog, faults: Faults, history_s: float) -> None:
+        self.engine = engine
+        self.catalog = catalog
+        self._faults = faults
+        self._history_s = history_s
+        self._last_rid = engine.now_ms() << _RID_TIME_BITS
+        for container in catalog.containers():
+            self.index_expiry(container)
+
+    # Reading
+
+    def read(self, container: Container, key: str, id: str) -> Stored | None:
+        """An item as it is now, or None where there is none."""
+        found = self.engine.state.documents.get(container.prefix + key, _NOTHING).get(id)
+        if found is None or (container.ttl_s is not None and self._is_over(container, found)):
+            return None
+        return found
+
+    def read_past(self, container: Container, key: str, id: str, lsn: int) -> Stored | None:
+        """An item as it was at a freshness."""
+        changed = container.history.changed_since(lsn)
+        return changed[key, id] if (key, id) in changed else self.read(container, key, id)
+
+    def items(self, container: Container, key: str) -> list[tuple[str, Stored]]:
+        """The items of a partition key, in the order in which they were made."""
+        found: Mapping[str, Stored] = self.engine.state.documents.get(container.prefix + key, _NOTHING)
+        if container.ttl_s is None:
+            return list(found.items())
+        return [(id, item) for id, item in found.items() if not self._is_over(container, item)]
+
+    def items_past(self, container: Container, key: str, lsn: int) -> list[tuple[str, Stored]]:
+        """The items of a partition key as they were at a freshness."""
+        items: dict[str, Stored | None] = dict(self.items(container, key))
+        for (of_key, id), item in container.history.changed_since(lsn).items():
+            if of_key == key:
+                items[id] = item
+        return [(id, item) for id, item in items.items() if item is not None]
+
+    def keys(self, container: Container, lsn: int) -> list[str]:
+        """The partition keys that have, or at that freshness had, items."""
+        past = {key for key, _ in container.history.changed_since(lsn)} if lsn < container.lsn else set()
+        return sorted(container.keys | past)
+
+    # Writing
+
+    def fresh_rid(self, container: Container) -> str:
+        """A resource id for a new item; later ones are greater."""
+        self._last_rid += 1
+        return item_rid(container.rid, self._last_rid)
+
+    def commit(self, container: Container, key: str, puts: Sequence[Put]) -> int:
+        """Write and delete items of one partition key as one record; the version of what was written.
+
+        Raises:
+            Rejection: 403, the engine holds all that it may; 400, what cannot be logged.
+            EngineStopped: nothing was acknowledged.
+        """
+        engine, namespace = self.engine, container.prefix + key
+        writes = [records.DocWrite(namespace, put.id, put.stored) for put in puts if put.stored is not None]
+        gone = [records.DocRef(namespace, put.id, 1) for put in puts if put.stored is None]
+        if writes:
+            self._check_room()
+        before = self._before(container, key, [*(w.id for w in writes), *(ref.id for ref in gone)])
+        now_ms = engine.now_ms()
+        change = records.Modify(documents=writes, document_deletes=gone)
+        try:
+            version = engine.do(records.Modified(now_ms, change))
+        except Refused as refused:
+            raise bad(str(refused)) from refused
+        container.lsn = version
+        container.history.keep(version, now_ms, before)
+        if writes:
+            container.keys.add(key)
+            if container.ttl_s is not None:
+                for write in writes:
+                    self._note_expiry(container, key, write.id, write.value)
+        elif namespace not in engine.state.documents:
+            container.keys.discard(key)
+        return version
+
+    def _check_room(self) -> None:
+        state, limit = self.engine.state, self.engine.limits.memory_bytes_max
+        if state.body_bytes + state.overhead_bytes > limit:
+            raise Rejection(
+                FORBIDDEN,
+                f"the engine holds {limit} bytes, all that it may; delete items or raise memory_bytes_max",
+                substatus=STORAGE_FULL,
+            )
+
+    def _before(self, container: Container, key: str, ids: list[str]) -> dict[tuple[str, str], Stored | None]:
+        """What a write replaces, if that is to be remembered."""
+        history = container.history
+        if not self._history_s and not (self._faults and self._faults.has("stale-read")):
+            if history.begin_lsn is not None:
+                history.end()
+            return {}
+        history.begin(container.lsn)
+        if self._history_s:
+            history.forget(self.engine.now_ms() - round(self._history_s * 1_000))
+        return {(key, id): self.read(container, key, id) for id in ids}
+
+    # Expiry
+
+    def _is_over(self, container: Container, item: Stored) -> bool:
+        expires_ms = _expires_ms(container, item.value)
+        return 0 < expires_ms <= self.engine.now_ms()
+
+    def _note_expiry(self, container: Container, key: str, id: str, stored: bytes) -> None:
+        expires_ms = _expires_ms(container, stored)
+        if not expires_ms:
+            return
+        heappush(container.expiring, (expires_ms, key, id))
+        if len(container.expiring) > 10_000 + 2 * self._count(container):
+            self.index_expiry(container)  # most of it is about items that were written again since
+
+    def _count(self, container: Container) -> int:
+        documents = self.engine.state.documents
+        return sum(len(documents.get(container.namespace(key), _NOTHING)) for key in container.keys)
+
+    def index_expiry(self, container: Container) -> None:
+        """Look at every item's life anew, after the definition changed or at the start."""
+        container.expiring = []
+        if container.ttl_s is None:
+            return
+        for key in container.keys:
+            for id, item in self.engine.state.documents.get(container.namespace(key), _NOTHING).items():
+                expires_ms = _expires_ms(container, item.value)
+                if expires_ms:
+                    container.expiring.append((expires_ms, key, id))
+        heapify(container.expiring)
+
+    def sweep(self) -> int:
+        """Delete items whose time is over, some at a time; how many."""
+        now_ms, count = self.engine.now_ms(), 0
+        for container in self.catalog.containers():
+            expiring = container.expiring
+            while expiring and expiring[0][0] <= now_ms and count < SWEEP_COUNT_MAX:
+                _, key, id = heappop(expiring)
+                found = self.engine.state.documents.get(container.namespace(key), _NOTHING).get(id)
+                if found is not None and self._is_over(container, found):
+                    self.commit(container, key, [Put(id, None)])
+                    count += 1
+        return count
+
+    def sweep_quietly(self) -> None:
+        """The same, for a timer: an engine that has stopped is told to those who ask, not here."""
+        try:
+            self.sweep()
+        except EngineStopped:
+            log.info("no items expire any more, the engine has stopped")
+
+
+_NOTHING: dict[str, Stored] = {}
+
+
+def _expires_ms(container: Container, stored: bytes) -> int:
+    """When an item expires, 0 for never."""
+    if container.ttl_s is None:
+        return 0
+    times = _times.decode(stored)
+    ttl_s = container.ttl_s if times.ttl is None else times.ttl
+    return 0 if ttl_s < 0 else (times.written_s + ttl_s) * 1_000

@@ -1,0 +1,231 @@
+"""JSON from outside: parsed with limits, and the parts of an item that decide where it belongs.
+
+An item is stored as the bytes of its JSON with `_rid`, `_self`, `_attachments` and `_ts` at the end; `_etag` is the
+version under which the engine has it, and is put in when the item is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any
+
+import msgspec
+
+from outbox.emulator.cosmos.answers import KEY_MISMATCH, TOO_LARGE, Rejection, bad
+
+ITEM_SIZE_MAX_BYTES = 2 << 20
+DEPTH_MAX = 128
+ID_SIZE_MAX_BYTES = 1_023
+KEY_SIZE_MAX_BYTES = 2_048
+SYSTEM_NAMES = ("_rid", "_self", "_etag", "_attachments", "_ts")
+
+_BAD_IN_ID = re.compile(r"[/\\?#]")
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+Json = Any
+
+
+class Undefined:
+    """The value of what is not there; unlike null."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "undefined"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNDEFINED = Undefined()
+
+
+def parse(data: bytes, what: str = "the body") -> Json:
+    """The JSON value in bytes from outside.
+
+    Raises:
+        Rejection: 400, it is none or too deep.
+    """
+    if data[:3] == b"\xef\xbb\xbf":
+        data = data[3:]
+    try:
+        value = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise bad(f"{what} is not JSON: {error}") from error
+    _check_depth(data, value, what)
+    return value
+
+
+def parse_object(data: bytes, what: str = "the body") -> dict[str, Json]:
+    """The JSON object in bytes from outside.
+
+    Raises:
+        Rejection: 400.
+    """
+    value = parse(data, what)
+    if not isinstance(value, dict):
+        raise bad(f"{what} must be a JSON object")
+    return value
+
+
+def encode(value: Json) -> bytes:
+    """A value as JSON.
+
+    Raises:
+        Rejection: 400, it holds what JSON has not.
+    """
+    try:
+        return _encode(value)
+    except (OverflowError, UnicodeEncodeError, ValueError, TypeError) as error:
+        raise bad(f"a value cannot be stored: {error}") from error
+
+
+def _check_depth(data: bytes, value: Json, what: str) -> None:
+    if data.count(b"{") + data.count(b"[") > DEPTH_MAX and _depth(value) > DEPTH_MAX:
+        raise bad(f"{what} is nested more than {DEPTH_MAX} levels deep")
+
+
+def _depth(value: Json) -> int:
+    depth, level = 0, [value]
+    while level and depth <= DEPTH_MAX:
+        below: list[Json] = []
+        for one in level:
+            if isinstance(one, dict):
+                below.extend(one.values())
+            elif isinstance(one, list):
+                below.extend(one)
+        nested = any(isinstance(one, dict | list) for one in level)
+        depth, level = depth + nested, below
+    return depth
+
+
+def check_id(id: object) -> str:
+    """The id of a resource, if it can be one.
+
+    Raises:
+        Rejection: 400, saying why not.
+    """
+    if not isinstance(id, str) or not id:
+        raise bad("the input content is invalid because the required property 'id' is missing, empty or no string")
+    if _BAD_IN_ID.search(id):
+        raise bad(f"id {id[:80]!r} holds one of / \\ ? #, which no id may; encode it")
+    try:
+        size_bytes = len(id.encode())
+    except UnicodeEncodeError as error:
+        raise bad("an id must be text without lone surrogates") from error
+    if size_bytes > ID_SIZE_MAX_BYTES:
+        raise bad(f"an id of {size_bytes} bytes is over {ID_SIZE_MAX_BYTES}; shorten it")
+    return id
+
+
+# Partition keys
+
+
+def key_of(item: dict[str, Json], paths: tuple[tuple[str, ...], ...]) -> str:
+    """The partition key of an item, in the form in which keys are compared.
+
+    Raises:
+        Rejection: 400, its value cannot be a key.
+    """
+    return key_text([_at(item, path) for path in paths])
+
+
+def _at(item: Json, path: tuple[str, ...]) -> Json:
+    for name in path:
+        if not isinstance(item, dict) or name not in item:
+            return UNDEFINED
+        item = item[name]
+    return item
+
+
+def key_text(values: list[Json]) -> str:
+    """The values of a partition key as text: JSON, with `{}` for undefined and one form for each number.
+
+    Raises:
+        Rejection: 400, a value cannot be part of a key.
+    """
+    if len(values) == 1 and isinstance(values[0], str):  # as most are
+        data = _encode(values)
+    else:
+        data = encode([_key_part(value) for value in values])
+    if len(data) > KEY_SIZE_MAX_BYTES + 4 * len(values):
+        raise bad(f"a partition key of {len(data)} bytes is over {KEY_SIZE_MAX_BYTES}; shorten it")
+    return data.decode()
+
+
+def _key_part(value: Json) -> Json:
+    if value is UNDEFINED or value == {}:
+        return {}
+    if isinstance(value, dict | list):
+        raise bad("a partition key is a string, number, boolean or null", substatus=KEY_MISMATCH)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+        return int(value)
+    return value
+
+
+def key_of_header(text: str, path_count: int) -> str:
+    """The partition key that a request's header names.
+
+    Raises:
+        Rejection: 400, it is none or has the wrong number of values.
+    """
+    values = parse(text.encode("utf-8", "replace"), "the header x-ms-documentdb-partitionkey")
+    if not isinstance(values, list):
+        raise bad("the header x-ms-documentdb-partitionkey must be a JSON array")
+    if not values:  # how clients name the absent key of containers that had none
+        values = [UNDEFINED] * path_count
+    if len(values) != path_count:
+        raise bad(
+            f"the partition key has {len(values)} values where the container has {path_count} paths; give each",
+            substatus=KEY_MISMATCH,
+        )
+    return key_text(values)
+
+
+# Items as stored
+
+
+def store_form(item: dict[str, Json], rid: str, self_link: str, ts_s: int) -> bytes:
+    """The bytes to store of an item, with the system's properties in place of any that it brought.
+
+    Raises:
+        Rejection: 413, it is too large; 400, it cannot be JSON.
+    """
+    for name in SYSTEM_NAMES:
+        item.pop(name, None)
+    data = encode(item)
+    _check_depth(data, item, "an item")
+    if len(data) > ITEM_SIZE_MAX_BYTES:
+        raise Rejection(
+            TOO_LARGE, f"an item of {len(data)} bytes is over {ITEM_SIZE_MAX_BYTES}; move large values to a blob"
+        )
+    tail = f',"_rid":"{rid}","_self":"{self_link}","_attachments":"attachments/","_ts":{ts_s}}}'
+    return data[:-1] + tail.encode()
+
+
+def etag_of(version: int) -> str:
+    """The ETag of a version, with its quotes."""
+    return f'"{version:016x}"'
+
+
+def wire_form(stored: bytes, version: int) -> bytes:
+    """The JSON of an item as a client reads it."""
+    return b'%b,"_etag":"\\"%016x\\""}' % (stored[:-1], version)
+
+
+def rid_at(stored: bytes) -> str:
+    """The `_rid` of an item as stored."""
+    start = stored.rindex(b',"_rid":"') + 9
+    return stored[start : stored.index(b'"', start)].decode()
+
+
+def item_rid(container_rid: str, number: int) -> str:
+    """The resource id of an item: its container's, and a number that grows."""
+    return base64.b64encode(base64.b64decode(container_rid, b"+-") + number.to_bytes(8, "big"), b"+-").decode()
+
+
+def number_of(rid: str) -> int:
+    """The number in an item's resource id."""
+    return int.from_bytes(base64.b64decode(rid, b"+-")[8:], "big")
