@@ -13,7 +13,8 @@ from itertools import product
 from typing import Any
 
 from outbox.verify.budgets import GUARDS, Budgets, cost_of
-from outbox.verify.ops import FAULT_KINDS, FaultKind, Finding, Model, Op, Table
+from outbox.verify.in_use import InUse
+from outbox.verify.ops import FAULT_KINDS, NO_LOCKS, FaultKind, Finding, Locks, Model, Op, Table
 from outbox.verify.passing import Passing
 from outbox.verify.run import TIMER, Program
 from outbox.verify.trie import Node, Trie
@@ -34,6 +35,9 @@ from outbox.verify.world import (
 )
 
 TIME_BITS = 24
+
+Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
+"""A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
 
 
 class Kernel:
@@ -69,14 +73,15 @@ class Kernel:
         self._groups = alike([program.name for program in programs], self.first) if symmetric else []
         self._events: Table[tuple[Any, ...]] = Table()
         self._event()
-        self._moves: list[list[tuple[int, int, dict[int, list[Move]]]] | None] = []
+        self._moves: list[list[Waiting] | None] = []
         self._restart: list[Move | None] = []
         self._first_alone = bytearray()
         """Whether a node's next step is independent of everybody else's."""
-        self._outcomes: dict[tuple[int, int, int], list[Answer]] = {}
+        self._outcomes: dict[tuple[int, int, int, Locks], list[Answer]] = {}
         self._landings: dict[tuple[int, int, int], list[Move]] = {}
         self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
         self._ghost_steps: dict[tuple[int, int], int] = {}
+        self._in_use = InUse(self.trie, self.states, self.flights)
         self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
         self._passing = Passing(models, self.times)
 
@@ -93,7 +98,7 @@ class Kernel:
             *roots,
         )
 
-    def _tokens(self, op: Op, result: Any) -> frozenset[Hashable]:
+    def _tokens(self, op: Op, result: Any) -> frozenset[tuple[int, Hashable]]:
         return frozenset((op.resource, token) for token in self.models[op.resource].tokens(result))
 
     def state(self, world: World, resource: int) -> Any:
@@ -127,11 +132,16 @@ class Kernel:
             waiting = self._waiting(number)
             if self._first_alone[number]:
                 steps = []
-            for resource, position, table in waiting:
-                key = world[resource] << TIME_BITS | time if resource else time
+            for resource, position, takes, table in waiting:
+                key: Hashable = world[resource] << TIME_BITS | time if resource else time
+                in_use = NO_LOCKS
+                if takes:
+                    in_use = self._in_use.of(world, resource)
+                    key = key, in_use
                 moves = table.get(key)
                 if moves is None:
-                    moves = table[key] = self._worker_moves(number, resource, position, key >> TIME_BITS, time)
+                    moves = self._worker_moves(number, resource, position, world[resource], time, in_use)
+                    table[key] = moves
                 for move in moves:
                     if not move.cost:
                         free = True
@@ -196,8 +206,8 @@ class Kernel:
 
     # A process is answered
 
-    def _waiting(self, number: int) -> list[tuple[int, int, dict[int, list[Move]]]]:
-        """What a node waits for: the place of the resource, the position of the call, and the steps known so far."""
+    def _waiting(self, number: int) -> list[Waiting]:
+        """What a node waits for."""
         while len(self._moves) <= number:
             self._moves.append(None)
             self._restart.append(None)
@@ -205,9 +215,9 @@ class Kernel:
         found = self._moves[number]
         if found is None:
             node = self.trie.nodes[number]
-            found = [(RESOURCES + self.trie.ops[op].resource, i, {}) for i, op in enumerate(node.ops)]
+            found = [(RESOURCES + self.trie.ops[op].resource, i, self._takes(op), {}) for i, op in enumerate(node.ops)]
             if node.timer and (not node.ops or "timeout" in self._kinds):
-                found.append((0, TIMER, {}))
+                found.append((0, TIMER, False, {}))
             self._moves[number] = found
             ops = [self.trie.ops[op] for op in node.ops]
             if self._ample and ops and all(self.models[op.resource].is_private(op) for op in ops):
@@ -217,13 +227,15 @@ class Kernel:
                 self._restart[number] = Move(cost_of("crash"), 0, 0, root.number, 0, (), "", "crash")
         return found
 
-    def _worker_moves(self, number: int, resource: int, position: int, state: int, time: int) -> list[Move]:
+    def _worker_moves(
+        self, number: int, resource: int, position: int, state: int, time: int, in_use: Locks
+    ) -> list[Move]:
         node = self.trie.nodes[number]
         if position == TIMER:
             fault: FaultKind | None = "timeout" if node.ops else None
             return self._told(node, TIMER, 0, Answer("time passes, a timer fires", 0, 0, fault, 0), time)
         op = node.ops[position]
-        results = self._answers(op, state, time)
+        results = self._answers(op, state, time, in_use)
         moves = [move for result in results for move in self._told(node, position, resource, result, time)]
         if not results:
             return moves
@@ -272,14 +284,14 @@ class Kernel:
             for choice in product((False, True), repeat=len(dropped))
         ]
 
-    def _answers(self, op_number: int, state: int, time: int) -> list[Answer]:
-        key = (op_number, state, time)
+    def _answers(self, op_number: int, state: int, time: int, in_use: Locks = NO_LOCKS) -> list[Answer]:
+        key = (op_number, state, time, in_use)
         found = self._outcomes.get(key)
         if found is None:
             op = self.trie.ops[op_number]
             before, now_ms, table = self.states[op.resource][state], self.times[time], self.states[op.resource]
             found = []
-            for outcome in self.models[op.resource].outcomes(before, op, now_ms):
+            for outcome in self.models[op.resource].outcomes(before, op, now_ms, in_use):
                 if outcome.fault is not None and outcome.fault not in self._kinds:
                     continue
                 meaning = self.monitor.observe(op, before, outcome, now_ms)
@@ -330,6 +342,10 @@ class Kernel:
     def _is_writing(self, world: World) -> bool:
         """Whether a write waits for its answer; no write takes longer than is allowed for, so time cannot go far."""
         return any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
+
+    def _takes(self, op: int) -> bool:
+        found = self.trie.ops[op]
+        return self.models[found.resource].reach(found.verb) == "take"
 
     def _is_write(self, op: int) -> bool:
         found = self.trie.ops[op]

@@ -30,6 +30,10 @@ jump     time passes, to the next moment at which something expires
 timeout  a handler's own timer beats the call that it waits for
 """
 
+Locks = frozenset[Hashable]
+"""Locks that were handed out, by the names that a model has for them."""
+NO_LOCKS: Locks = frozenset()
+
 Reach = Literal["read", "take", "write"]
 """What a call can do to its resource, which decides how it can fail: a lost read is a failed one."""
 
@@ -86,8 +90,11 @@ class Model(Protocol):
     def is_private(self, op: Op) -> bool:
         """Whether a call is independent of everything that others may do, now and later: it can be taken first."""
 
-    def outcomes(self, state: Any, op: Op, now_ms: int) -> list[Outcome]:
-        """What may become of a call now; nothing where it would wait."""
+    def outcomes(self, state: Any, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
+        """What may become of a call now; nothing where it would wait.
+
+        A call that takes is told which locks are `in_use` somewhere: held, or named by an id that was made from them.
+        """
 
     def events(self, state: Any, now_ms: int) -> list[Event]:
         """What may happen without a call."""

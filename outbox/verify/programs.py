@@ -7,16 +7,16 @@ ended; what a worker learns for its next attempt is handed on, and lost in a cra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from outbox.ports import BlobStore, Journal, StoreCapabilities, StorePorts
+from outbox.ports import BlobStore, Document, Journal, StoreCapabilities, StorePorts
 from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Backoff
+from outbox.runtime.backoff import Again, Backoff
 from outbox.runtime.cache import Held
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
@@ -26,9 +26,11 @@ from outbox.runtime.lanes import Lanes
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import store_protocol
+from outbox.runtime.step import Outcome, Work
 from outbox.runtime.stops import Stops
 from outbox.runtime.sweep import sweep
 from outbox.verify.clients import ExploredBlobs, ExploredBus, ExploredJournal, ExploredStore
+from outbox.verify.remembering import remembered
 from outbox.verify.run import Calls
 
 
@@ -113,9 +115,53 @@ def _no_operations() -> Any:
     return None
 
 
+class Forgetting:
+    """A protocol that says, whenever a try at a message is over, what is left of it."""
+
+    def __init__(self, protocol: Protocol, calls: Calls) -> None:
+        self._protocol = protocol
+        self._calls = calls
+        self._lanes: Lanes | None = None
+        self._tries = 0
+
+    @property
+    def group_count_max(self) -> int:
+        return self._protocol.group_count_max
+
+    def begin(self, lanes: Lanes) -> None:
+        """The only message of an attempt is about to be handled in these lanes."""
+        self._lanes = lanes
+
+    async def once(self, work: Work) -> Outcome:
+        self._tries += 1
+        try:
+            outcome = await self._protocol.once(work)
+        except Again:
+            self._say("again", work)
+            raise
+        self._say(outcome, work)
+        return outcome
+
+    def _say(self, outcome: Outcome | str, work: Work) -> None:
+        if self._lanes is not None and not work.others and work.whole is None:
+            known = remembered(self._tries, outcome, work, self._protocol, self._lanes)
+            if known is not None:
+                self._calls.remembers(known)
+
+    async def together(self, works: Sequence[Work]) -> list[Outcome]:
+        return await self._protocol.together(works)
+
+    async def redo(self, document: Document) -> bool:
+        return await self._protocol.redo(document)
+
+    async def finish(self) -> None:
+        await self._protocol.finish()
+
+
 class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
+    One that `merges` says between two tries what it remembers, so that what led there need not be told apart.
     A `warm` one hands on the states that it has at hand, and what it has staged in vain.
     """
 
@@ -126,6 +172,7 @@ class StoreWorker:
         *,
         batch: int = 1,
         warm: bool = False,
+        merges: bool = True,
         make: MakeProtocol = store_protocol,
         name: str = "worker",
     ) -> None:
@@ -134,6 +181,7 @@ class StoreWorker:
         self._at = at
         self._batch = batch
         self._warm = warm
+        self._merges = merges
         self._make = make
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
@@ -142,9 +190,10 @@ class StoreWorker:
         options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
         protocol = self._make(plan, ports, endings, **options)
         _recall(protocol, carried)
+        forgetting = Forgetting(protocol, calls)
         lanes = Lanes(
             plan,
-            protocol,
+            forgetting,
             endings,
             Stops(ports.infrastructure or ports.store),
             ports.blobs,
@@ -157,6 +206,8 @@ class StoreWorker:
             deliveries = await bus.receive_any(plan.paths, self._batch)
         except NOT_DONE:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # what was handed on comes back
+        if self._merges and len(deliveries) == 1:
+            forgetting.begin(lanes)
         await lanes.attempt(deliveries)
         await tasks.end()
         return _known(protocol) if self._warm else None

@@ -30,6 +30,10 @@ class Calls:
         """The calls that wait for an answer, as (number of the op, future), in the order of their issue."""
         self.time_ms = now_ms
         self.digest = b""
+        self.made: list[str] = []
+        """The ids that were made since the last answer."""
+        self.remembered: Hashable = None
+        """All that the program remembers, where it has said so since the last answer."""
         self.is_known = False
         """Whether what is called next is known from an earlier run, and need not be told apart again."""
         self._loop = loop
@@ -43,7 +47,14 @@ class Calls:
     def new_id(self) -> str:
         """An id that nobody else makes: no two attempts are handed one lock; without one, its log tells it apart."""
         self._id_count += 1
-        return blake2b(b"%b/%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
+        id = blake2b(b"%b/%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
+        self.made.append(id)
+        return id
+
+    def remembers(self, what: Hashable) -> None:
+        """Say that nothing else has a say in what the program does from here on; it must not wait for anything."""
+        if not self.pending:
+            self.remembered = what, self._id_count
 
     def __call__(self, resource: int, verb: str, *args: Any) -> Future[Any]:
         """Issue a call."""
@@ -108,7 +119,7 @@ class Run:
 
     def answer(self, position: int, value: Any, now_ms: int, digest: bytes) -> None:
         """Answer a pending call, or let the next timer fire; `digest` is what new ids are made from."""
-        self._calls.time_ms, self._calls.digest = now_ms, digest
+        self._calls.time_ms, self._calls.digest, self._calls.remembered = now_ms, digest, None
         if position == TIMER:
             self._loop.fire_timer()
             return
@@ -139,6 +150,16 @@ class Run:
         calls.is_known = False
         calls.pending = [(op, future) for op, (_, future) in zip(ops, calls.pending, strict=False)]
         return len(calls.pending) == len(ops)
+
+    def made(self) -> list[str]:
+        """The ids that the program has made since this was last asked."""
+        found, self._calls.made = self._calls.made, []
+        return found
+
+    @property
+    def remembered(self) -> Hashable:
+        """What the program has said it remembers since it was last answered; None: everything."""
+        return self._calls.remembered
 
     @property
     def pending(self) -> tuple[int, ...]:

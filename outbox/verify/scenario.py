@@ -63,6 +63,7 @@ class Scenario:
     allow: frozenset[str] = frozenset()
     symmetric: bool = True
     ample: bool = True
+    merges: bool = True
     warm: bool = False
     tells_current: bool = False
     apart: bool = False
@@ -176,7 +177,7 @@ def _store(scenario: Scenario) -> Kernel:
     apart = scenario.apart and scenario.scope == "item"
     private = STAGED_PREFIX if staged_alone else ""
     make_store = partial(
-        StoreModel, capabilities=capabilities, sessions=budgets.stale > 0, private=private, look_count=1 + budgets.stale
+        StoreModel, capabilities=capabilities, stale_count=budgets.stale, private=private, look_count=1 + budgets.stale
     )
     models: list[Model] = [
         make_store(documents=documents),
@@ -194,7 +195,7 @@ def _store(scenario: Scenario) -> Kernel:
         stores=(0, 3) if apart else (0,),
     )
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
-    worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, make=make)
+    worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
     programs: list[Program] = [worker] * scenario.workers + [Sweeper(plan, at, make=make)] * scenario.sweepers
     if apart:
         programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers

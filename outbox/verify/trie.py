@@ -6,6 +6,9 @@ was told so far, so its local state is its log of answers.  Equal logs are one `
 for each distinct log; from then on a step of it is a look into a dict.  A run is kept for the first answer that comes
 to its node; for others, and where too many runs are kept, the log is replayed from its beginning.
 
+A program may say that it remembers so much and no more (`Calls.remembers`), between two tries for example.  Logs that
+come to the same memory are one node from there on, whatever they were told before.
+
 The first thousand replays are compared, call by call, with what was called before; of the logs that end an attempt the
 first thousand are replayed once more for that, and some of the others.  A replay that issues other calls is a finding:
 something that is not a port's answer has a say, such as a wall clock, unseeded randomness or a variable of a module.
@@ -13,6 +16,7 @@ something that is not a port's answer has a say, such as a wall clock, unseeded 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +24,7 @@ from hashlib import blake2b
 from typing import Any
 
 from outbox.verify.loop import LeavesLoop, ProgramSpins
-from outbox.verify.ops import Finding, Op, Table, canonical
+from outbox.verify.ops import NO_LOCKS, Finding, Locks, Op, Table, canonical
 from outbox.verify.run import TIMER, Alarms, Program, Run
 from outbox.verify.watching import Deed, Watch
 
@@ -53,9 +57,13 @@ class Node:
     deeds: tuple[Deed, ...] = ()
     """What was done at this very step beside the calls."""
     timer: bool = False
-    held: frozenset[Hashable] = frozenset()
+    held: Locks = NO_LOCKS
     """The locks that it was handed in this attempt."""
+    known: Locks = NO_LOCKS
+    """Those locks, and the ones behind ids that it was told."""
     finding: Finding | None = None
+    remembered: Hashable = None
+    """All that the program still knew at some point of this step, where it said so."""
     ends: bool = False
     handed_on: Hashable = None
     live: Run | None = field(default=None, repr=False)
@@ -72,7 +80,10 @@ class Node:
         return found[::-1]
 
 
-Tokens = Callable[[Op, Any], frozenset[Hashable]]
+_ID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
+"""What an id looks like that a program has made."""
+
+Tokens = Callable[[Op, Any], Locks]
 
 
 class Trie:
@@ -91,9 +102,13 @@ class Trie:
         self._start_ms = start_ms
         self._allows_alarms = allows_alarms
         names = [program.name for program in programs]
+        self.behind: dict[bytes, Locks] = {}
+        """By an id that a program has made: the locks that it held then, from which the id was made."""
         self._first = [names.index(name) for name in names]
         """Programs of one name are one: the first stands for all."""
         self._roots: dict[tuple[int, Hashable], Node] = {}
+        self._such: dict[tuple[int, Hashable, Hashable, int], Node] = {}
+        """By what a program remembers: the first node at which it does."""
         self._live: deque[Node] = deque()
         self._end_count = 0
         self._alarms = Alarms()
@@ -109,7 +124,8 @@ class Trie:
         program = self._first[program]
         found = self._roots.get((program, carried))
         if found is None:
-            found = Node(len(self.nodes), program, carried, None, (0, 0, 0), b"", 0)
+            known = NO_LOCKS if carried is None else self.mentioned(canonical(carried))
+            found = Node(len(self.nodes), program, carried, None, (0, 0, 0), b"", 0, known=known)
             self.nodes.append(found)
             self._roots[program, carried] = found
             self._replay(found)
@@ -120,23 +136,44 @@ class Trie:
         answer = (position, result, now_ms)
         found = node.children.get(answer)
         if found is None:
-            digest, held = node.digest, node.held
+            digest, held, known = node.digest, node.held, node.known
             if position != TIMER:
                 value, key = self.results[result]
                 digest = blake2b(b"%b%d%b%d" % (digest, position, key, now_ms), digest_size=16).digest()
                 held = held | self._tokens(self.ops[node.ops[position]], value)
-            fresh = Node(len(self.nodes), node.program, node.carried, node, answer, digest, node.depth + 1, held=held)
+                known = known | held | self.mentioned(key)
+            fresh = Node(len(self.nodes), node.program, node.carried, node, answer, digest, node.depth + 1)
+            fresh.held, fresh.known = held, known
             self.nodes.append(fresh)
             self._go_on(node, fresh)
             found = fresh
             if fresh.ends and fresh.finding is None and not fresh.dropped and not fresh.deeds:
                 found = self.root(node.program, fresh.handed_on)
+            elif fresh.remembered is not None and fresh.finding is None and not fresh.dropped and not fresh.deeds:
+                found = self._first_such(fresh, now_ms)
             node.children[answer] = found
         return found
+
+    def _first_such(self, fresh: Node, now_ms: int) -> Node:
+        """The first node at which this program remembered as much and no more: what it does from there is the same."""
+        first = self._such.setdefault((fresh.program, fresh.carried, fresh.remembered, now_ms), fresh)
+        if first is fresh:
+            return fresh
+        if (first.ops, first.timer) != (fresh.ops, fresh.timer):
+            raise AssertionError(f"node {fresh.number} remembers more than it says: it differs from {first.number}")
+        if fresh.live is not None:
+            fresh.live.dispose()
+            fresh.live = None
+        return first
 
     def after(self, node: Node) -> Node:
         """Where a program is once what it gave up and did is accounted for."""
         return self.root(node.program, node.handed_on) if node.ends and node.finding is None else node
+
+    def mentioned(self, data: bytes) -> Locks:
+        """The locks behind the ids that occur in some bytes."""
+        behind = [self.behind[id] for id in _ID.findall(data) if id in self.behind]
+        return NO_LOCKS.union(*behind)
 
     # Running
 
@@ -193,6 +230,8 @@ class Trie:
     def _note(self, run: Run, node: Node, dropped: tuple[int, ...], alarms: Alarms) -> None:
         """What a program does at a node."""
         node.dropped, node.ops, node.timer = dropped, run.pending, run.has_timer
+        node.remembered = run.remembered
+        self.behind.update((id.encode(), node.held) for id in run.made())
         if run.is_finished:
             node.ends = True
             error, node.handed_on = run.outcome()

@@ -112,12 +112,12 @@ MUTANTS = (
     ),
     mutant(
         "fence and expiry at one age", "partition", "NoDuplicate", PLAN,
-        ("        retention_ms + margin_ms,\n", "        retention_ms,\n"),
+        ("Memory(retention_ms, retention_ms + margin_ms)", "Memory(retention_ms, retention_ms)"),
         copies=2, faults={"jump": 1}, ahead_ms=1_000,
     ),
     mutant(
         "no age fence", "partition", "NoDuplicate", BATCH,
-        ("        if age_ms >= self._plan.retention_ms:\n", "        if age_ms >= 2 * self._plan.record_life_ms + (1 << 50):\n"),
+        ("        if created_ms <= self._plan.memory.oldest_ms(self.now_ms):\n", "        if created_ms <= -(1 << 50):\n"),
         copies=2, faults={"jump": 1},
     ),
     mutant(

@@ -38,6 +38,8 @@ SCOPES: list[dict[str, Any]] = [
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(crash=1)},
     {"scope": "item", "workers": 1, "budgets": Budgets(lost=1)},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(delay=1)},
+    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(stale=1)},
+    {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(error=1)},
 ]
 
 
@@ -50,7 +52,7 @@ def explored(**options: Any) -> Report:
 @pytest.mark.parametrize("options", SCOPES, ids=str)
 def test_with_and_without_reductions_the_same_ends_are_reached(options: dict[str, Any]) -> None:
     reduced = explored(**options)
-    full = explored(**options, symmetric=False, ample=False)
+    full = explored(**options, symmetric=False, ample=False, merges=False)
     assert reduced.outcomes == full.outcomes
     assert reduced.states <= full.states
     assert len(reduced.outcomes) == (2 if "messages" not in options else 1)
@@ -59,6 +61,14 @@ def test_with_and_without_reductions_the_same_ends_are_reached(options: dict[str
 def test_symmetry_halves_what_two_workers_do() -> None:
     options: dict[str, Any] = {"scope": "partition", "copies": [2, 1], "budgets": Budgets(crash=1), "ample": False}
     assert 1.8 * explored(**options).states < explored(**options, symmetric=False).states
+
+
+def test_what_is_forgotten_between_two_tries_need_not_be_told_apart() -> None:
+    options: dict[str, Any] = {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(lost=1)}
+    merged, full = explored(**options), explored(**options, merges=False)
+    assert 1.3 * merged.states < full.states
+    assert merged.runs < full.runs
+    assert merged.outcomes == full.outcomes
 
 
 @pytest.mark.parametrize("hashing", ["64", "128"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from outbox.verify.ops import Event, Op, Outcome, Raised, Reach
+from outbox.verify.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach
 
 BlobState = tuple[tuple[str, bytes], ...]
 
@@ -24,7 +24,7 @@ class BlobModel:
     def is_private(self, op: Op) -> bool:
         return False
 
-    def outcomes(self, state: BlobState, op: Op, now_ms: int) -> list[Outcome]:
+    def outcomes(self, state: BlobState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         blobs = dict(state)
         name = op.args[0]
         match op.verb:

@@ -6,21 +6,25 @@ of a message is a copy of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 
 import msgspec
 
 from outbox.message import Message
 from outbox.ports import Delivery, Output, Settle
-from outbox.verify.models.queues import LOCK_MS, Dead, QueueModel, Queues, QueueState
+from outbox.verify.models.queues import LOCK_MS, Dead, QueueModel, Queues, QueueState, State, Task
 from outbox.verify.models.told import short
-from outbox.verify.ops import Op, Outcome, Raised, Reach
+from outbox.verify.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
 
 GONE = Raised("LockLost", "the lock is gone; the message was settled or its lock ran out")
 
 
+NAME_COUNT = 1_000
+"""So many names there are for the deliveries of one message."""
+
+
 class BusState(QueueState, frozen=True):
-    """What a broker holds; `arrivals` counts how often each message has come to each queue."""
+    """What a broker holds; where copies are told apart, `arrivals` counts those of each message in each queue."""
 
     arrivals: tuple[tuple[int, int, int], ...] = ()
 
@@ -46,7 +50,7 @@ class BusModel(Queues):
     ) -> None:
         super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, is_bus=True)
         self._locks_hold = locks_hold
-        self._initial = BusState(self.filled(sent, start_ms))
+        self._initial = self._plain(BusState(self.filled(sent, start_ms)))
 
     def initial(self) -> BusState:
         return self._initial
@@ -54,18 +58,47 @@ class BusModel(Queues):
     def reach(self, verb: str) -> Reach:
         return "write" if verb in ("send", "settle") else "take" if verb.startswith("receive") else "read"
 
-    def outcomes(self, state: BusState, op: Op, now_ms: int) -> list[Outcome]:
+    def outcomes(self, state: BusState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
+        found = self._outcomes(state, op, now_ms, in_use)
+        return [outcome._replace(state=self._plain(outcome.state)) for outcome in found]
+
+    def _outcomes(self, state: BusState, op: Op, now_ms: int, in_use: Locks) -> list[Outcome]:
         match op.verb:
             case "receive":
-                return self.claim(state, [op.args[0]], op.args[1], now_ms)
+                return self.claim(state, [op.args[0]], op.args[1], now_ms, in_use)
             case "receive-any":
-                return self.claim(state, op.args[0], op.args[1], now_ms)
+                return self.claim(state, op.args[0], op.args[1], now_ms, in_use)
             case "send":
                 return self._send(state, op.args[0], now_ms)
             case "settle":
                 return [self._settle(state, op.args[0], op.args[1], now_ms)]
         held = self.holder(state, op.args[0]) is not None
         return [Outcome("" if held else "-> lock lost", state, now_ms + LOCK_MS if held else GONE)]
+
+    # Names
+
+    def _locked(self, number: int, task: Task, in_use: Set[Hashable]) -> Task:
+        if not self._merges_copies:
+            return super()._locked(number, task, in_use)
+        names = ((task.message * NAME_COUNT + lock, lock) for lock in range(1, NAME_COUNT))
+        sequence, lock = next(name for name in names if (number, *name) not in in_use)
+        return msgspec.structs.replace(task, is_locked=True, sequence=sequence, lock=lock)
+
+    def _plain(self, state: State) -> State:
+        """The same without the names of messages that nobody holds, and in one order where order means nothing."""
+        if not self._merges_copies:
+            return state
+        tasks = []
+        for queue, found in zip(self.queues, state.tasks, strict=True):
+            plain = [t if t.is_locked else msgspec.structs.replace(t, sequence=0, lock=0) for t in found]
+            tasks.append(tuple(plain if queue.is_ordered else sorted(plain, key=msgspec.structs.astuple)))
+        return msgspec.structs.replace(state, tasks=tuple(tasks))
+
+    def _told_apart(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        return list({tasks[index]: (number, index) for number, index in reversed(ready)}.values())[::-1]
+
+    def lapsed(self, state: State, number: int, index: int) -> State:
+        return self._plain(super().lapsed(state, number, index))
 
     # Sending
 
@@ -88,9 +121,11 @@ class BusModel(Queues):
             for number in self.routes[output.destination]:
                 place = number, self.message_number(output.message)
                 copy = arrivals.get(place, 0)
-                if copy and self._merges_copies and not self.queues[number].is_read:
-                    continue  # nobody will ever tell how many there are
-                arrivals[place] = copy + 1
+                if self._merges_copies:
+                    if not self.queues[number].is_read and any(task.message == place[1] for task in tasks[number]):
+                        continue  # nobody will ever tell how many there are
+                else:
+                    arrivals[place] = copy + 1
                 self.put(tasks[number], number, output, now_ms, copy)
         counted = tuple((*place, count) for place, count in sorted(arrivals.items()))
         return BusState(tuple(map(tuple, tasks)), state.dead, counted)
@@ -101,7 +136,7 @@ class BusModel(Queues):
             return all(number >= 0 and not self.queues[number].is_read for number in numbers)
         return self._locks_hold and op.verb == "settle" and op.args[1].how in ("complete", "dead-letter")
 
-    def lies(self, state: BusState, path: str, identity: str, but: int = 0) -> bool:
+    def lies(self, state: BusState, path: str, identity: str, but: int = -1) -> bool:
         """Whether a copy of a message lies in a queue, other than the one of sequence `but`."""
         return any(
             self.messages[task.message].identity == identity and task.sequence != but

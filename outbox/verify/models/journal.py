@@ -12,7 +12,7 @@ import msgspec
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.verify.models.queues import Dead, QueueModel, Queues, QueueState
 from outbox.verify.models.told import said, told
-from outbox.verify.ops import Op, Outcome, Raised, Reach
+from outbox.verify.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
 
 
 class JournalState(QueueState, frozen=True):
@@ -51,7 +51,7 @@ class JournalModel(Queues):
     def is_private(self, op: Op) -> bool:
         return False
 
-    def outcomes(self, state: JournalState, op: Op, now_ms: int) -> list[Outcome]:
+    def outcomes(self, state: JournalState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         match op.verb:
             case "claim":
                 return self.claim(state, op.args[0], op.args[1], now_ms)

@@ -7,7 +7,7 @@ claim gives any of the messages that are ready, not the oldest; of an ordered qu
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Delivery, Output
 from outbox.verify.models.told import short, told
-from outbox.verify.ops import Event, Outcome, Table, canonical
+from outbox.verify.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
 
 LOCK_MS = 60_000
 DELIVERY_COUNT_MAX = 100
@@ -114,13 +114,15 @@ class Queues:
 
     # Claiming
 
-    def claim(self, state: State, paths: Sequence[str], count_max: int, now_ms: int) -> list[Outcome]:
+    def claim(
+        self, state: State, paths: Sequence[str], count_max: int, now_ms: int, in_use: Locks = NO_LOCKS
+    ) -> list[Outcome]:
         runs: list[Claim]
         if count_max == 1:
             runs = [(choice,) for path in paths for choice in self._ready(state, self.numbers[path], now_ms)]
         else:
             runs = self._runs(state, paths, count_max, now_ms)
-        return [self._claimed(state, run, now_ms) for run in runs]
+        return [self._claimed(state, run, now_ms, in_use) for run in runs]
 
     def _runs(self, state: QueueState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Claim]:
         """Every choice and order of up to `count_max` messages; those of one session stay together and in order."""
@@ -155,8 +157,7 @@ class Queues:
                 found.append((number, i))
         return found
 
-    @staticmethod
-    def _told_apart(tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _told_apart(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those that differ: of copies that nobody has had yet it does not matter which is taken."""
         untouched: set[int] = set()
         found = []
@@ -171,17 +172,22 @@ class Queues:
     def _session(self, state: QueueState, number: int, index: int) -> str:
         return self.messages[state.tasks[number][index].message].session_id
 
-    def _claimed(self, state: State, run: Sequence[tuple[int, int]], now_ms: int) -> Outcome:
+    def _claimed(self, state: State, run: Claim, now_ms: int, in_use: Locks) -> Outcome:
         tasks = list(state.tasks)
         deliveries = []
+        taken = {*in_use, *((n, t.sequence, t.lock) for n, queue in enumerate(tasks) for t in queue if t.is_locked)}
         for number, index in run:
             queue = list(tasks[number])
-            task = queue[index]
-            queue[index] = task = msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
+            queue[index] = task = self._locked(number, queue[index], taken)
             tasks[number] = tuple(queue)
+            taken.add((number, task.sequence, task.lock))
             deliveries.append(self._delivery(number, task, now_ms))
         label = ", ".join(told(delivery) for delivery in deliveries)
         return Outcome(f"-> {label}", msgspec.structs.replace(state, tasks=tuple(tasks)), tuple(deliveries))
+
+    def _locked(self, number: int, task: Task, in_use: Set[Hashable]) -> Task:
+        """A task under a lock of its own."""
+        return msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
 
     def _delivery(self, number: int, task: Task, now_ms: int) -> Delivery:
         message = self.messages[task.message]

@@ -1,8 +1,10 @@
 """A document store as a model: versions that never repeat, batches in a partition or single items, time to live.
 
 A version counts the writes of its document, deletions included, and is kept when the document goes: what comes back
-has another one.  With `sessions` the store keeps the past: a read without a token, or with an old one, may answer from
-any moment since then (a fault, `stale`), and every answer carries the token of its moment, by partition.
+has another one.  A store that may answer from the past keeps it: a read without a token, or with an old one, may answer
+from any moment since then (a fault, `stale`).  The token of an answer names the document's version that it told of:
+what carries it sees that version and all that was there before it.  So much a real token says at least, and it does
+not depend on what others did meanwhile.  After the last such answer (`stale_count`) the past is dropped.
 
 Documents whose ids begin with `private` are created once, under an id that nobody else knows yet, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
@@ -19,7 +21,7 @@ from typing import Any
 import msgspec
 
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StoreCapabilities, Won, Write
-from outbox.verify.ops import Event, Op, Outcome, Raised, Reach, canonical
+from outbox.verify.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach, canonical
 
 CAPABILITIES = StoreCapabilities(
     atomic_scope="partition",
@@ -40,7 +42,10 @@ class Doc(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """The documents of a partition by id, how often it was written, and its past as (moment, id, document)."""
+    """The documents of a partition by id, how often it was written, and its past as (moment, id, document).
+
+    A moment below 0: no past is kept any more.
+    """
 
     docs: tuple[tuple[str, Doc], ...] = ()
     moment: int = 0
@@ -59,7 +64,7 @@ class StoreModel:
         *,
         capabilities: StoreCapabilities = CAPABILITIES,
         documents: Mapping[DocumentKey, bytes] | None = None,
-        sessions: bool = False,
+        stale_count: int = 0,
         private: str = "",
         look_count: int = 1,
         name: str = "store",
@@ -68,7 +73,8 @@ class StoreModel:
         self._look_count = look_count
         self._private = private
         self.capabilities = capabilities
-        self._sessions = sessions
+        self._sessions = stale_count > 0
+        self._forgets = stale_count == 1
         state: dict[str, dict[str, Doc]] = {}
         for key, body in (documents or {}).items():
             state.setdefault(key.partition, {})[key.id] = Doc(body, 1)
@@ -82,7 +88,7 @@ class StoreModel:
     def reach(self, verb: str) -> Reach:
         return "write" if verb == "write" else "read"
 
-    def outcomes(self, state: StoreState, op: Op, now_ms: int) -> list[Outcome]:
+    def outcomes(self, state: StoreState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         match op.verb:
             case "read":
                 return list(self._read(state, op.args[0], op.args[1], now_ms))
@@ -114,7 +120,8 @@ class StoreModel:
                 stale = tuple(document for document in self._all(before, now_ms) if _is_pending(document.body))
                 if stale and stale not in found:
                     found.add(stale)
-                    yield Outcome(f"-> {len(stale)} unfinished (stale)", state, (stale, now), "stale")
+                    after = self._without_past(state)
+                    yield Outcome(f"-> {len(stale)} unfinished (stale)", after, (stale, now), "stale")
 
     def is_private(self, op: Op) -> bool:
         if op.verb != "write" or not self._private:
@@ -126,40 +133,47 @@ class StoreModel:
     def _read(self, state: StoreState, key: DocumentKey, session: Session, now_ms: int) -> Iterator[Outcome]:
         partition = partition_of(state, key.partition)
         doc = dict(partition.docs).get(key.id)
-        fresh = self._document(key, doc, partition.moment, now_ms)
+        fresh = self._document(key, doc, now_ms)
         yield Outcome(_found(fresh), state, fresh)
         if not self._sessions:
             return
-        seen = {fresh.version if fresh else None}
+        seen, oldest = {fresh.version if fresh else None}, _moment(partition, session)
         at, known = partition.moment, doc
         for moment, id, before in reversed(partition.past):
             if id == key.id:
                 known, at = before, moment
             else:
                 at = moment
-            if at < _moment(session):
+            if at < oldest:
                 return
-            stale = self._document(key, known, at, now_ms)
+            stale = self._document(key, known, now_ms)
             version = stale.version if stale else None
             if version not in seen:
                 seen.add(version)
-                yield Outcome(f"{_found(stale)} (stale)", state, stale, "stale")
+                yield Outcome(f"{_found(stale)} (stale)", self._without_past(state), stale, "stale")
 
-    def _document(self, key: DocumentKey, doc: Doc | None, moment: int, now_ms: int) -> Document | None:
+    def _without_past(self, state: StoreState) -> StoreState:
+        """The state after a stale answer: no other will be given, so nobody will ask any more."""
+        if not self._forgets:
+            return state
+        return tuple((name, Partition(partition.docs, -1)) for name, partition in state)
+
+    def _document(self, key: DocumentKey, doc: Doc | None, now_ms: int) -> Document | None:
         if doc is None or not _is_there(doc, now_ms):
             return None
         assert doc.body is not None, "what is there has a body"
-        return Document(key, doc.body, _version(doc), self._session(moment))
+        return Document(key, doc.body, _version(doc), self._session(key.id, doc))
 
     def _all(self, state: StoreState, now_ms: int) -> Iterator[Document]:
         for name, partition in state:
             for id, doc in partition.docs:
-                document = self._document(DocumentKey(name, id), doc, partition.moment, now_ms)
+                document = self._document(DocumentKey(name, id), doc, now_ms)
                 if document is not None:
                     yield document
 
-    def _session(self, moment: int) -> Session:
-        return str(moment) if self._sessions else ""
+    def _session(self, id: str, doc: Doc | None) -> Session:
+        """The token of an answer that tells of a document."""
+        return f"{id}@{doc.count}" if self._sessions and doc is not None else ""
 
     # Writing
 
@@ -175,11 +189,11 @@ class StoreModel:
             current = doc if doc is not None and _is_there(doc, now_ms) else None
             wanted = None if isinstance(write, Create) else write.if_match
             if wanted != (None if current is None else _version(current)):
-                told = self._document(write.key, current, partition.moment, now_ms)
-                lost = Lost(index, told if self.capabilities.tells_current else None, self._session(partition.moment))
+                told = self._document(write.key, current, now_ms) if self.capabilities.tells_current else None
+                lost = Lost(index, told, self._session(write.key.id, doc))
                 return Outcome(f"-> lost on {write.key.id[:16]}", state, lost)
         past = list(partition.past)
-        versions = []
+        versions, remembers = [], self._sessions and partition.moment >= 0
         for write in writes:
             before = docs.get(write.key.id)
             past.append((partition.moment, write.key.id, before or Doc(None, 0)))
@@ -189,10 +203,11 @@ class StoreModel:
                 del docs[write.key.id]
         after = Partition(
             tuple(sorted(docs.items(), key=_first)),
-            partition.moment + 1 if self._sessions else 0,
-            tuple(past) if self._sessions else (),
+            partition.moment + 1 if remembers else partition.moment,
+            tuple(past) if remembers else (),
         )
-        result = Won(tuple(versions), self._session(after.moment))
+        last = writes[-1].key.id
+        result = Won(tuple(versions), self._session(last, docs.get(last)))
         return Outcome("", tuple(sorted({**dict(state), name: after}.items(), key=_first)), result)
 
     def _refusal(self, writes: Sequence[Write]) -> Raised | None:
@@ -278,8 +293,11 @@ def _version(doc: Doc) -> str:
     return f"v{doc.count}"
 
 
-def _moment(session: Session) -> int:
-    return int(session) if session else 0
+def _moment(partition: Partition, session: Session) -> int:
+    """From when on what a token names is there."""
+    id, _, count = session.rpartition("@")
+    made = (at + 1 for at, known, before in partition.past if known == id and str(before.count + 1) == count)
+    return next(made, 0)
 
 
 def _is_pending(body: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from outbox.verify.ops import Event, Op, Outcome, Reach
+from outbox.verify.ops import NO_LOCKS, Event, Locks, Op, Outcome, Reach
 from tests.simulation.prior_art.small import Resource
 
 
@@ -41,7 +41,7 @@ class Inbox(Resource):
     def reach(self, verb: str) -> Reach:
         return "take" if verb == "receive" else "write"
 
-    def outcomes(self, state: Tasks, op: Op, now_ms: int) -> list[Outcome]:
+    def outcomes(self, state: Tasks, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         match op.verb:
             case "receive":
                 return [

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from outbox.verify.ops import Op, Outcome, Reach, canonical
+from outbox.verify.ops import NO_LOCKS, Locks, Op, Outcome, Reach, canonical
 from tests.simulation.prior_art.small import Resource
 
 
@@ -81,7 +81,7 @@ class KeyValue(Resource):
     def reach(self, verb: str) -> Reach:
         return "write" if verb == "write" else "read"
 
-    def outcomes(self, state: Shelves, op: Op, now_ms: int) -> list[Outcome]:
+    def outcomes(self, state: Shelves, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         match op.verb:
             case "read":
                 return list(self._read(state, *op.args))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from outbox.errors import OutcomeUnknown
-from outbox.verify.ops import Finding, Op, Outcome, Reach
+from outbox.verify.ops import NO_LOCKS, Finding, Locks, Op, Outcome, Reach
 from outbox.verify.run import Calls
 from tests.simulation.prior_art.keyvalue import Found, Lost, Put, Shelves, Wrote, cells
 from tests.simulation.prior_art.small import Resource, Watch
@@ -52,7 +52,7 @@ class Door(Resource):
     def reach(self, verb: str) -> Reach:
         return "read"
 
-    def outcomes(self, state: tuple[str, ...], op: Op, now_ms: int) -> list[Outcome]:
+    def outcomes(self, state: tuple[str, ...], op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         entry = f"{op.verb} {op.args[0]}"
         return [] if entry in state else [Outcome("", tuple(sorted((*state, entry))), None)]
 
