@@ -17,6 +17,7 @@ from typing import Self
 
 from outbox.emulator.amqp.events import MESSAGE_SIZE_MAX_BYTES, Limits
 from outbox.emulator.bus.peer import Peer
+from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 
@@ -41,6 +42,7 @@ class ServiceBusServer:
         message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES,
         limits: Limits | None = None,
         connection_count_max: int | None = None,
+        faults: Faults | None = None,
     ) -> None:
         """Take the engine to serve; port 0 lets the system choose one.
 
@@ -58,6 +60,8 @@ class ServiceBusServer:
         self.key = key
         self.limits = replace(limits or Limits(), message_size_max_bytes=message_size_max_bytes)
         self.container_id = "outbox-servicebus"
+        self.faults = Faults() if faults is None else faults
+        """What is to go wrong; rules may be installed and removed while clients are connected."""
         self._connection_count_max = connection_count_max or _connection_count_max()
         self._peers: set[Peer] = set()
         self._deserted = asyncio.Event()

@@ -121,6 +121,8 @@ class Bus:
 
     def __init__(self, engine: Callable[[], Engine], **options: Any) -> None:
         self.thread = LoopThread()
+        self.engine: Engine
+        self.server: ServiceBusServer
         self._options = options
         self.start(engine)
 

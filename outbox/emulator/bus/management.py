@@ -20,6 +20,7 @@ from outbox.emulator.amqp.errors import (
     MESSAGE_NOT_FOUND,
     NOT_FOUND,
     NOT_IMPLEMENTED,
+    SERVER_BUSY,
     SESSION_LOCK_LOST,
     SESSION_NOT_FOUND,
     OperationFault,
@@ -35,8 +36,8 @@ from outbox.errors import EngineStopped, LockLost, OutboxError, TooLarge, Unknow
 if TYPE_CHECKING:
     from outbox.emulator.bus.peer import Peer
 
-OK, NO_CONTENT, BAD_REQUEST, UNAUTHORIZED, NOT_FOUND_STATUS, GONE, ERROR, UNSUPPORTED = (
-    200, 204, 400, 401, 404, 410, 500, 501,
+OK, NO_CONTENT, BAD_REQUEST, UNAUTHORIZED, NOT_FOUND_STATUS, GONE, ERROR, UNSUPPORTED, BUSY = (
+    200, 204, 400, 401, 404, 410, 500, 501, 503,
 )  # fmt: skip
 T = TypeVar("T")
 
@@ -58,6 +59,7 @@ _STATUSES = {
     MESSAGE_NOT_FOUND: NOT_FOUND_STATUS,
     NOT_FOUND: NOT_FOUND_STATUS,
     NOT_IMPLEMENTED: UNSUPPORTED,
+    SERVER_BUSY: BUSY,
 }
 
 
@@ -87,13 +89,17 @@ class Management:
             "get-message-sessions": self._list_sessions,
         }
 
-    def on_request(self, link: Link, path: str, payload: bytes, replies: Replies) -> None:
-        """Do what a request asks and answer it.
+    def on_request(
+        self, link: Link, path: str, payload: bytes, replies: Replies, *, refusal: OperationFault | None = None
+    ) -> None:
+        """Do what a request asks, or refuse it for the reason given, and answer it.
 
         Raises: OperationFault if there is no way to answer.
         """
         request = Request.decode(payload)
         try:
+            if refusal is not None:
+                raise refusal
             answer, condition, text = self._run(path, request), "", "OK"
         except OperationFault as fault:
             condition, text = fault.condition, fault.description
@@ -196,8 +202,12 @@ class Management:
             raise OperationFault(ARGUMENT_ERROR, f"disposition-status must be one of {', '.join(_DISPOSITIONS)}")
         reason = given.text_or_none("deadletter-reason") or ""
         description = given.text_or_none("deadletter-description") or ""
-        for token in given.uuids("lock-tokens", ITEM_COUNT_MAX):
-            self._engine.settle(token.bytes_le, how, reason=reason, description=description)
+        try:
+            for token in given.uuids("lock-tokens", ITEM_COUNT_MAX):
+                self._engine.settle(token.bytes_le, how, reason=reason, description=description)
+        except LockLost as error:
+            of_session = given.text_or_none("session-id") is not None
+            raise OperationFault(SESSION_LOCK_LOST if of_session else MESSAGE_LOCK_LOST, str(error)) from error
         return Answer(OK)
 
     # Sessions

@@ -28,7 +28,7 @@ from outbox.emulator.amqp.events import Attached, Closed, Credit, Delivery, Deta
 from outbox.emulator.amqp.frames import EMPTY_FRAME
 from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.session import Session
-from outbox.emulator.bus import nodes
+from outbox.emulator.bus import faulty, nodes
 from outbox.emulator.bus.accepting import accept_session, wanted_session
 from outbox.emulator.bus.claims import Claims
 from outbox.emulator.bus.management import Management
@@ -36,6 +36,7 @@ from outbox.emulator.bus.nodes import Kind, Node, parse_address
 from outbox.emulator.bus.receivers import Receiver
 from outbox.emulator.bus.requests import Replies
 from outbox.emulator.bus.senders import Sender
+from outbox.emulator.faults import FaultRule
 from outbox.errors import EngineStopped, LockLost
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ OUTPUT_MAX_BYTES = 1 << 20
 BACKLOG_MAX_BYTES = 8 << 20
 """A peer that lets more answers pile up is not read from any more."""
 OPEN_WITHIN_S = 30.0
-_UNKNOWN_DELIVERY = "this delivery is settled already, or its link is gone"
 
 
 class Peer(asyncio.Protocol):
@@ -61,13 +61,15 @@ class Peer(asyncio.Protocol):
         self._server = server
         self._claims = Claims(server.key, server.engine.now_ms)
         self._replies = Replies()
-        self._management = Management(self)
+        self.management = Management(self)
         self._transport: asyncio.Transport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writable = True
         self._reading = True
         self.blocked = False
         """A receiver stopped for want of room."""
+        self._broken = self._paused = False
+        self._client = ""
         self._idle_s = 0.0
         self._opened_s = self._written_s = server.loop_time()
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -132,7 +134,7 @@ class Peer(asyncio.Protocol):
     @property
     def has_room(self) -> bool:
         """Whether more may be put into the buffer."""
-        return self._writable and self.connection.output_bytes < OUTPUT_MAX_BYTES
+        return self._writable and not self._paused and self.connection.output_bytes < OUTPUT_MAX_BYTES
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something for as long as the connection lives."""
@@ -151,8 +153,20 @@ class Peer(asyncio.Protocol):
                 log.error("service bus connection failed", exc_info=error)
             self.abort()
 
+    def call_later(self, delay_s: float, work: Callable[[], object]) -> None:
+        """Do something once, if the connection still lives then, and write what came of it."""
+
+        async def wait() -> None:
+            await asyncio.sleep(delay_s)
+            with self._guarded():
+                work()
+            self.flush_soon()
+
+        self.spawn(wait())
+
     def abort(self) -> None:
-        """Drop the connection without another byte."""
+        """Drop the connection without another byte, in or out."""
+        self._broken = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -165,7 +179,8 @@ class Peer(asyncio.Protocol):
 
     def flush_soon(self) -> None:
         """Have what is in the buffer written once the gate is passed."""
-        self._server.flush_soon(self)
+        if not self._paused:
+            self._server.flush_soon(self)
 
     def take_answers(self) -> tuple[bytes, bool]:
         """What is to be written once the gate is passed, and whether the connection ends with it."""
@@ -213,11 +228,32 @@ class Peer(asyncio.Protocol):
             session.starved = False
             self._pump_all()
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether any rule is installed."""
+        return bool(self._server.faults)
+
+    def fault(self, operation: str, kinds: frozenset[str], where: str, key: str = "") -> FaultRule | None:
+        """What is to go wrong with an operation of this client; a pause begins here and leaves the operation alone."""
+        rule = self._server.faults.ask(operation, kinds=kinds, where=where, key=key, client=self._client)
+        if rule is None or rule.kind != "pause":
+            return rule
+        self._paused = True
+        self._pause_reading()
+        self.call_later(rule.delay_s, self._end_pause)
+        return None
+
+    def _end_pause(self) -> None:
+        self._paused = False
+        self._resume()
+
     # Events
 
     def _handle(self, events: list[Event]) -> None:
         with self._guarded():
             for event in events:
+                if self._broken and type(event) is not Closed:
+                    continue
                 self._handlers[type(event)](event)
 
     @contextmanager
@@ -234,6 +270,7 @@ class Peer(asyncio.Protocol):
 
     def _on_opened(self, event: Opened) -> None:
         self._idle_s = event.idle_timeout_ms / 1_000
+        self._client = event.container_id
 
     def _on_attached(self, event: Attached) -> None:
         link = event.link
@@ -244,7 +281,8 @@ class Peer(asyncio.Protocol):
             if node.kind is not Kind.CLAIMS and not self._claims.authorised:
                 raise LinkFault(UNAUTHORIZED, "put a valid token on $cbs first; check key and connection string")
             if node.kind is Kind.ENTITY:
-                self._attach_entity(link, node.path)
+                if not (self.has_faults and faulty.on_attach(self, link, node.path)):
+                    self._attach_entity(link, node.path)
             else:
                 self._attach_requests(link, node)
         except LinkFault as fault:
@@ -289,15 +327,20 @@ class Peer(asyncio.Protocol):
     def _on_delivery(self, event: Delivery) -> None:
         app = event.link.app
         if isinstance(app, Sender):
-            app.on_delivery(event)
+            if self.has_faults:
+                faulty.on_send(self, app, event)
+            else:
+                app.on_delivery(event)
             return
         assert isinstance(app, Node)
         session = event.link.session
         try:
             if app.kind is Kind.CLAIMS:
                 self._claims.on_request(event.link, event.payload, self._replies)
+            elif self.has_faults:
+                faulty.on_request(self, event, app.path, self._replies)
             else:
-                self._management.on_request(event.link, app.path, event.payload, self._replies)
+                self.management.on_request(event.link, app.path, event.payload, self._replies)
         except OperationFault as fault:
             if not event.settled:
                 session.reject(event.delivery_id, fault.condition, fault.description)
@@ -327,11 +370,8 @@ class Peer(asyncio.Protocol):
             receiver = link.app
             if isinstance(receiver, Receiver):
                 receiver.on_settled(event, delivery_id, tag)
-        if event.unknown and not event.settled:
-            for delivery_id in event.unknown:
-                event.session.deny(
-                    delivery_id, MESSAGE_LOCK_LOST, "this delivery is settled already or its link is gone"
-                )
+        for delivery_id in [] if event.settled else event.unknown:
+            event.session.deny(delivery_id, MESSAGE_LOCK_LOST, "this delivery is settled already or its link is gone")
         if event.session.starved and event.session.room:
             event.session.starved = False
             self._pump_all()

@@ -10,7 +10,7 @@ or run out, as Service Bus does; only what a client releases goes back at once.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from outbox.emulator.amqp.deliveries import (
     DEAD_LETTER_DESCRIPTION,
@@ -21,6 +21,7 @@ from outbox.emulator.amqp.errors import DEAD_LETTER, MESSAGE_LOCK_LOST, NOT_FOUN
 from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
+from outbox.emulator.bus.faulty import on_claims, on_settled
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.engine.items import Claim
 from outbox.errors import LockLost, UnknownDestination
@@ -32,7 +33,16 @@ CLAIM_COUNT_MAX = 128
 CLAIM_SIZE_BYTES = 1 << 20
 SIZE_GUESS_BYTES = 32 * 1024
 WAIT_S = 60.0
+CLOCK_STEP_S = 0.001
 _LOST_RACE_S = 0.01
+
+
+class Aside(NamedTuple):
+    """A message that is held back until a time of the loop, or until another was sent."""
+
+    claim: Claim
+    until_s: float
+    until_overtaken: bool
 
 
 class Receiver:
@@ -42,7 +52,9 @@ class Receiver:
         self.link = link
         self.path = path
         self.lock = lock
-        self._peer = peer
+        self.peer = peer
+        self.aside: list[Aside] = []
+        """Claimed messages that fault rules hold back."""
         self._engine = peer.engine
         self._session_id = lock.session_id if lock else None
         self._size_bytes = SIZE_GUESS_BYTES
@@ -52,14 +64,16 @@ class Receiver:
     def pump(self) -> bool:
         """Send what can be sent; tell whether anything was."""
         link, session = self.link, self.link.session
-        sent = False
-        while link.credit > 0 and link.state is LinkState.ATTACHED and session.room:
-            if not self._peer.has_room:
-                self._peer.blocked = True
+        sent = bool(self.aside) and self._send_ripe()
+        while link.credit > len(self.aside) and link.state is LinkState.ATTACHED and session.room:
+            if not self.peer.has_room:
+                self.peer.blocked = True
                 return sent
             if not self.holds_session():
                 return sent
-            count_max = min(link.credit, CLAIM_COUNT_MAX, max(1, CLAIM_SIZE_BYTES // self._size_bytes))
+            count_max = min(
+                link.credit - len(self.aside), CLAIM_COUNT_MAX, max(1, CLAIM_SIZE_BYTES // self._size_bytes)
+            )
             try:
                 claims = self._engine.claim(self.path, count_max, session=self._session_id)
             except UnknownDestination as error:
@@ -68,8 +82,31 @@ class Receiver:
             if not claims:
                 self._wait()
                 break
+            if self.peer.has_faults:
+                claims = on_claims(self, claims)
+                if not claims:
+                    continue
             self._send(claims)
             sent = True
+            if self.aside:
+                self._send_ripe(overtaken=True)
+        return sent
+
+    def put_aside(self, claim: Claim, wait_s: float, *, until_overtaken: bool) -> None:
+        """Send a message later, or once another was sent after it."""
+        loop = asyncio.get_running_loop()
+        self.aside.append(Aside(claim, loop.time() + wait_s, until_overtaken))
+        self.peer.call_later(wait_s, self.pump)
+
+    def _send_ripe(self, *, overtaken: bool = False) -> bool:
+        """Send what was held back long enough, if the client still takes it."""
+        now_s, sent = asyncio.get_running_loop().time(), False
+        for held in list(self.aside):
+            is_ripe = now_s >= held.until_s - CLOCK_STEP_S or (overtaken and held.until_overtaken)
+            if is_ripe and self.link.credit > 0 and self.link.state is LinkState.ATTACHED:
+                self.aside.remove(held)
+                self._send([held.claim])
+                sent = True
         return sent
 
     def _send(self, claims: list[Claim]) -> None:
@@ -95,7 +132,7 @@ class Receiver:
 
     def _wait(self) -> None:
         if self._waiter is None or self._waiter.done():
-            self._waiter = self._peer.spawn(self._wait_and_pump())
+            self._waiter = self.peer.spawn(self._wait_and_pump())
 
     async def _wait_and_pump(self) -> None:
         link = self.link
@@ -105,11 +142,11 @@ class Receiver:
                     continue
             except UnknownDestination as error:
                 link.detach(NOT_FOUND, str(error))
-                self._peer.flush_soon()
+                self.peer.flush_soon()
                 return
             if self.pump():
-                self._peer.flush_soon()
-            elif not (link.session.room and self._peer.has_room):
+                self.peer.flush_soon()
+            elif not (link.session.room and self.peer.has_room):
                 return  # whoever makes room pumps again
             else:
                 await asyncio.sleep(_LOST_RACE_S)  # another receiver was faster
@@ -125,6 +162,13 @@ class Receiver:
                 return  # it ran out before: nothing is left to let go
 
     def on_settled(self, event: Settled, delivery_id: int, tag: bytes) -> None:
+        """Apply one settlement and answer it, unless a fault rule has it otherwise."""
+        if self.peer.has_faults:
+            on_settled(self, event, delivery_id, tag)
+        else:
+            self.settle(event, delivery_id, tag)
+
+    def settle(self, event: Settled, delivery_id: int, tag: bytes) -> None:
         """Apply one settlement and answer it."""
         how, reason, description = read_outcome(event.outcome)
         try:

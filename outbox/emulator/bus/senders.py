@@ -25,11 +25,11 @@ from outbox.errors import Throttled, TooLarge, UnknownDestination
 class Sender:
     """One link on which a client sends to a queue or a topic."""
 
-    __slots__ = ("_engine", "_needs_session", "_path")
+    __slots__ = ("_engine", "_needs_session", "path")
 
     def __init__(self, engine: Engine, path: str, *, needs_session: bool) -> None:
         self._engine = engine
-        self._path = path
+        self.path = path
         self._needs_session = needs_session
 
     def on_delivery(self, event: Delivery) -> None:
@@ -38,7 +38,7 @@ class Sender:
         try:
             put(
                 self._engine,
-                self._path,
+                self.path,
                 decode_transfer(event.payload, event.message_format),
                 needs_session=self._needs_session,
             )

@@ -1,0 +1,197 @@
+"""Faults on the bus: what each kind does to an attach, a send, a delivery, a settlement or a management request.
+
+Decides nothing about when: the registry of `outbox.emulator.faults` does, and is asked only where there are rules.  The
+operations are `attach`, `send`, `receive` (a delivery), `settle` and `manage/NAME` (`manage/renew-lock`); `where` is
+the entity's path, the key is the identity of a message (those of a batch together), the client is its container id,
+which the SDK makes of `client_identifier`.
+
+*Theory of operation.*  What a fault leaves out is only ever an answer, or everything; what takes effect does so by the
+ordinary code.  A fault that delays leaves a task behind that lives as long as its connection, so that a client that
+goes away takes its delayed requests with it, as one whose packets were on their way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from outbox.emulator.amqp.errors import DETACH_FORCED, NOT_ALLOWED, SERVER_BUSY, LinkFault, OperationFault
+from outbox.emulator.amqp.events import Delivery, Settled
+from outbox.emulator.amqp.link import Link
+from outbox.emulator.amqp.messages import decode_transfer
+from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED
+from outbox.emulator.bus.requests import Replies, Request
+from outbox.emulator.bus.senders import Sender
+from outbox.emulator.faults import FaultRule
+from outbox.engine.entities import Settlement
+from outbox.engine.items import Claim
+from outbox.engine.records import Modify, TaskInsert
+from outbox.errors import LockLost, UnknownDestination
+
+if TYPE_CHECKING:
+    from outbox.emulator.bus.peer import Peer
+    from outbox.emulator.bus.receivers import Receiver
+
+ATTACH = frozenset(("refused", "throttled", "reset", "pause"))
+SEND = frozenset(("lost-reply", "refused", "throttled", "delay", "reset", "detach", "pause"))
+RECEIVE = frozenset(("lock-expiry", "duplicate", "reorder", "delay", "reset", "detach", "pause"))
+SETTLE = frozenset(("lost-disposition", "wrong-disposition", "lock-expiry", "delay", "reset", "detach", "pause"))
+MANAGE = frozenset(("lost-reply", "refused", "throttled", "delay", "reset", "detach", "pause"))
+KINDS = ATTACH | SEND | RECEIVE | SETTLE | MANAGE
+
+REORDER_WITHIN_S = 1.0
+"""How long a message waits for a later one to overtake it, unless the rule says."""
+ASIDE_COUNT_MAX = 1_000
+
+
+class Nowhere(Replies):
+    """Where the answer to a request goes that is to have none."""
+
+    def send(self, request_link: Link, request: Request, payload: bytes) -> None:
+        pass
+
+
+def describe(rule: FaultRule) -> str:
+    """What a client is told of a fault."""
+    wait = f"; try again in {rule.retry_after_s:g} s" if rule.retry_after_s else ""
+    return f"an installed fault rule ({rule.kind}) refuses this{wait}"
+
+
+def on_attach(peer: Peer, link: Link, path: str) -> bool:
+    """Let an attach go wrong; whether nothing more is to be done about it.
+
+    Raises: LinkFault.
+    """
+    rule = peer.fault("attach", ATTACH, path)
+    if rule is None:
+        return False
+    if rule.kind == "reset":
+        peer.abort()
+        return True
+    raise LinkFault(SERVER_BUSY if rule.kind == "throttled" else NOT_ALLOWED, describe(rule))
+
+
+def on_send(peer: Peer, sender: Sender, event: Delivery) -> None:
+    """Do what a client's send asks for, or what a rule makes of it."""
+    rule = peer.fault("send", SEND, sender.path, _identities(event))
+    session = event.link.session
+    match None if rule is None else rule.kind:
+        case "lost-reply":
+            sender.on_delivery(event._replace(settled=True))
+        case "refused" | "throttled" as kind:
+            assert rule is not None
+            session.reject(event.delivery_id, SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
+        case "delay":
+            assert rule is not None
+            peer.call_later(rule.delay_s, lambda: sender.on_delivery(event))
+        case "reset":
+            peer.abort()
+        case "detach":
+            event.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
+        case _:
+            sender.on_delivery(event)
+
+
+def _identities(event: Delivery) -> str:
+    try:
+        return " ".join(item.message.identity for item in decode_transfer(event.payload, event.message_format))
+    except OperationFault:
+        return ""  # it is refused for what it is
+
+
+def on_request(peer: Peer, event: Delivery, path: str, replies: Replies) -> None:
+    """Do what a management request asks for, or what a rule makes of it.
+
+    Raises: OperationFault.
+    """
+    manage = peer.management
+    name = Request.decode(event.payload).properties.get("operation")
+    operation = f"manage/{name.removeprefix('com.microsoft:') if isinstance(name, str) else ''}"
+    rule = peer.fault(operation, MANAGE, path)
+    match None if rule is None else rule.kind:
+        case "lost-reply":
+            manage.on_request(event.link, path, event.payload, Nowhere())
+        case "refused" | "throttled" as kind:
+            assert rule is not None
+            fault = OperationFault(SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
+            manage.on_request(event.link, path, event.payload, replies, refusal=fault)
+        case "delay":
+            assert rule is not None
+            peer.call_later(rule.delay_s, lambda: manage.on_request(event.link, path, event.payload, replies))
+        case "reset":
+            peer.abort()
+        case "detach":
+            event.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
+        case _:
+            manage.on_request(event.link, path, event.payload, replies)
+
+
+def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
+    """The claimed messages that go out now, in order; what rules make of the others is done or under way."""
+    peer, out = receiver.peer, list[Claim]()
+    for at, claim in enumerate(claims):
+        rule = peer.fault("receive", RECEIVE, receiver.path, claim.message.identity)
+        kind = None if rule is None else rule.kind
+        if kind in ("reset", "detach"):
+            for unsent in claims[at:]:
+                peer.engine.settle(unsent.token, Settlement.RELEASE)
+            if kind == "reset":
+                peer.abort()
+                return []
+            peer.call_later(
+                0, lambda: receiver.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this")
+            )
+            return out
+        if rule is not None and kind in ("reorder", "delay") and len(receiver.aside) < ASIDE_COUNT_MAX:
+            wait_s = rule.delay_s or REORDER_WITHIN_S
+            receiver.put_aside(claim, wait_s, until_overtaken=kind == "reorder")
+            continue
+        out.append(claim)
+        if kind == "duplicate":
+            peer.engine.modify(Modify(inserts=[TaskInsert(receiver.path, claim.message)]))
+        elif rule is not None and kind == "lock-expiry":
+            peer.call_later(rule.delay_s, partial(expire, receiver, claim.sequence))
+    return out
+
+
+def expire(receiver: Receiver, sequence: int) -> None:
+    """Let the lock on a message run out, or that on its session."""
+    engine = receiver.peer.engine
+    try:
+        if receiver.lock is None:
+            engine.lapse_lock(receiver.path, sequence)
+        else:
+            engine.release_session(receiver.lock.token)
+            receiver.holds_session()
+    except (LockLost, UnknownDestination):
+        return  # it is over already
+    engine.wake()
+
+
+def on_settled(receiver: Receiver, event: Settled, delivery_id: int, tag: bytes) -> None:
+    """Do what a settlement asks for, or what a rule makes of it."""
+    peer = receiver.peer
+    try:
+        task = peer.engine.locked(tag)[1]
+        key, sequence = task.message.identity, task.sequence
+    except LockLost:
+        key, sequence = "", 0
+    rule = peer.fault("settle", SETTLE, receiver.path, key)
+    match None if rule is None else rule.kind:
+        case "lost-disposition":
+            receiver.settle(event._replace(settled=True), delivery_id, tag)
+        case "wrong-disposition":
+            receiver.settle(event._replace(settled=True), delivery_id, tag)
+            event.session.confirm(delivery_id, MODIFIED if event.outcome.code == ACCEPTED else ACCEPTED)
+        case "lock-expiry":
+            expire(receiver, sequence)
+            receiver.settle(event, delivery_id, tag)
+        case "delay":
+            assert rule is not None
+            peer.call_later(rule.delay_s, lambda: receiver.settle(event, delivery_id, tag))
+        case "reset":
+            peer.abort()
+        case "detach":
+            receiver.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
+        case _:
+            receiver.settle(event, delivery_id, tag)
