@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-AHEAD = datetime.timedelta(days=400, hours=5, minutes=7)
-"""To another year, month, weekday, hour and minute."""
+AHEAD = datetime.timedelta(days=400, hours=12, minutes=7)
+"""To another year, month, weekday, half of the day and minute."""
 
 _date, _datetime, _time, _time_ns = datetime.date, datetime.datetime, time.time, time.time_ns
 

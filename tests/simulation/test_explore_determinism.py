@@ -11,6 +11,7 @@ from time import time as clock
 import pytest
 
 from outbox import Context
+from outbox.verify.later import AHEAD
 from tests.simulation.shop import Body, Customer, Order, explored, one, passes
 
 counted: list[str] = []
@@ -70,6 +71,12 @@ def test_a_handler_whose_run_would_differ_on_another_day(name: str) -> None:
     text = one(explored(body), "Deterministic")
     assert "was run twice, and another time on another day" in text and f"{clock_name} (use ctx.now())" in text
     assert abs((today() - datetime.now(UTC).date()).days) <= 1, "the clock is as it was"
+
+
+def test_whatever_the_hour_another_day_is_at_the_other_half_of_it() -> None:
+    for hour in range(24):
+        now = datetime(2026, 11, 22, hour, 27, tzinfo=UTC)
+        assert ((now + AHEAD).hour < 12) != (now.hour < 12)
 
 
 def test_a_handler_that_measures_and_computes_with_dates() -> None:
