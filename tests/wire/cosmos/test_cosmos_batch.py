@@ -1,0 +1,113 @@
+"""Transactional batches through the real SDK: all or nothing, conditions, limits, and which operation is to blame."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from azure.cosmos import exceptions
+
+from tests.wire.cosmos.test_cosmos_items import own, status
+
+
+def failure(items: Any, operations: list[Any], key: object = "a") -> tuple[int, int, list[int]]:
+    """Which operation of a batch failed, how, and the status of each."""
+    with pytest.raises(exceptions.CosmosBatchOperationError) as caught:
+        items.execute_item_batch(operations, key)
+    error = caught.value
+    return error.error_index, int(error.status_code), [one["statusCode"] for one in error.operation_responses]
+
+
+def test_a_batch_does_all_of_its_operations(items: Any) -> None:
+    old = items.create_item({"id": "old", "pk": "a", "n": 1})
+    items.create_item({"id": "gone", "pk": "a"})
+    results = items.execute_item_batch(
+        [
+            ("create", ({"id": "new", "pk": "a"},)),
+            ("upsert", ({"id": "up", "pk": "a"},)),
+            ("replace", ("old", {"id": "old", "pk": "a", "n": 2}), {"if_match_etag": old["_etag"]}),
+            (
+                "patch",
+                ("old", [{"op": "incr", "path": "/n", "value": 5}]),
+                {"filter_predicate": "from c where c.n = 2"},
+            ),
+            ("read", ("old",)),
+            ("delete", ("gone",)),
+        ],
+        "a",
+    )
+    assert [one["statusCode"] for one in results] == [201, 201, 200, 200, 200, 204]
+    assert own(results[4]["resourceBody"]) == {"id": "old", "pk": "a", "n": 7}
+    assert results[3]["eTag"] == items.read_item("old", "a")["_etag"]
+    assert sorted(item["id"] for item in items.read_all_items()) == ["new", "old", "up"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (("create", ({"id": "there", "pk": "a"},)), 409),
+        (("replace", ("missing", {"id": "missing", "pk": "a"})), 404),
+        (("delete", ("missing",)), 404),
+        (("read", ("missing",)), 404),
+        (("replace", ("there", {"id": "there", "pk": "a"}), {"if_match_etag": '"0"'}), 412),
+        (("upsert", ({"id": "there", "pk": "a"},), {"if_match_etag": '"0"'}), 412),
+        (("delete", ("there",), {"if_match_etag": '"0"'}), 412),
+        (
+            ("patch", ("there", [{"op": "add", "path": "/x", "value": 1}]), {"filter_predicate": "from c where false"}),
+            412,
+        ),
+        (("create", ({"id": "first", "pk": "a"},)), 409),
+    ],
+)
+def test_a_batch_that_fails_does_nothing_and_names_the_cause(items: Any, operation: Any, expected: int) -> None:
+    there = items.create_item({"id": "there", "pk": "a"})
+    first, last = ("create", ({"id": "first", "pk": "a"},)), ("delete", ("there",))
+    operation = deepcopy(operation)  # the SDK takes the options out of it
+    assert failure(items, [first, operation, last]) == (1, expected, [424, expected, 424])
+    assert items.read_all_items() == [there]
+
+
+def test_operations_of_a_batch_see_those_before_them(items: Any) -> None:
+    results = items.execute_item_batch(
+        [
+            ("create", ({"id": "1", "pk": "a", "n": 1},)),
+            ("patch", ("1", [{"op": "incr", "path": "/n", "value": 1}])),
+            ("delete", ("1",)),
+            ("create", ({"id": "1", "pk": "a", "n": 9},)),
+        ],
+        "a",
+    )
+    assert [one["statusCode"] for one in results] == [201, 200, 204, 201]
+    assert items.read_item("1", "a")["n"] == 9
+
+
+def test_what_a_batch_makes_and_deletes_was_never_there(items: Any) -> None:
+    items.execute_item_batch([("create", ({"id": "1", "pk": "a"},)), ("delete", ("1",))], "a")
+    assert items.read_all_items() == []
+
+
+def test_a_batch_has_a_hundred_operations_and_no_more(items: Any) -> None:
+    operations = [("create", ({"id": str(number), "pk": "a"},)) for number in range(101)]
+    assert status(items.execute_item_batch, operations, "a") == 400
+    assert items.read_all_items() == []
+    assert len(items.execute_item_batch(operations[:100], "a")) == 100
+
+
+def test_a_batch_over_two_megabytes_is_refused(items: Any) -> None:
+    large = [("create", ({"id": str(number), "pk": "a", "text": "x" * 1_100_000},)) for number in range(2)]
+    assert status(items.execute_item_batch, large, "a") == 413
+    assert items.read_all_items() == []
+
+
+def test_a_batch_stays_in_its_partition(items: Any) -> None:
+    operations = [("create", ({"id": "1", "pk": "a"},)), ("create", ({"id": "2", "pk": "b"},))]
+    assert status(items.execute_item_batch, operations, "a") == 400
+    assert items.read_all_items() == []
+
+
+def test_a_batch_tells_the_session_that_it_wrote(items: Any) -> None:
+    results = items.execute_item_batch([("create", ({"id": "1", "pk": "a"},))], "a")
+    token = results.get_response_headers()["x-ms-session-token"]
+    assert items.read_item("1", "a", session_token=token)["id"] == "1"
+    assert float(results.get_response_headers()["x-ms-request-charge"]) > 5

@@ -1,0 +1,244 @@
+"""Items one at a time, through the real SDK: create, read, replace, upsert, delete, patch, under conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.core import MatchConditions
+from azure.cosmos import PartitionKey, exceptions
+
+from outbox.emulator.cosmos.answers import Rejection
+from outbox.emulator.cosmos.catalog import checked
+from tests.wire.cosmos.conftest import Sdk, query
+
+SYSTEM = {"_rid", "_self", "_etag", "_attachments", "_ts"}
+
+
+def own(item: Any) -> dict[str, Any]:
+    """An item without what the service puts into it."""
+    return {name: value for name, value in item.items() if name not in SYSTEM}
+
+
+def status(call: Any, *args: Any, **options: Any) -> int:
+    """The status with which a call is refused."""
+    with pytest.raises(exceptions.CosmosHttpResponseError) as caught:
+        call(*args, **options)
+    return int(caught.value.status_code)
+
+
+def test_an_item_is_read_as_it_was_created(items: Any) -> None:
+    item = {"id": "1", "pk": "a", "text": "é€😀\u0000\u2028", "n": [1, 2.5, None, True, {"x": {}}], "big": 2**53}
+    created = items.create_item(item)
+    assert own(created) == own(items.read_item("1", "a")) == item
+    assert set(created) >= SYSTEM
+
+
+def test_an_item_is_created_once(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a", "v": 1})
+    assert status(items.create_item, {"id": "1", "pk": "a", "v": 2}) == 409
+    items.create_item({"id": "1", "pk": "b", "v": 3})
+    assert [items.read_item("1", key)["v"] for key in ("a", "b")] == [1, 3]
+
+
+def test_what_is_not_there_is_not_found(items: Any) -> None:
+    assert status(items.read_item, "1", "a") == 404
+    assert status(items.replace_item, "1", {"id": "1", "pk": "a"}) == 404
+    assert status(items.delete_item, "1", "a") == 404
+    assert status(items.patch_item, "1", "a", [{"op": "add", "path": "/v", "value": 1}]) == 404
+
+
+def test_upsert_creates_and_then_replaces(items: Any) -> None:
+    first = items.upsert_item({"id": "1", "pk": "a", "v": 1, "only": "first"})
+    second = items.upsert_item({"id": "1", "pk": "a", "v": 2})
+    assert own(items.read_item("1", "a")) == {"id": "1", "pk": "a", "v": 2}
+    assert first["_etag"] != second["_etag"] and first["_rid"] == second["_rid"]
+
+
+def test_a_deleted_item_can_be_created_again(items: Any) -> None:
+    first = items.create_item({"id": "1", "pk": "a"})
+    items.delete_item("1", "a")
+    assert status(items.read_item, "1", "a") == 404
+    assert items.create_item({"id": "1", "pk": "a"})["_rid"] != first["_rid"]
+
+
+@pytest.mark.parametrize("write", ["replace", "upsert", "delete", "patch"])
+def test_a_write_under_an_old_etag_is_lost(items: Any, write: str) -> None:
+    old = items.create_item({"id": "1", "pk": "a", "v": 1})
+    new = items.replace_item("1", {"id": "1", "pk": "a", "v": 2})
+    calls = {
+        "replace": lambda **options: items.replace_item("1", {"id": "1", "pk": "a", "v": 9}, **options),
+        "upsert": lambda **options: items.upsert_item({"id": "1", "pk": "a", "v": 9}, **options),
+        "delete": lambda **options: items.delete_item("1", "a", **options),
+        "patch": lambda **options: items.patch_item("1", "a", [{"op": "set", "path": "/v", "value": 9}], **options),
+    }
+    condition = MatchConditions.IfNotModified
+    assert status(calls[write], etag=old["_etag"], match_condition=condition) == 412
+    assert items.read_item("1", "a")["v"] == 2
+    calls[write](etag=new["_etag"], match_condition=condition)
+
+
+def test_a_read_of_what_the_client_has_gives_nothing(items: Any) -> None:
+    item = items.create_item({"id": "1", "pk": "a"})
+    same = {"etag": item["_etag"], "match_condition": MatchConditions.IfModified}
+    assert not items.read_item("1", "a", **same)
+    items.replace_item("1", {"id": "1", "pk": "a", "v": 1})
+    assert items.read_item("1", "a", **same)["v"] == 1
+
+
+def test_a_minimal_answer_has_headers_only(items: Any) -> None:
+    written = items.create_item({"id": "1", "pk": "a"}, no_response=True)
+    assert not written
+    headers = written.get_response_headers()
+    assert headers["etag"] == items.read_item("1", "a")["_etag"]
+    assert float(headers["x-ms-request-charge"]) > 1
+
+
+@pytest.mark.parametrize("key", [None, True, 7, 7.5, "", "ключ", 'a"]b'])
+def test_every_kind_of_partition_key_is_a_partition(items: Any, key: object) -> None:
+    items.create_item({"id": "1", "pk": key})
+    assert items.read_item("1", key)["pk"] == key
+    scope = {} if key is None else {"partition_key": key}
+    assert [item["id"] for item in query(items, "SELECT * FROM c", **scope)] == ["1"]
+
+
+def test_an_item_without_the_partition_key_is_kept(items: Any) -> None:
+    items.create_item({"id": "1"})
+    assert [item["id"] for item in query(items, "SELECT * FROM c")] == ["1"]
+    assert own(items.upsert_item({"id": "1", "v": 1})) == {"id": "1", "v": 1}
+
+
+def test_a_key_of_several_parts_is_one_partition(sdk: Sdk) -> None:
+    container = sdk.container("parts", ["/tenant", "/user"])
+    container.create_item({"id": "1", "tenant": "t", "user": "u"})
+    assert container.read_item("1", ["t", "u"])["user"] == "u"
+    assert status(container.read_item, "1", ["t", "v"]) == 404
+
+
+@pytest.mark.parametrize("id", ["a/b", "a\\b", "a?b", "a#b", "", "x" * 1_024])
+def test_an_id_that_no_path_can_name_is_refused(items: Any, id: str) -> None:
+    with pytest.raises((exceptions.CosmosHttpResponseError, ValueError)) as caught:
+        items.create_item({"id": id, "pk": "a"})
+    assert getattr(caught.value, "status_code", 400) == 400
+
+
+@pytest.mark.parametrize("id", ["a b", "a%20b", "a+b&c=d", "ü", "x" * 1_023, "a:b|c'd"])
+def test_an_id_may_be_any_other_text(items: Any, id: str) -> None:
+    items.create_item({"id": id, "pk": "a"})
+    assert items.read_item(id, "a")["id"] == id
+
+
+def test_an_item_over_two_megabytes_is_refused(items: Any) -> None:
+    assert status(items.create_item, {"id": "1", "pk": "a", "text": "x" * (2 << 20)}) == 413
+    items.create_item({"id": "1", "pk": "a", "text": "x" * ((2 << 20) - 100)})
+
+
+def test_an_item_nested_too_deep_is_refused(items: Any) -> None:
+    deep: Any = {}
+    for _ in range(150):
+        deep = {"d": deep}
+    assert status(items.create_item, {"id": "1", "pk": "a", "deep": deep}) == 400
+
+
+def test_the_partition_key_cannot_change(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a"})
+    assert status(items.patch_item, "1", "a", [{"op": "set", "path": "/pk", "value": "b"}]) == 400
+    assert status(items.patch_item, "1", "a", [{"op": "set", "path": "/id", "value": "2"}]) == 400
+    assert status(items.replace_item, "1", {"id": "2", "pk": "a"}) == 400
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        ([{"op": "add", "path": "/new", "value": {"x": 1}}], {"new": {"x": 1}}),
+        ([{"op": "add", "path": "/list/1", "value": 9}], {"list": [1, 9, 2]}),
+        ([{"op": "add", "path": "/list/-", "value": 9}], {"list": [1, 2, 9]}),
+        ([{"op": "set", "path": "/list/0", "value": 9}], {"list": [9, 2]}),
+        ([{"op": "set", "path": "/in/side", "value": None}], {"in": {"side": None}}),
+        ([{"op": "replace", "path": "/n", "value": "x"}], {"n": "x"}),
+        ([{"op": "remove", "path": "/list/0"}], {"list": [2]}),
+        ([{"op": "incr", "path": "/n", "value": -2.5}], {"n": 2.5}),
+        ([{"op": "incr", "path": "/count", "value": 4}], {"count": 4}),
+        ([{"op": "move", "from": "/in/side", "path": "/out"}], {"in": {}, "out": 1}),
+        ([{"op": "add", "path": "/b", "value": 1}, {"op": "incr", "path": "/b", "value": 1}], {"b": 2}),
+    ],
+)
+def test_a_patch_changes_what_it_names(items: Any, operations: list[dict[str, Any]], expected: dict[str, Any]) -> None:
+    item = {"id": "1", "pk": "a", "n": 5, "list": [1, 2], "in": {"side": 1}}
+    items.create_item(item)
+    assert own(items.patch_item("1", "a", operations)) == {**item, **expected}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "remove", "path": "/missing"},
+        {"op": "replace", "path": "/missing", "value": 1},
+        {"op": "add", "path": "/list/9", "value": 1},
+        {"op": "add", "path": "/missing/x", "value": 1},
+        {"op": "incr", "path": "/list", "value": 1},
+        {"op": "incr", "path": "/n", "value": "1"},
+        {"op": "explode", "path": "/n"},
+        {"op": "set", "path": "/_etag", "value": "x"},
+        {"op": "set", "path": "n", "value": "x"},
+        {"op": "move", "from": "/in", "path": "/in/deeper"},
+    ],
+)
+def test_a_patch_that_cannot_be_done_does_nothing(items: Any, operation: dict[str, Any]) -> None:
+    created = items.create_item({"id": "1", "pk": "a", "n": 5, "list": [1, 2], "in": {}})
+    assert status(items.patch_item, "1", "a", [{"op": "set", "path": "/n", "value": 6}, operation]) == 400
+    assert items.read_item("1", "a") == created
+
+
+def test_a_patch_holds_to_its_condition(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a", "n": 5, "state": "open"})
+    step = [{"op": "incr", "path": "/n", "value": 1}]
+    assert status(items.patch_item, "1", "a", step, filter_predicate="from c where c.state = 'done'") == 412
+    assert items.patch_item("1", "a", step, filter_predicate="from c where c.n < 6 AND IS_DEFINED(c.state)")["n"] == 6
+    assert status(items.patch_item, "1", "a", step, filter_predicate="where nonsense") == 400
+    assert status(items.patch_item, "1", "a", step * 11) == 400
+
+
+def test_containers_and_databases_come_and_go(sdk: Sdk) -> None:
+    container = sdk.container("passing")
+    container.create_item({"id": "1", "pk": "a"})
+    database = sdk.client.get_database_client(f"db-{sdk.mode}")
+    assert status(sdk.container, "passing") == 409
+    assert "passing" in [one["id"] for one in database.list_containers()]
+    query = "SELECT * FROM c WHERE c.id = @id"
+    assert len(database.query_containers(query, parameters=[{"name": "@id", "value": "passing"}])) == 1
+    database.delete_container("passing")
+    assert status(database.get_container_client("passing").read) == 404
+    again = sdk.container("passing")
+    assert status(again.read_item, "1", "a") == 404
+
+
+def test_a_client_that_knows_a_deleted_container_finds_the_new_one(sdk: Sdk) -> None:
+    container = sdk.container("again")
+    container.create_item({"id": "1", "pk": "a"})
+    database = sdk.client.get_database_client(f"db-{sdk.mode}")
+    other = Sdk(sdk.cosmos, "sync")
+    database_of_other = other.client.get_database_client(f"db-{sdk.mode}")
+    database_of_other.delete_container("again")
+    database_of_other.create_container("again", PartitionKey("/pk"))
+    other.close()
+    container.create_item({"id": "2", "pk": "a"})
+    assert [item["id"] for item in container.read_all_items()] == ["2"]
+    database.delete_container("again")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"id": "x"},
+        {"id": "x", "partitionKey": {"paths": ["pk"]}},
+        {"id": "x", "partitionKey": {"paths": ["/a", "/b", "/c", "/d"]}},
+        {"id": "x", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": 0},
+        {"id": "x", "partitionKey": {"paths": ["/pk"]}, "uniqueKeyPolicy": {"uniqueKeys": [{"paths": ["/n"]}]}},
+        {"id": "a/b", "partitionKey": {"paths": ["/pk"]}},
+    ],
+)
+def test_a_container_that_would_behave_otherwise_is_refused(definition: dict[str, Any]) -> None:
+    with pytest.raises(Rejection) as caught:
+        checked(definition)
+    assert caught.value.status == 400
