@@ -81,7 +81,8 @@ def parse_entities(text: str) -> list[Entity]:
     found: list[Entity] = []
     for namespace in _items(Section(data, "the file").section("UserConfig"), "Namespaces"):
         for item in _items(namespace, "Queues"):
-            found.append(_queue(item, item.name(), item.properties()))
+            name = item.name()
+            found.append(queue_settings(item.place, name, item.properties()))
         for item in _items(namespace, "Topics"):
             found += _topic(item)
     names = [settings.name for settings in found if not isinstance(settings, RuleSettings)]
@@ -152,10 +153,15 @@ def _items(section: Section, name: str) -> Iterator[Section]:
         yield Section(item, f"{name}[{index}] of {section.place}")
 
 
-def _queue(item: Section, path: str, properties: Section, topic: Section | None = None) -> QueueSettings:
+def queue_settings(place: str, path: str, properties: Section, topic: Section | None = None) -> QueueSettings:
+    """The settings of a queue, or of a subscription with what its topic says.
+
+    Raises:
+        NotRegistrable: a value cannot be one; the text names it.
+    """
     lock_s = properties.duration_s("LockDuration", _DEFAULTS["lock"])
     if not 0 < lock_s <= LOCK_MAX_S:
-        raise NotRegistrable(f"{item.place}: LockDuration must be more than nothing and at most {LOCK_MAX_S:g} s")
+        raise NotRegistrable(f"{place}: LockDuration must be more than nothing and at most {LOCK_MAX_S:g} s")
     lives_s = [_time_to_live_s(section) for section in (properties, topic) if section is not None]
     windows_s = [_duplicate_window_s(section) for section in (properties, topic) if section is not None]
     return QueueSettings(
@@ -192,7 +198,7 @@ def _topic(item: Section) -> list[Entity]:
         subscription.place = f"{subscriptions[-1]!r} of topic {name!r}"
         path = subscription_path(name, subscriptions[-1])
         rules += _rules(subscription, path)
-        queues.append(_queue(subscription, path, subscription.properties(), properties))
+        queues.append(queue_settings(subscription.place, path, subscription.properties(), properties))
     return [*queues, TopicSettings(name, tuple(subscriptions)), *rules]
 
 

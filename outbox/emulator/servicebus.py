@@ -1,7 +1,8 @@
 """A Service Bus on the embedded engine: an AMQP 1.0 server on asyncio, for development and tests.
 
-The real SDK talks to it through its development-emulator connection string, on any port.  It listens on loopback; on
-any other address it insists on a key, because without one every token is taken.
+The real SDK talks to it through its development-emulator connection string, on any port; the administration client
+talks HTTP to the same one.  It listens on loopback; on any other address it insists on a key, because without one every
+token is taken.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import asyncio
 import ipaddress
 import logging
 import resource
+import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from outbox.emulator.amqp.events import MESSAGE_SIZE_MAX_BYTES, Limits
+from outbox.emulator.bus.front import HTTP_COUNT_MAX, Front
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +50,7 @@ class ServiceBusServer:
         limits: Limits | None = None,
         connection_count_max: int | None = None,
         faults: Faults | None = None,
+        control_token: str | None = None,
     ) -> None:
         """Take the engine to serve; port 0 lets the system choose one.
 
@@ -62,6 +70,11 @@ class ServiceBusServer:
         self.container_id = "outbox-servicebus"
         self.faults = Faults() if faults is None else faults
         """What is to go wrong; rules may be installed and removed while clients are connected."""
+        self.control_token = control_token or secrets.token_urlsafe(32)
+        """Who may install fault rules over HTTP."""
+        self.is_loopback = _is_loopback(host)
+        self._http: web.Server | None = None
+        self._fronts: set[Front] = set()
         self._connection_count_max = connection_count_max or _connection_count_max()
         self._peers: set[Peer] = set()
         self._deserted = asyncio.Event()
@@ -82,7 +95,7 @@ class ServiceBusServer:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Peer(self), self.host, self.port, reuse_address=True)
+        self._server = await loop.create_server(lambda: Front(self), self.host, self.port, reuse_address=True)
         self.port = self._server.sockets[0].getsockname()[1]
         self._tasks = [
             loop.create_task(self._keep_time(), name="service bus timekeeper"),
@@ -102,6 +115,10 @@ class ServiceBusServer:
                 await self._deserted.wait()
         for peer in list(self._peers):
             peer.abort()
+        for front in list(self._fronts):
+            front.abort()
+        if self._http is not None:
+            await self._http.shutdown(CLOSE_WITHIN_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -123,6 +140,23 @@ class ServiceBusServer:
         self._peers.discard(peer)
         if not self._peers:
             self._deserted.set()
+
+    def admit_http(self, front: Front) -> bool:
+        """Whether there is room for another HTTP connection."""
+        if len(self._fronts) >= min(HTTP_COUNT_MAX, self._connection_count_max):
+            return False
+        self._fronts.add(front)
+        return True
+
+    def forget_http(self, front: Front) -> None:
+        """An HTTP connection is gone, if it was one."""
+        self._fronts.discard(front)
+
+    def http_protocol(self, make: Callable[[ServiceBusServer], web.Server]) -> asyncio.Protocol:
+        """What speaks HTTP on one connection; the server behind it is made with the first."""
+        if self._http is None:
+            self._http = make(self)
+        return self._http()
 
     def flush_soon(self, peer: Peer) -> None:
         """Write a connection's answers once the gate is passed; those of one turn of the loop pass it together."""

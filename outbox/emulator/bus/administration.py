@@ -1,0 +1,283 @@
+"""The administration client's requests: entities and rules to create, read, list, change and delete.
+
+Data in, data out: a method, a path, a query and a body give a status and a document.  Every change is one call of the
+engine and a description kept beside it; that both are safe before the answer leaves is for whoever calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qs, quote, unquote
+
+from outbox.emulator.bus import atom, descriptions, rule_xml
+from outbox.emulator.bus.descriptions import Description
+from outbox.emulator.bus.nodes import canonical_path
+from outbox.engine.engine import Engine
+from outbox.engine.entities import TopicSettings, subscription_path
+from outbox.errors import NotRegistrable, Refused, UnknownDestination
+
+PAGE_COUNT_MAX = 1_000
+QUEUE, TOPIC, SUBSCRIPTION, RULE = "QueueDescription", "TopicDescription", "SubscriptionDescription", "RuleDescription"
+
+
+class Reply(NamedTuple):
+    """A status and a document."""
+
+    status: int
+    body: str = ""
+
+
+class Target(NamedTuple):
+    """What a path names: an entity, a subscription of it, a rule of that; or all of a kind where a name is empty."""
+
+    entity: str
+    subscription: str | None = None
+    rule: str | None = None
+
+
+class Wrong(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Administration:
+    """The entities of one engine."""
+
+    def __init__(self, engine: Engine, origin: str = "") -> None:
+        self._engine = engine
+        self.origin = origin
+        """How addresses in answers begin."""
+
+    def answer(self, method: str, raw_path: str, query: str, body: bytes, *, update: bool) -> Reply:
+        """Do what a request asks; `update` says that the entity must be there."""
+        try:
+            return self._route(method, raw_path.partition("?")[0], parse_qs(query, max_num_fields=20), body, update)
+        except Wrong as wrong:
+            status, text = wrong.status, str(wrong)
+        except (NotRegistrable, ValueError) as error:
+            status, text = 400, str(error)
+        except UnknownDestination as error:
+            status, text = 404, str(error)
+        except Refused as error:
+            status, text = 409, str(error)
+        return Reply(status, atom.error(status, text))
+
+    def _route(self, method: str, path: str, query: Mapping[str, list[str]], body: bytes, update: bool) -> Reply:
+        kind = path.strip("/").lower()
+        if kind == "$namespaceinfo" and method == "GET":
+            return Reply(200, self._namespace())
+        if kind in ("$resources/queues", "$resources/topics"):
+            names = self._queues() if kind.endswith("queues") else sorted(self._engine.topics)
+            show = self._queue_entry if kind.endswith("queues") else self._topic_entry
+            return self._list(method, path, query, names, show)
+        target = read_target(path)
+        if target.subscription == "":
+            topic = self._topic(target.entity)
+            names = sorted(self._engine.topics[topic].subscriptions)
+            return self._list(method, path, query, names, lambda name: self._subscription_entry(topic, name))
+        if target.rule == "":
+            where = self._subscription(target)
+            rules = self._engine.rules(where)
+            return self._list(method, path, query, list(rules), lambda name: self._rule_entry(target, name))
+        handler = {"GET": self._get, "PUT": self._put, "DELETE": self._delete}.get(method)
+        if handler is None:
+            raise Wrong(405, f"{method[:20]} is no operation on an entity; use GET, PUT or DELETE")
+        return handler(target, body, update)
+
+    # Read
+
+    def _list(
+        self, method: str, path: str, query: Mapping[str, list[str]], names: list[str], show: Callable[[str], str]
+    ) -> Reply:
+        if method != "GET":
+            raise Wrong(405, f"{method[:20]} is no operation on a list; use GET")
+        skip, top = (_number(query, name, default) for name, default in (("$skip", 0), ("$top", 100)))
+        top = min(top, PAGE_COUNT_MAX)
+        page, address = names[skip : skip + top], self.origin + path
+        more = f"{address}?$skip={skip + top}&$top={top}" if len(names) > skip + top and top else ""
+        entries = [show(name) for name in page]
+        return Reply(200, atom.feed(address, path.rpartition("/")[2], entries, now_ms=self._engine.now_ms(), more=more))
+
+    def _get(self, target: Target, body: bytes, update: bool) -> Reply:
+        if target.rule is not None:
+            if target.rule not in self._engine.rules(self._subscription(target)):
+                raise Wrong(404, f"rule {target.rule!r} does not exist; check the spelling")
+            return Reply(200, self._rule_entry(target, target.rule))
+        if target.subscription is not None:
+            self._subscription(target)
+            return Reply(200, self._subscription_entry(target.entity, target.subscription))
+        if target.entity in self._engine.topics:
+            return Reply(200, self._topic_entry(target.entity))
+        if target.entity in self._queues():
+            return Reply(200, self._queue_entry(target.entity))
+        raise Wrong(404, f"queue or topic {target.entity!r} does not exist; create it, or check the spelling")
+
+    def _queues(self) -> list[str]:
+        inner = {
+            subscription_path(topic.name, name)
+            for topic in self._engine.topics.values()
+            for name in topic.subscriptions
+        }
+        return sorted(self._engine.queues.keys() - inner)
+
+    def _topic(self, name: str) -> str:
+        if name not in self._engine.topics:
+            raise Wrong(404, f"topic {name!r} does not exist; create it, or check the spelling")
+        return name
+
+    def _subscription(self, target: Target) -> str:
+        topic = self._engine.topics[self._topic(target.entity)]
+        if target.subscription not in topic.subscriptions:
+            raise Wrong(404, f"subscription {target.subscription!r} of {topic.name!r} does not exist; create it")
+        assert target.subscription is not None
+        return subscription_path(topic.name, target.subscription)
+
+    def _queue_entry(self, name: str) -> str:
+        return self._entry(name, name, QUEUE, quote(name, safe=""))
+
+    def _topic_entry(self, name: str) -> str:
+        return self._entry(name, name, TOPIC, quote(name, safe=""))
+
+    def _subscription_entry(self, topic: str, name: str) -> str:
+        address = f"{quote(topic, safe='')}/Subscriptions/{quote(name, safe='')}"
+        return self._entry(subscription_path(topic, name), name, SUBSCRIPTION, address)
+
+    def _entry(self, path: str, title: str, kind: str, address: str) -> str:
+        described = descriptions.known(self._engine, path, kind)
+        inner = descriptions.write(self._engine, path, described)
+        times = {"created_ms": described.created_ms, "updated_ms": described.updated_ms}
+        return atom.entry(f"{self.origin}/{address}", title, inner, **times)
+
+    def _rule_entry(self, target: Target, name: str) -> str:
+        path = self._subscription(target)
+        made_ms = descriptions.known(self._engine, path, SUBSCRIPTION).created_ms
+        address = f"{self.origin}/{quote(path, safe='/')}/Rules/{quote(name, safe='')}"
+        inner = rule_xml.write(self._engine.rules(path)[name], made_ms)
+        return atom.entry(address, name, inner, created_ms=made_ms, updated_ms=made_ms)
+
+    def _namespace(self) -> str:
+        facts = [("Alias", None), ("CreatedTime", atom.moment(0)), ("MessagingSKU", "Standard"),
+                 ("ModifiedTime", atom.moment(0)), ("Name", "outbox"), ("NamespaceType", "Messaging")]  # fmt: skip
+        inner = atom.description("NamespaceInfo", atom.leaves(facts))
+        return atom.entry(f"{self.origin}/$namespaceinfo", "outbox", inner, created_ms=0, updated_ms=0)
+
+    # Change
+
+    def _put(self, target: Target, body: bytes, update: bool) -> Reply:
+        if target.rule is not None:
+            return self._put_rule(target, body, update)
+        if target.subscription is not None:
+            return self._put_subscription(target, body, update)
+        name = target.entity
+        if canonical_path(name) != name or not name:
+            raise Wrong(400, f"{name!r} cannot be addressed; leave out empty and reserved segments")
+        kind = TOPIC if (atom.parse(body).child("content") or _NOTHING).child(TOPIC) is not None else QUEUE
+        given = descriptions.read(kind, atom.content(body, kind), repr(name))
+        there = name in (self._engine.topics if kind == TOPIC else self._queues())
+        described = self._merged(name, kind, given, there=there, update=update)
+        if kind == TOPIC:
+            descriptions.settings_of(name, described.given)
+            self._engine.declare(TopicSettings(name, ()))
+            for subscription in self._engine.topics[name].subscriptions:
+                self._declare_subscription(name, subscription, described.given)
+        else:
+            self._engine.declare(descriptions.settings_of(name, described.given))
+        descriptions.keep(self._engine, name, described)
+        return Reply(200 if there else 201, self._topic_entry(name) if kind == TOPIC else self._queue_entry(name))
+
+    def _merged(self, path: str, kind: str, given: dict[str, str], *, there: bool, update: bool) -> Description:
+        """What is described from here on: what was, and what is given now.  An update says only what it changes."""
+        if there and not update:
+            raise Wrong(409, f"{path!r} is there already; update it instead")
+        if update and not there:
+            raise Wrong(404, f"{path!r} does not exist; create it first")
+        now_ms = self._engine.now_ms()
+        if not there:
+            return Description(kind=kind, given=given, created_ms=now_ms, updated_ms=now_ms)
+        old = descriptions.known(self._engine, path, kind)
+        return Description(kind=kind, given=old.given | given, created_ms=old.created_ms, updated_ms=now_ms)
+
+    def _put_subscription(self, target: Target, body: bytes, update: bool) -> Reply:
+        topic, name = self._topic(target.entity), target.subscription or ""
+        path = subscription_path(topic, name)
+        if canonical_path(name) != name or "/" in name:
+            raise Wrong(400, f"{name!r} cannot be addressed; give a name without '/'")
+        element = atom.content(body, SUBSCRIPTION)
+        given = descriptions.read(SUBSCRIPTION, element, repr(path))
+        there = name in self._engine.topics[topic].subscriptions
+        described = self._merged(path, SUBSCRIPTION, given, there=there, update=update)
+        first = None if there else element.child("DefaultRuleDescription")
+        rule = None
+        if first is not None:
+            rule = rule_xml.read(first.values().get("Name") or "$Default", first, path)
+        above = descriptions.known(self._engine, topic, TOPIC).given
+        self._engine.declare(descriptions.settings_of(path, described.given, above), TopicSettings(topic, (name,)))
+        if rule is not None:
+            self._engine.set_rules(path, [rule])
+        descriptions.keep(self._engine, path, described)
+        return Reply(200 if there else 201, self._subscription_entry(topic, name))
+
+    def _declare_subscription(self, topic: str, name: str, above: dict[str, str]) -> None:
+        path = subscription_path(topic, name)
+        described = descriptions.known(self._engine, path, SUBSCRIPTION)
+        self._engine.declare(descriptions.settings_of(path, described.given, above))
+
+    def _put_rule(self, target: Target, body: bytes, update: bool) -> Reply:
+        path, name = self._subscription(target), target.rule or ""
+        rule = rule_xml.read(name, atom.content(body, RULE), path)
+        rules = self._engine.rules(path)
+        if (name in rules) != update:
+            raise Wrong(404 if update else 409, f"rule {name!r} {'does not exist' if update else 'is there already'}")
+        self._engine.set_rules(path, list((rules | {name: rule}).values()))
+        return Reply(200 if update else 201, self._rule_entry(target, name))
+
+    def _delete(self, target: Target, body: bytes, update: bool) -> Reply:
+        if target.rule is not None:
+            path = self._subscription(target)
+            rules = self._engine.rules(path)
+            if rules.pop(target.rule, None) is None:
+                raise Wrong(404, f"rule {target.rule!r} does not exist; check the spelling")
+            self._engine.set_rules(path, list(rules.values()))
+            return Reply(200)
+        path = target.entity if target.subscription is None else self._subscription(target)
+        if target.subscription is None and path not in self._engine.topics and path not in self._queues():
+            raise Wrong(404, f"queue or topic {path!r} does not exist; check the spelling")
+        topic = self._engine.topics.get(path)
+        gone = [subscription_path(path, name) for name in topic.subscriptions] if topic is not None else []
+        self._engine.delete(path)
+        descriptions.forget(self._engine, [path, *gone])
+        return Reply(200)
+
+
+_NOTHING = atom.Element("", {})
+
+
+def read_target(raw_path: str) -> Target:
+    """What a request's path names.  An entity's own slashes come quoted, or plain from clients that do not quote.
+
+    Raises:
+        Wrong: it names nothing.
+    """
+    parts = raw_path.strip("/").split("/")
+    lowered = [part.lower() for part in parts]
+    at = lowered.index("subscriptions") if "subscriptions" in lowered[1:] else len(parts)
+    entity = unquote("/".join(parts[:at]))
+    rest = [unquote(part) for part in parts[at + 1 :]]
+    if at == len(parts):
+        return Target(entity)
+    if len(rest) <= 1:
+        return Target(entity, "".join(rest))
+    if rest[1].lower() == "rules" and len(rest) <= 3:
+        return Target(entity, rest[0], "".join(rest[2:]))
+    raise Wrong(404, f"{raw_path[:200]!r} names no entity; check the address")
+
+
+def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
+    text = query.get(name, [str(default)])[0]
+    if not text.isdecimal() or len(text) > 9:
+        raise Wrong(400, f"{name} must be a whole number")
+    return int(text)

@@ -1,0 +1,442 @@
+"""The administration client, real and in both shapes: entities and rules made, read, listed, changed and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import requests
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
+from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
+from azure.servicebus.management import (
+    CorrelationRuleFilter,
+    FalseRuleFilter,
+    ServiceBusAdministrationClient,
+    SqlRuleAction,
+    SqlRuleFilter,
+    TrueRuleFilter,
+)
+
+from outbox.emulator.faults import FaultRule
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, Settlement
+from outbox.message import Message
+from tests.wire.conftest import MODES, Bus, LoopThread, Sdk
+
+
+class Plain(RequestsTransport):  # type: ignore[misc]  # without types
+    """HTTP as it is: the Python SDK asks for TLS even from an emulator."""
+
+    def send(self, request: Any, **options: Any) -> Any:
+        request.url = request.url.replace("https://", "http://", 1)
+        return super().send(request, **options)
+
+
+class AsyncPlain(AioHttpTransport):  # type: ignore[misc]  # without types
+    """The same for the asynchronous client."""
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        request.url = request.url.replace("https://", "http://", 1)
+        return await super().send(request, **options)
+
+
+class Admin:
+    """The administration client in one of its shapes, called in the same way."""
+
+    def __init__(self, connection_string: str, mode: str) -> None:
+        self._thread = LoopThread() if mode == "aio" else None
+        options: dict[str, Any] = {"retry_total": 0}
+        self._client: Any
+        if self._thread is None:
+            self._client = ServiceBusAdministrationClient.from_connection_string(
+                connection_string, transport=Plain(), **options
+            )
+        else:
+            self._client = self._thread.run(
+                lambda: AsyncAdministrationClient.from_connection_string(
+                    connection_string, transport=AsyncPlain(), **options
+                )
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._thread is None:
+                found = method(*args, **kwargs)
+                return list(found) if name.startswith("list_") else found
+            if not name.startswith("list_"):
+                return self._thread.run(lambda: method(*args, **kwargs))
+
+            async def all_of() -> list[Any]:
+                return [item async for item in method(*args, **kwargs)]
+
+            return self._thread.run(all_of)
+
+        return call
+
+    def end(self) -> None:
+        if self._thread is None:
+            self._client.close()
+        else:
+            self._thread.run(self._client.close)
+            self._thread.stop()
+
+
+@pytest.fixture(scope="module", params=MODES)
+def admin(bus: Bus, request: pytest.FixtureRequest) -> Iterator[Admin]:
+    admin = Admin(bus.connection_string, request.param)
+    yield admin
+    admin.end()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"made-{uuid4().hex[:8]}"
+
+
+# Queues
+
+
+def test_a_queue_is_created_with_what_was_asked_and_works(bus: Bus, admin: Admin, sdk: Sdk, name: str) -> None:
+    made = admin.create_queue(
+        name,
+        lock_duration=timedelta(seconds=30),
+        max_delivery_count=3,
+        default_message_time_to_live=timedelta(hours=1),
+        dead_lettering_on_message_expiration=True,
+        requires_duplicate_detection=True,
+        duplicate_detection_history_time_window=timedelta(minutes=1),
+        user_metadata="<é&>",
+        max_size_in_megabytes=2048,
+    )
+    found = admin.get_queue(name)
+    for queue in (made, found):
+        assert (queue.name, queue.lock_duration, queue.max_delivery_count) == (name, timedelta(seconds=30), 3)
+        assert queue.default_message_time_to_live == timedelta(hours=1)
+        assert queue.duplicate_detection_history_time_window == timedelta(minutes=1)
+        assert (queue.user_metadata, queue.max_size_in_megabytes, queue.status) == ("<é&>", 2048, "Active")
+        assert queue.dead_lettering_on_message_expiration and queue.requires_duplicate_detection
+        assert not queue.requires_session
+    assert bus.call(lambda engine: engine.queues[name]) == QueueSettings(
+        name, lock_s=30, max_delivery_count=3, time_to_live_s=3600, duplicate_window_s=60
+    )
+    with sdk.sender(name, shared=False) as sender:
+        sender.send_messages([ServiceBusMessage("m", message_id="same"), ServiceBusMessage("m", message_id="same")])
+    assert bus.bodies(name) == [b"m"]
+
+
+def test_a_queue_has_the_services_defaults(bus: Bus, admin: Admin, name: str) -> None:
+    queue = admin.create_queue(name)
+    assert (queue.lock_duration, queue.max_delivery_count) == (timedelta(minutes=1), 10)
+    assert queue.default_message_time_to_live > timedelta(days=3650)
+    assert bus.call(lambda engine: engine.queues[name]) == QueueSettings(
+        name, max_delivery_count=10, dead_letter_on_expiry=False
+    )
+
+
+def test_what_is_there_is_not_created_again_and_what_is_not_there_is_not_found(admin: Admin, name: str) -> None:
+    admin.create_queue(name)
+    with pytest.raises(ResourceExistsError):
+        admin.create_queue(name)
+    for missing in (admin.get_queue, admin.get_topic, admin.delete_queue, admin.get_queue_runtime_properties):
+        with pytest.raises(ResourceNotFoundError):
+            missing(name + "-not")
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_subscription(name + "-not", "s")
+
+
+def test_a_queue_is_updated_and_keeps_what_was_not_said(bus: Bus, admin: Admin, name: str) -> None:
+    queue = admin.create_queue(name, max_delivery_count=3, user_metadata="kept")
+    queue.lock_duration = timedelta(seconds=10)
+    admin.update_queue(queue, max_delivery_count=7)
+    found = admin.get_queue(name)
+    assert (found.lock_duration, found.max_delivery_count, found.user_metadata) == (timedelta(seconds=10), 7, "kept")
+    assert bus.call(lambda engine: engine.queues[name].lock_s) == 10
+
+
+def test_an_update_of_what_is_not_there_or_cannot_change_is_refused(admin: Admin, name: str) -> None:
+    queue = admin.create_queue(name)
+    queue.requires_session = True
+    with pytest.raises(HttpResponseError, match="cannot become"):
+        admin.update_queue(queue)
+    admin.delete_queue(name)
+    with pytest.raises(ResourceNotFoundError):
+        admin.update_queue(queue)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"forward_to": "other"}, "ForwardTo is not supported"),
+        ({"auto_delete_on_idle": timedelta(minutes=10)}, "AutoDeleteOnIdle is not supported"),
+        ({"lock_duration": timedelta(minutes=6)}, "LockDuration"),
+        ({"max_delivery_count": 0}, "MaxDeliveryCount"),
+        ({"default_message_time_to_live": "P1Y"}, "DefaultMessageTimeToLive"),
+        ({"user_metadata": "x" * 1_025}, "UserMetadata"),
+    ],
+    ids=str,
+)
+def test_what_would_behave_otherwise_is_refused_by_name(
+    bus: Bus, admin: Admin, name: str, asked: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(HttpResponseError, match=said):
+        admin.create_queue(name, **asked)
+    assert not bus.call(lambda engine: name in engine.queues)
+
+
+def test_a_queue_of_an_app_or_a_file_is_described_from_its_settings(bus: Bus, admin: Admin, name: str) -> None:
+    bus.declare(QueueSettings(name, ordering="per_key", lock_s=90.5, time_to_live_s=86_400, duplicate_window_s=20))
+    queue = admin.get_queue(name)
+    assert queue.requires_session and queue.requires_duplicate_detection
+    assert queue.lock_duration == timedelta(seconds=90.5)
+    assert queue.default_message_time_to_live == timedelta(days=1)
+    assert queue.max_delivery_count == 100
+
+
+def test_a_deleted_queue_is_gone_with_its_messages(bus: Bus, admin: Admin, name: str) -> None:
+    admin.create_queue(name, user_metadata="old")
+    bus.send(name, "m")
+    admin.delete_queue(name)
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue(name)
+    assert admin.create_queue(name).user_metadata is None
+    assert bus.bodies(name) == []
+
+
+def test_names_with_slashes_and_marks_are_names(bus: Bus, admin: Admin, name: str) -> None:
+    for odd in (f"{name}/a b/é", f"{name}.x_y-z", f"{name}&<>%2F"):
+        admin.create_queue(odd)
+        assert admin.get_queue(odd).name == odd
+        assert odd in [queue.name for queue in admin.list_queues()]
+        assert odd in bus.call(lambda engine: list(engine.queues))
+        admin.delete_queue(odd)
+
+
+def test_lists_come_in_pages_and_whole(admin: Admin, name: str) -> None:
+    names = [f"{name}-{number}" for number in range(5)]
+    for each in names:
+        admin.create_queue(each)
+    assert [queue.name for queue in admin.list_queues(max_page_size=2) if queue.name.startswith(name)] == names
+    assert [queue.name for queue in admin.list_queues_runtime_properties() if queue.name.startswith(name)] == names
+
+
+def test_messages_are_counted_by_what_became_of_them(bus: Bus, admin: Admin, name: str) -> None:
+    admin.create_queue(name)
+    bus.send(name, "1", "2", "3", "4")
+
+    def act(engine: Engine) -> None:
+        first, second, _ = engine.claim(name, 3)
+        engine.settle(first.token, Settlement.DEAD_LETTER)
+        engine.settle(second.token, Settlement.COMPLETE)
+        engine.send(name, [Message(body=b"12345")], due_ms=engine.now_ms() + 60_000)
+
+    bus.call(act)
+    found = admin.get_queue_runtime_properties(name)
+    assert (found.active_message_count, found.dead_letter_message_count, found.scheduled_message_count) == (2, 1, 1)
+    assert (found.total_message_count, found.size_in_bytes) == (4, 7)
+    assert found.transfer_message_count == found.transfer_dead_letter_message_count == 0
+    assert datetime.now(UTC) - found.created_at_utc < timedelta(minutes=1)
+
+
+# Topics, subscriptions, rules
+
+
+def test_topics_and_subscriptions_are_made_and_used(bus: Bus, admin: Admin, sdk: Sdk, name: str) -> None:
+    admin.create_topic(name, default_message_time_to_live=timedelta(minutes=10), user_metadata="t")
+    made = admin.create_subscription(name, "s", lock_duration=timedelta(seconds=20), max_delivery_count=4)
+    assert (made.name, made.lock_duration, made.max_delivery_count) == ("s", timedelta(seconds=20), 4)
+    admin.create_subscription(name, "keyed", requires_session=True, default_message_time_to_live=timedelta(minutes=5))
+    assert bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/s"].time_to_live_s) == 600
+    keyed = bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/keyed"])
+    assert (keyed.ordering, keyed.time_to_live_s) == ("per_key", 300)
+    assert [item.name for item in admin.list_subscriptions(name)] == ["keyed", "s"]
+    assert name in [item.name for item in admin.list_topics()]
+    with sdk.sender(topic=name, shared=False) as sender:
+        sender.send_messages(ServiceBusMessage("m", session_id="k"))
+    found = admin.get_subscription_runtime_properties(name, "s")
+    assert (found.active_message_count, found.total_message_count) == (1, 1)
+    assert admin.get_topic_runtime_properties(name).subscription_count == 2
+
+
+def test_what_a_topic_says_holds_for_its_subscriptions_when_it_changes(bus: Bus, admin: Admin, name: str) -> None:
+    topic = admin.create_topic(name, default_message_time_to_live=timedelta(minutes=1))
+    admin.create_subscription(name, "s", default_message_time_to_live=timedelta(minutes=30))
+    topic.default_message_time_to_live = timedelta(hours=2)
+    admin.update_topic(topic)
+    assert admin.get_topic(name).default_message_time_to_live == timedelta(hours=2)
+    assert admin.get_subscription(name, "s").default_message_time_to_live == timedelta(minutes=30)
+    assert bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/s"].time_to_live_s) == 1_800
+
+
+def test_subscriptions_and_topics_are_updated_and_deleted(bus: Bus, admin: Admin, name: str) -> None:
+    admin.create_topic(name)
+    subscription = admin.create_subscription(name, "s")
+    subscription.max_delivery_count = 2
+    admin.update_subscription(name, subscription)
+    assert bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/s"].max_delivery_count) == 2
+    with pytest.raises(ResourceExistsError):
+        admin.create_subscription(name, "s")
+    admin.delete_subscription(name, "s")
+    assert admin.list_subscriptions(name) == []
+    admin.create_subscription(name, "t")
+    admin.delete_topic(name)
+    assert not bus.call(lambda engine: [path for path in engine.queues if path.startswith(name)])
+
+
+def test_rules_are_made_listed_changed_and_deleted(bus: Bus, admin: Admin, name: str) -> None:
+    admin.create_topic(name)
+    admin.create_subscription(name, "s")
+    assert [rule.name for rule in admin.list_rules(name, "s")] == ["$Default"]
+    properties: dict[str, Any] = {"text": "<é>", "n": 5, "big": 2**40, "f": 1.5, "flag": True}
+    filter = CorrelationRuleFilter(label="l", correlation_id="c", properties=dict(properties))
+    made = admin.create_rule(name, "s", "r", filter=filter)
+    found = admin.get_rule(name, "s", "r")
+    for rule in (made, found):
+        assert isinstance(rule.filter, CorrelationRuleFilter)
+        assert (rule.filter.label, rule.filter.correlation_id, rule.filter.to) == ("l", "c", None)
+        assert rule.filter.properties == properties
+    stored = bus.call(lambda engine: engine.rules(f"{name}/Subscriptions/s")["r"])
+    assert (stored.system, stored.properties) == ({"correlation_id": "c", "label": "l"}, properties)
+    found.filter = FalseRuleFilter()
+    admin.update_rule(name, "s", found)
+    assert isinstance(admin.get_rule(name, "s", "r").filter, FalseRuleFilter)
+    admin.delete_rule(name, "s", "$Default")
+    assert [rule.name for rule in admin.list_rules(name, "s")] == ["r"]
+    with pytest.raises(ResourceExistsError):
+        admin.create_rule(name, "s", "r", filter=TrueRuleFilter())
+    for missing in (admin.get_rule, admin.delete_rule):
+        with pytest.raises(ResourceNotFoundError):
+            missing(name, "s", "other")
+
+
+def test_what_the_rules_say_is_what_the_subscription_takes(bus: Bus, admin: Admin, sdk: Sdk, name: str) -> None:
+    admin.create_topic(name)
+    admin.create_subscription(name, "s")
+    admin.create_rule(name, "s", "red", filter=CorrelationRuleFilter(properties={"colour": "red"}))
+    admin.delete_rule(name, "s", "$Default")
+    with sdk.sender(topic=name, shared=False) as sender:
+        sender.send_messages(
+            [ServiceBusMessage(text, application_properties={"colour": text}) for text in ("red", "blue")]
+        )
+    assert bus.bodies(f"{name}/Subscriptions/s") == [b"red"]
+
+
+def test_filters_in_sql_and_actions_are_refused_with_the_cure(admin: Admin, name: str) -> None:
+    admin.create_topic(name)
+    admin.create_subscription(name, "s")
+    with pytest.raises(HttpResponseError, match="use a CorrelationFilter"):
+        admin.create_rule(name, "s", "r", filter=SqlRuleFilter("colour = 'red'"))
+    with pytest.raises(HttpResponseError, match="has an action"):
+        admin.create_rule(name, "s", "r", filter=TrueRuleFilter(), action=SqlRuleAction("SET x = 1"))
+    with pytest.raises(HttpResponseError, match="1 to 64 conditions"):
+        admin.create_rule(name, "s", "r", filter=CorrelationRuleFilter())
+    admin.create_rule(name, "s", "all", filter=SqlRuleFilter("1=1"))
+
+
+def test_the_namespace_can_be_asked_for(admin: Admin) -> None:
+    found = admin.get_namespace_properties()
+    assert (found.name, found.messaging_sku) == ("outbox", "Standard")
+
+
+# Keys, restarts, faults
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_key_is_checked_where_there_is_one(mode: str) -> None:
+    bus = Bus(Engine.in_memory, key="secret")
+    good = Admin(bus.connection_string, mode)
+    bad = Admin(bus.connection_string.replace("=secret;", "=guess;"), mode)
+    assert good.create_queue("q").name == "q"
+    with pytest.raises(ClientAuthenticationError):
+        bad.get_queue("q")
+    for each in (good, bad):
+        each.end()
+    bus.stop()
+    bus.thread.stop()
+
+
+def test_what_was_made_is_there_after_a_restart(disk_path: Any) -> None:
+    def engine() -> Engine:
+        return Engine.open(disk_path / "log")
+
+    bus = Bus(engine)
+    admin = Admin(bus.connection_string, "sync")
+    admin.create_topic("t", user_metadata="told")
+    admin.create_subscription("t", "s")
+    admin.create_rule("t", "s", "r", filter=CorrelationRuleFilter(label="x"))
+    admin.create_queue("gone")
+    admin.delete_queue("gone")
+    bus.stop()
+    bus.start(engine)
+    assert admin.get_topic("t").user_metadata == "told"
+    assert [rule.name for rule in admin.list_rules("t", "s")] == ["$Default", "r"]
+    assert admin.list_queues() == []
+    admin.end()
+    bus.stop()
+    bus.thread.stop()
+
+
+KINDS: list[tuple[Any, dict[str, Any]]] = [
+    ("throttled", {"retry_after_s": 1}),
+    ("status", {"status": 503}),
+    ("refused", {}),
+    ("reset", {"count": 2}),  # asynchronous HTTP tries once more by itself where a connection broke
+    ("lost-reply", {"count": 2}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), KINDS, ids=str)
+def test_administration_can_be_made_to_fail(
+    bus: Bus, admin: Admin, name: str, kind: Any, fields: dict[str, Any]
+) -> None:
+    faults, rule = bus.server.faults, FaultRule(kind=kind, operation="admin/put", where=name, **fields)
+    bus.call(lambda engine: faults.install(rule))
+    with pytest.raises((HttpResponseError, ServiceRequestError, ServiceResponseError)):
+        admin.create_queue(name)
+    assert bus.call(lambda engine: name in engine.queues) is (kind == "lost-reply")
+    bus.call(lambda engine: faults.clear())
+    assert bus.server.faults.fired[kind] >= 1
+
+
+# The control endpoint
+
+
+def control(bus: Bus, method: str, path: str = "", body: Any = None, token: str | None = None, **headers: str) -> Any:
+    given = {"Authorization": f"Bearer {bus.server.control_token if token is None else token}", **headers}
+    url = f"http://127.0.0.1:{bus.server.port}/_outbox/faults{path}"
+    return requests.request(method, url, json=body, headers=given, timeout=5)
+
+
+def test_fault_rules_are_installed_listed_and_removed_over_http(bus: Bus, admin: Admin, name: str) -> None:
+    rules = [
+        {"kind": "refused", "operation": "admin/put", "where": name},
+        {"kind": "delay", "delay_s": 9, "where": "x"},
+    ]
+    first, second = control(bus, "POST", body=rules).json()["ids"]
+    with pytest.raises(HttpResponseError, match="fault rule"):
+        admin.create_queue(name)
+    listed = control(bus, "GET").json()
+    assert [(rule["id"], rule["fired_count"]) for rule in listed["rules"]] == [(first, 1), (second, 0)]
+    assert control(bus, "DELETE", f"?id={first}").status_code == 200
+    assert control(bus, "DELETE", f"?id={first}").status_code == 404
+    assert control(bus, "DELETE").json()["rules"] == []
+    assert control(bus, "POST", body={"kind": "nonsense"}).status_code == 400
+
+
+def test_the_control_endpoint_wants_its_token_and_a_loopback_host(bus: Bus) -> None:
+    assert control(bus, "GET", token="guess").status_code == 401
+    assert control(bus, "GET", Host="attacker.example").status_code == 403
+    assert control(bus, "PUT").status_code == 405
