@@ -262,7 +262,7 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
     ttl_s = definition.get("defaultTtl")
     if ttl_s is None:
         definition.pop("defaultTtl", None)
-    elif not isinstance(ttl_s, int) or not (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S):
+    elif type(ttl_s) is not int or not (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S):
         raise bad(f"defaultTtl {str(ttl_s)[:80]!r}: give -1 or seconds from 1 to {TTL_MAX_S}")
     for name, what in _REFUSED.items():
         if definition.get(name):

@@ -77,7 +77,7 @@ def whole(kind: Kind, body: dict[str, Json], container: Container, key: str, id:
             substatus=KEY_MISMATCH,
         )
     ttl_s = body.get("ttl")
-    if ttl_s is not None and not (isinstance(ttl_s, int) and (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S)):
+    if ttl_s is not None and not (type(ttl_s) is int and (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S)):
         raise bad(f"ttl {str(ttl_s)[:80]!r}: give -1 or whole seconds from 1 to {TTL_MAX_S}")
     return Operation(kind, own, body)
 

@@ -62,7 +62,7 @@ class _Parser(Grammar):
         return Query(root, sources, fields, is_value, distinct, top, where, group, order, offset, limit)
 
     def _row_number(self) -> int:
-        node = self.primary()
+        node = self.primary() if self.here.kind in ("number", "parameter") else None
         value = node.value if isinstance(node, Literal) else None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= ROW_NUMBER_MAX:
             raise self.wrong("TOP, OFFSET and LIMIT take a whole number or a parameter that is one")

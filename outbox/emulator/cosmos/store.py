@@ -19,7 +19,7 @@ import msgspec
 from outbox.emulator.cosmos.answers import FORBIDDEN, STORAGE_FULL, Rejection, bad
 from outbox.emulator.cosmos.catalog import Catalog, Container
 from outbox.emulator.cosmos.history import Stored
-from outbox.emulator.cosmos.values import item_rid
+from outbox.emulator.cosmos.values import item_rid, rid_at
 from outbox.emulator.faults import Faults
 from outbox.engine import records
 from outbox.engine.engine import Engine
@@ -110,10 +110,10 @@ class Store:
         """
         engine, namespace = self.engine, container.prefix + key
         writes = [records.DocWrite(namespace, put.id, put.stored) for put in puts if put.stored is not None]
-        gone = [records.DocRef(namespace, put.id, 1) for put in puts if put.stored is None]
+        gone = [records.DocRef(namespace, put.id, 1) for put in puts if self._is_anew(namespace, put)]
         if writes:
             self._check_room()
-        before = self._before(container, key, [*(w.id for w in writes), *(ref.id for ref in gone)])
+        before = self._before(container, key, [put.id for put in puts])
         now_ms = engine.now_ms()
         change = records.Modify(documents=writes, document_deletes=gone)
         try:
@@ -130,6 +130,13 @@ class Store:
         elif namespace not in engine.state.documents:
             container.keys.discard(key)
         return version
+
+    def _is_anew(self, namespace: str, put: Put) -> bool:
+        """Whether what has this id goes, though another item under it may come, which then is the newest."""
+        if put.stored is None:
+            return True
+        old = self.engine.state.documents.get(namespace, _NOTHING).get(put.id)
+        return old is not None and rid_at(old.value) != rid_at(put.stored)
 
     def _check_room(self) -> None:
         state, limit = self.engine.state, self.engine.limits.memory_bytes_max

@@ -1,0 +1,263 @@
+"""Queries through the real SDK: the matrix of what is understood, pages, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from azure.cosmos import exceptions
+
+from tests.wire.cosmos.conftest import Sdk, query
+from tests.wire.cosmos.test_cosmos_items import own
+
+PEOPLE = [
+    {"id": "1", "pk": "a", "n": 1, "name": "Ann", "tags": ["x", "y"], "at": {"city": "Oslo"}, "ok": True},
+    {"id": "2", "pk": "a", "n": 2, "name": "bob", "tags": ["y"], "at": {"city": "Rome"}, "ok": False},
+    {"id": "3", "pk": "b", "n": 3.5, "name": "Cid", "tags": [], "at": {"city": "Oslo", "zip": "0150"}, "ok": None},
+    {"id": "4", "pk": "b", "n": 10, "name": "Dee", "tags": [{"k": 1, "v": 2}], "value": {"order": "by"}},
+    {"id": "5", "pk": "c", "n": "10", "name": "100%", "a b": 1},
+]
+
+
+@pytest.fixture(scope="session")
+def people(sdk: Sdk) -> Any:
+    """A container with the five people, in three partitions."""
+    container = sdk.container("people")
+    for person in PEOPLE:
+        container.create_item(person)
+    return container
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("c.n = 1", "1"),
+        ("c.n != 1", "2345"),
+        ("c.n <> 1 AND c.n < 4", "23"),
+        ("c.n >= 2 AND NOT (c.n > 5)", "23"),
+        ("c.n = '10'", "5"),
+        ("c.n > 5", "4"),
+        ("c.n BETWEEN 2 AND 10", "234"),
+        ("c.n NOT BETWEEN 2 AND 10", "1"),
+        ("c.n IN (1, 10)", "14"),
+        ("c.id NOT IN ('1', '2')", "345"),
+        ("c.ok", "1"),
+        ("c.ok = null", "3"),
+        ("c.ok != null", "12"),
+        ("IS_NULL(c.ok)", "3"),
+        ("IS_DEFINED(c.ok) AND NOT IS_NULL(c.ok)", "12"),
+        ("NOT IS_DEFINED(c.ok)", "45"),
+        ("NOT c.ok", "2"),
+        ("c.missing = c.missing", ""),
+        ("c.at.city = 'Oslo'", "13"),
+        ("c['at']['city'] = \"Rome\"", "2"),
+        ("c.tags[0] = 'y'", "2"),
+        ("c['a b'] = 1", "5"),
+        ("c['value']['order'] = 'by'", "4"),
+        ("c.value.order = 'by'", "4"),
+        ("ARRAY_CONTAINS(c.tags, 'y')", "12"),
+        ("ARRAY_CONTAINS(c.tags, {'k': 1}, true)", "4"),
+        ("ARRAY_CONTAINS(c.tags, {'k': 1})", ""),
+        ("ARRAY_LENGTH(c.tags) = 0", "3"),
+        ("STARTSWITH(c.name, 'a')", ""),
+        ("STARTSWITH(c.name, 'a', true)", "1"),
+        ("startswith(c.name, 'A')", "1"),
+        ("ENDSWITH(c.name, 'e')", "4"),
+        ("CONTAINS(LOWER(c.name), 'n')", "1"),
+        ("c.name LIKE 'A%'", "1"),
+        ("c.name LIKE '%o_'", "2"),
+        ("c.name NOT LIKE '%n%'", "2345"),
+        ("c.name LIKE '100!%' ESCAPE '!'", "5"),
+        ("LENGTH(c.name) = 4", "5"),
+        ("SUBSTRING(c.name, 1, 2) = 'nn'", "1"),
+        ("CONCAT(c.pk, '-', c.id) = 'b-3'", "3"),
+        ("c.pk || c.id = 'b3'", "3"),
+        ("UPPER(c.name) = 'BOB'", "2"),
+        ("c.n + 1 = 2", "1"),
+        ("c.n * 2 = 7", "3"),
+        ("c.n % 2 = 0", "24"),
+        ("-c.n = -10", "4"),
+        ("c.n / 4 = 2.5", "4"),
+        ("(c.n > 1 ? c.name : 'none') = 'bob'", "2"),
+        ("(c.at.zip ?? 'none') = '0150'", "3"),
+        ("IS_NUMBER(c.n) AND IS_STRING(c.name) AND IS_OBJECT(c.at) AND IS_ARRAY(c.tags)", "123"),
+        ("ABS(c.n - 4) < 1 AND FLOOR(c.n) = 3 AND CEILING(c.n) = 4", "3"),
+        ("c.id = '1' OR c.pk = 'b' AND c.n = 10", "14"),
+        ("NOT c.id = '1' AND c.pk = 'a'", "2"),
+        ("c.at = {'city': 'Rome'}", "2"),
+        ("c.tags = ['y']", "2"),
+        ("true", "12345"),
+        ("1 < '2' OR c.id = '1'", "1"),
+        ("c.name = 'O\\'Hara' OR c.name = \"Cid\"", "3"),
+        ("c.n = 1e0 -- a comment\n", "1"),
+    ],
+)
+def test_a_condition_finds_what_it_says(people: Any, condition: str, expected: str) -> None:
+    assert "".join(sorted(query(people, f"SELECT VALUE c.id FROM c WHERE {condition}"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT c.id, c.at.city FROM c WHERE c.id = '1'", [{"id": "1", "city": "Oslo"}]),
+        ("SELECT c.id AS i, c.missing FROM c WHERE c.id = '1'", [{"i": "1"}]),
+        ("SELECT c.n + 1, c.id FROM c WHERE c.id = '1'", [{"$1": 2, "id": "1"}]),
+        ("SELECT {'i': c.id, 'l': [c.n, c.pk]} AS o FROM c WHERE c.id = '1'", [{"o": {"i": "1", "l": [1, "a"]}}]),
+        ("SELECT VALUE {i: c.id} FROM c WHERE c.id = '1'", [{"i": "1"}]),
+        ("SELECT VALUE c.at.zip FROM c", ["0150"]),
+        ("SELECT VALUE r.name FROM root r WHERE r.id = '1'", ["Ann"]),
+        ("SELECT VALUE people.name FROM people WHERE people.id = '1'", ["Ann"]),
+        ("SELECT VALUE t FROM t IN c.tags WHERE IS_STRING(t)", ["x", "y", "y"]),
+        (
+            "SELECT c.id, t AS tag FROM c JOIN t IN c.tags WHERE c.pk = 'a' AND t = 'y'",
+            [{"id": i, "tag": "y"} for i in "12"],
+        ),
+        ("SELECT VALUE city FROM c.at.city", ["Oslo", "Rome", "Oslo"]),
+        ("SELECT VALUE COUNT(1) FROM c", [5]),
+        ("SELECT VALUE COUNT(c.ok) FROM c", [3]),
+        ("SELECT COUNT(1) AS count, SUM(c.n) AS sum FROM c WHERE c.pk = 'a'", [{"count": 2, "sum": 3}]),
+        ("SELECT VALUE SUM(c.n) FROM c", []),
+        ("SELECT VALUE AVG(c.n) FROM c WHERE IS_NUMBER(c.n)", [4.125]),
+        ("SELECT MIN(c.name) AS low, MAX(c.name) AS high FROM c", [{"low": "100%", "high": "bob"}]),
+        ("SELECT VALUE MAX(c.n) FROM c WHERE c.pk = 'none'", []),
+        ("SELECT VALUE COUNT(1) FROM c WHERE c.pk = 'none'", [0]),
+        (
+            "SELECT c.pk, COUNT(1) AS n FROM c GROUP BY c.pk",
+            [{"pk": "a", "n": 2}, {"pk": "b", "n": 2}, {"pk": "c", "n": 1}],
+        ),
+        ("SELECT DISTINCT VALUE c.at.city FROM c", ["Oslo", "Rome"]),
+        ("SELECT DISTINCT c.pk FROM c", [{"pk": "a"}, {"pk": "b"}, {"pk": "c"}]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.name", ["5", "1", "3", "4", "2"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.n DESC", ["5", "4", "3", "2", "1"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.pk DESC, c.id ASC", ["5", "3", "4", "1", "2"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.ok", ["4", "5", "3", "2", "1"]),
+        ("SELECT TOP 2 VALUE c.id FROM c ORDER BY c.id DESC", ["5", "4"]),
+        ("SELECT TOP @n VALUE c.id FROM c ORDER BY c.id", ["1", "2", "3"]),
+        ("SELECT VALUE c.id FROM c ORDER BY c.id OFFSET 1 LIMIT 2", ["2", "3"]),
+        ("SELECT VALUE c.id FROM c OFFSET 4 LIMIT 9", ["5"]),
+        ("SELECT VALUE c.id FROM c WHERE c.n = @n", ["3"]),
+        ("SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)", ["1", "4"]),
+    ],
+)
+def test_a_query_gives_what_it_selects(people: Any, text: str, expected: list[Any]) -> None:
+    parameters: dict[str, Any] = {"@n": 3 if "TOP" in text else 3.5, "@ids": ["4", "1"]}
+    assert query(people, text, parameters) == expected
+
+
+def test_select_star_gives_the_whole_items(people: Any) -> None:
+    found = query(people, "SELECT * FROM c")
+    assert [own(item) for item in found] == PEOPLE
+    assert query(people, "SELECT VALUE c FROM c") == found == people.read_all_items()
+
+
+def test_a_query_of_one_partition_sees_only_that(people: Any) -> None:
+    assert query(people, "SELECT VALUE c.id FROM c", partition_key="b") == ["3", "4"]
+    assert query(people, "SELECT VALUE COUNT(1) FROM c", partition_key="a") == [2]
+    assert query(people, "SELECT * FROM c", partition_key="none") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT VALUE c.id FROM c",
+        "SELECT VALUE c.id FROM c ORDER BY c.n DESC, c.id",
+        "SELECT VALUE c.id FROM c ORDER BY c.half",
+        "SELECT DISTINCT VALUE c.id FROM c",
+        "SELECT VALUE c.id FROM c JOIN t IN c.two",
+        "SELECT VALUE c.id FROM c ORDER BY c.n OFFSET 3 LIMIT 11",
+        "SELECT TOP 7 VALUE c.id FROM c",
+        "SELECT VALUE c.half FROM c GROUP BY c.half",
+    ],
+)
+def test_pages_hold_together_what_one_page_would(sdk: Sdk, items: Any, text: str) -> None:
+    for n in range(17):
+        items.create_item({"id": f"{n:02}", "pk": str(n % 3), "n": n % 5, "half": n // 2, "two": [1, 2]})
+    options: dict[str, Any] = {"enable_cross_partition_query": True} if sdk.mode == "sync" else {}
+    pages = sdk.pages(lambda: items.target.query_items(text, max_item_count=4, **options))
+    whole = query(items, text)
+    assert [item for page in pages for item in page] == whole
+    assert all(len(page) <= 4 for page in pages) and len(whole) > 4
+
+
+def test_a_scan_goes_on_behind_what_was_deleted_meanwhile(sdk: Sdk, items: Any) -> None:
+    for n in range(6):
+        items.create_item({"id": str(n), "pk": "a"})
+    token = {}
+
+    async def page(continuation: str | None) -> list[str]:
+        pages = items.target.query_items("SELECT * FROM c", partition_key="a", max_item_count=2).by_page(continuation)
+        found = [item["id"] async for item in await anext(pages)]
+        token["next"] = pages.continuation_token
+        return found
+
+    def page_sync(continuation: str | None) -> list[str]:
+        pages = items.target.query_items("SELECT * FROM c", partition_key="a", max_item_count=2).by_page(continuation)
+        found = [item["id"] for item in next(pages)]
+        token["next"] = pages.continuation_token
+        return found
+
+    step = page_sync if sdk.mode == "sync" else page
+    assert sdk.run(lambda: step(None)) == ["0", "1"]
+    items.delete_item("1", "a")
+    items.delete_item("2", "a")
+    items.create_item({"id": "1", "pk": "a"})
+    assert sdk.run(lambda: step(token["next"])) == ["3", "4"]
+    assert sdk.run(lambda: step(token["next"])) == ["5", "1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("SELEC * FROM c", "SELECT"),
+        ("SELECT * FROM c WHERE", "value"),
+        ("SELECT * FROM c WHERE c.n = @missing", "@missing"),
+        ("SELECT * FROM c WHERE d.n = 1", "'d'"),
+        ("SELECT * FROM c WHERE c.n = 1 1", "end"),
+        ("SELECT * FROM c WHERE c.n = 'open", "syntax error"),
+        ("SELECT * FROM c WHERE ST_DISTANCE(c.a, c.b) < 1", "ST_DISTANCE"),
+        ("SELECT * FROM c WHERE udf.f(c)", "user-defined"),
+        ("SELECT * FROM c WHERE EXISTS(SELECT VALUE t FROM t IN c.tags)", "EXISTS"),
+        ("SELECT VALUE ARRAY(SELECT t FROM t IN c.tags) FROM c", "ARRAY"),
+        ("SELECT * FROM c JOIN (SELECT VALUE t FROM t IN c.tags)", "name"),
+        ("SELECT * FROM c ORDER BY RANK RRF(1, 2)", "RANK"),
+        ("SELECT * FROM c WHERE VECTORDISTANCE(c.a, [1]) < 1", "VECTORDISTANCE"),
+        ("SELECT * FROM c WHERE UPPER(c.a, 1) = ''", "UPPER"),
+        ("SELECT * FROM c WHERE COUNT(1) > 1", "COUNT"),
+        ("SELECT * FROM c GROUP BY c.n", r"SELECT \*"),
+        ("SELECT * FROM c OFFSET 1", "LIMIT"),
+        ("SELECT TOP -1 * FROM c", "TOP"),
+        ("SELECT * FROM c WHERE c.a LIKE '[a-z]'", "set of characters"),
+        ("SELECT c.a FROM c JOIN c IN c.tags", "alias"),
+        ("SELECT VALUE " + "(" * 500 + "1" + ")" * 500, "deep"),
+        ("SELECT VALUE " + "- " * 500 + "1", "deep"),
+        ("SELECT VALUE " + "1+" * 500 + "1", "operators"),
+        ("SELECT VALUE c" + ".a" * 500 + " FROM c", "steps"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(people: Any, text: str, named: str) -> None:
+    with pytest.raises(exceptions.CosmosHttpResponseError, match=named) as caught:
+        query(people, text)
+    assert caught.value.status_code == 400
+
+
+def test_long_lists_of_conditions_are_no_depth(people: Any) -> None:
+    text = " OR ".join(f"c.id = '{number}'" for number in range(2_000))
+    assert query(people, f"SELECT VALUE c.id FROM c WHERE {text}") == ["1", "2", "3", "4", "5"]
+
+
+def test_several_items_are_read_at_once(people: Any) -> None:
+    found = people.read_items([("1", "a"), ("4", "b"), ("9", "c")])
+    assert sorted(item["id"] for item in found) == ["1", "4"]
+
+
+def test_a_continuation_of_another_query_is_refused(sdk: Sdk, people: Any) -> None:
+    options: dict[str, Any] = {"enable_cross_partition_query": True} if sdk.mode == "sync" else {}
+    for continuation in ("x", "bm9uZQ==", "WzEsbnVsbCxudWxsLDAsbnVsbCwwXQ=="):
+        with pytest.raises(exceptions.CosmosHttpResponseError) as caught:
+            sdk.run(lambda c=continuation: _first(people, c, options))  # type: ignore[misc]  # the loop's own
+        assert caught.value.status_code == 400
+
+
+def _first(people: Any, continuation: str, options: dict[str, Any]) -> Any:
+    pages = people.target.query_items("SELECT * FROM c", **options).by_page(continuation)
+    return anext(pages) if hasattr(pages, "__anext__") else next(pages)
