@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
-from outbox.binding import Binding, bind
+from outbox.binding import Binding, bind, key_kind, name_of_key
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
 from outbox.lineage import Key, as_key, inbox_prefix
+from outbox.message import Scalar, schema_properties
 from outbox.retries import Retries
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -27,6 +28,10 @@ Ordering = Literal["unordered", "per_key"]
 
 CLAIM_CHECK_BYTES = 192_000
 """A larger body goes to the blob store; Service Bus Standard takes 256 KiB with the properties."""
+
+
+NO_KEY = "-"
+"""The key name of a handler without a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,10 @@ class Handler:
     state: StateCodec | None
     on_dead_letter: Literal["continue", "stop_key"]
     prefix: bytes = field(repr=False)
+    key_name: str = NO_KEY
+    """What the key is called where handlers are registered: with another one, the same message has another identity."""
+    key_kind: str = ""
+    """What the key is, as far as its type tells: `text`, `int` or `uuid`."""
 
 
 @dataclass(slots=True)
@@ -124,12 +133,15 @@ class App:
 
     # Types
 
-    def message(self, name: str) -> Callable[[Type], Type]:
-        """Name a message type on the wire; without it the class's name is used."""
+    def message(
+        self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None
+    ) -> Callable[[Type], Type]:
+        """Name a message type on the wire (else by its class), its schema version, and how to lift each older one."""
 
         def register(kind: Type) -> Type:
+            lifted = _checked_upcasts(f"message {name!r}", version, upcasts)
             self._check_unnamed(kind, name, self._codecs)
-            self._codecs[kind] = codec_for(kind, name)
+            self._codecs[kind] = replace(codec_for(kind, name), version=version, upcasts=lifted)
             return kind
 
         return register
@@ -140,11 +152,7 @@ class App:
         """Name a state type in the store, its schema version, and how to lift each older version by one."""
 
         def register(kind: Type) -> Type:
-            lifted = dict(upcasts or {})
-            if version < 1 or any(not 1 <= older < version for older in lifted):
-                raise NotRegistrable(
-                    f"state {name!r}: versions count from 1, and an upcast leads from one below {version} to the next"
-                )
+            lifted = _checked_upcasts(f"state {name!r}", version, upcasts)
             self._check_unnamed(kind, name, self._states)
             self._add_state(kind, StateCodec(codec_for(kind, name), version, lifted))
             return kind
@@ -195,6 +203,10 @@ class App:
         codec = self._codecs.get(type(message)) or self.codec(type(message))
         return codec.encode(message), codec.name
 
+    def properties_of(self, message_type: type[Any]) -> dict[str, Scalar] | None:
+        """What says on the wire of which schema version the messages of a type are."""
+        return schema_properties(self.codec(message_type).version)
+
     def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
         """How messages of a type go to a destination.
 
@@ -203,7 +215,8 @@ class App:
         """
         self.destination(destination, kind)
         codec, spec = self.codec(message_type), self.queues.get(destination)
-        way = Way(codec.encode, codec.name, spec is not None and spec.ordering == "per_key")
+        is_ordered = spec is not None and spec.ordering == "per_key"
+        way = Way(codec.encode, codec.name, is_ordered, self.properties_of(message_type))
         self.ways[destination, message_type] = way
         return way
 
@@ -217,11 +230,14 @@ class App:
         subscription: str | None = None,
         on_dead_letter: Literal["continue", "stop_key"] = "continue",
         name: str | None = None,
+        key_name: str | None = None,
     ) -> Callable[[Function], Function]:
         """Handle the messages of a queue, or of a topic's `subscription`.
 
         `key` is the field of the message, or a function of it, that names the state.  `on_dead_letter` says what a
-        dead letter means for its successors on a `per_key` queue.
+        dead letter means for its successors on a `per_key` queue.  `name` and `key_name` (else the function's, and the
+        field's or the key function's) are part of what a message is known by: keep them where code is only renamed,
+        and change `key_name` where a key function gives other keys than before.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -233,7 +249,7 @@ class App:
             own_name = name or getattr(function, "__name__", "")
             if not own_name:
                 raise NotRegistrable(f"{function!r} has no name; pass name=")
-            self._add(function, bind(function, local_names), path, key, on_dead_letter, own_name)
+            self._add(function, bind(function, local_names), path, key, on_dead_letter, own_name, key_name)
             return function
 
         return register
@@ -259,6 +275,7 @@ class App:
         key: KeyOf | None,
         on_dead_letter: Literal["continue", "stop_key"],
         name: str,
+        key_name: str | None,
     ) -> None:
         if any(handler.name == name and handler.source == path for handler in self.handlers):
             raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
@@ -276,7 +293,8 @@ class App:
         # Two handlers of one name on two sources are two: neither may swallow the other's messages.
         prefix = inbox_prefix(self.name, f"{path}/{name}", "" if state is None else state.name)
         getter = attrgetter(key) if isinstance(key, str) else key
-        self.handlers.append(Handler(name, path, binding, getter, state, on_dead_letter, prefix))
+        known_as, kind = NO_KEY if key is None else key_name or name_of_key(key), key_kind(binding.messages, key)
+        self.handlers.append(Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind))
 
     def _checked_state(self, name: str, kind: type[Any]) -> StateCodec:
         codec = self.state_codec(kind)
@@ -307,6 +325,13 @@ class App:
         if key is None:
             raise ValueError(f"{destination!r} is ordered by key and nobody here knows the message's key; pass key=")
         return str(as_key(key))
+
+
+def _checked_upcasts(what: str, version: int, upcasts: Mapping[int, Upcast] | None) -> dict[int, Upcast]:
+    lifted = dict(upcasts or {})
+    if version < 1 or any(not 1 <= older < version for older in lifted):
+        raise NotRegistrable(f"{what}: versions count from 1, and an upcast leads from one below {version} to the next")
+    return lifted
 
 
 def _checked_name(name: str) -> str:

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from outbox.context import Context
 from outbox.errors import NotRegistrable
@@ -62,6 +63,33 @@ def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Bindin
             roles.append("state")
     call = _caller(function, tuple(roles))
     return Binding(messages, state, "context" in roles, inspect.iscoroutinefunction(function), call)
+
+
+_KINDS: Mapping[object, str] = {str: "text", int: "int", UUID: "uuid"}
+
+
+def name_of_key(key: str | Callable[[Any], Any]) -> str:
+    """What a key is called unless somebody says otherwise: its field, or its function."""
+    return key if isinstance(key, str) else f"{getattr(key, '__name__', type(key).__name__)}()"
+
+
+def key_kind(messages: tuple[type[Any], ...], key: str | Callable[[Any], Any] | None) -> str:
+    """What a key is as far as annotations tell: `text`, `int` or `uuid`; `1` and `"1"` are two keys."""
+    if key is None:
+        return ""
+    found = {_declared(kind, key) for kind in messages}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _declared(kind: type[Any], key: str | Callable[[Any], Any]) -> str:
+    owner, name = (kind, key) if isinstance(key, str) else (key, "return")
+    try:
+        hint = typing.get_type_hints(owner).get(name)
+    except Exception:  # an annotation is any expression; of some functions nothing is known
+        return ""
+    while isinstance(hint, typing.NewType):
+        hint = hint.__supertype__
+    return _KINDS.get(hint, "") if isinstance(hint, type) else ""
 
 
 def _hints(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> dict[str, Any]:

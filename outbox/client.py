@@ -12,7 +12,6 @@ from uuid import uuid4
 from msgspec.structs import replace
 
 from outbox.app import App
-from outbox.codec import DECODE_ERRORS
 from outbox.context import BlobRef, to_ms
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
 from outbox.lineage import Key, as_key, state_id
@@ -98,6 +97,7 @@ class Client:
                 traceparent=traceparent,
                 reply_to=reply_to,
                 session_id=self.app.session_of(destination, message, key),
+                properties=self.app.properties_of(type(message)),
             ),
             created,
             after_s,
@@ -181,8 +181,8 @@ class Client:
         matching = [codec for codec in codecs if codec.name == message.type] if message.type else codecs[:1]
         for codec in matching:
             try:
-                return codec.decode(message.body)
-            except DECODE_ERRORS:
+                return codec.read(message.body, message.schema)
+            except Exception:  # a validator or an upcast may raise anything
                 continue
         return None
 

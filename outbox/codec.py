@@ -32,6 +32,33 @@ class Codec:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     fields: frozenset[str]
+    version: int = 1
+    """The schema version of a message type; a state's is its `StateCodec`'s."""
+    upcasts: Mapping[int, Upcast] = dataclasses.field(default_factory=dict)
+
+    def read(self, body: bytes, schema: int) -> Any:
+        """A message that was sent under a schema version.
+
+        Raises:
+            FormatTooNew: a newer version of the code sent it.
+            PoisonMessage: no upcast leads to today's version.
+        """
+        if schema == self.version:
+            return self.decode(body)
+        if schema > self.version:
+            raise FormatTooNew(
+                f"message {self.name!r} was sent with schema {schema}, this code knows {self.version}; deploy the newer"
+            )
+        return self.decode(_encode(_lifted(f"message {self.name!r}", _decode_any(body), schema, self)))
+
+
+def _lifted(what: str, fields: Any, schema: int, codec: Codec | StateCodec) -> Any:
+    for version in range(schema, codec.version):
+        upcast = codec.upcasts.get(version)
+        if upcast is None:
+            raise PoisonMessage("undecodable", f"{what} has no upcast from schema {version}; declare it")
+        fields = upcast(fields)
+    return fields
 
 
 def codec_for(kind: type[Any], name: str) -> Codec:
@@ -147,18 +174,8 @@ class StateCodec:
                     f"state {self.name!r} is stored with schema {schema}, this code knows {self.version}; "
                     "deploy the newer one"
                 )
-            return self.codec.decode(_encode(self._lifted(_decode_any(value), schema)))
+            return self.codec.decode(_encode(_lifted(f"state {self.name!r}", _decode_any(value), schema, self)))
         except DECODE_ERRORS as error:
             raise PoisonMessage(
                 "undecodable", f"state {self.name!r} of schema {schema} cannot be read: {error}"
             ) from error
-
-    def _lifted(self, fields: Any, schema: int) -> Any:
-        for version in range(schema, self.version):
-            upcast = self.upcasts.get(version)
-            if upcast is None:
-                raise PoisonMessage(
-                    "undecodable", f"state {self.name!r} has no upcast from schema {version}; declare it"
-                )
-            fields = upcast(fields)
-        return fields

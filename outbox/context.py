@@ -18,7 +18,7 @@ import msgspec
 
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
 from outbox.lineage import Key, derived_bytes, output_id
-from outbox.message import Message
+from outbox.message import Message, Scalar
 from outbox.ports import Output
 from outbox.retries import Retry
 
@@ -36,6 +36,8 @@ class Way(msgspec.Struct, frozen=True, gc=False):
     wire_type: str
     is_ordered: bool
     """Whether each needs a session."""
+    properties: dict[str, Scalar] | None = None
+    """What says of which schema version they are."""
 
 
 class Outlet(Protocol):
@@ -199,6 +201,7 @@ class Context(msgspec.Struct, gc=False):
             traceparent=cause.traceparent,
             hops=cause.hops + 1,
             session_id=outlet.session_of(queue, message, work.key) if way.is_ordered else "",
+            properties=way.properties,
         )
         outputs.append(Output(queue, due_ms, sent))
 

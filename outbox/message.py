@@ -21,6 +21,7 @@ PROPERTY_HOPS = "outbox-hops"
 PROPERTY_ATTEMPT = "outbox-attempt"
 PROPERTY_CLAIM = "outbox-claim"
 PROPERTY_FAILURES = "outbox-failures"
+PROPERTY_SCHEMA = "outbox-schema"
 PROPERTY_CORRELATION = "correlation-id"
 PROPERTY_CAUSATION = "causation-id"
 PROPERTY_TRACEPARENT = "traceparent"
@@ -65,9 +66,25 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
         return self.outbox_id or self.message_id
 
     @property
+    def schema(self) -> int:
+        """The schema version of the body: what the property says, else 1; it travels among the sender's own."""
+        if self.properties is None:
+            return 1
+        try:
+            found = int(self.properties.get(PROPERTY_SCHEMA) or 1)
+        except (ValueError, OverflowError):  # not a number, or not a finite one
+            return 1
+        return max(1, found)
+
+    @property
     def broker_id(self) -> str:
         """The id that a broker's duplicate detection compares."""
         return self.message_id or self.outbox_id
+
+
+def schema_properties(version: int) -> dict[str, Scalar] | None:
+    """The properties that say of which schema version a body is; none where it is the first."""
+    return {PROPERTY_SCHEMA: version} if version > 1 else None
 
 
 def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Message:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -24,13 +25,14 @@ import msgspec
 
 from outbox.app import App
 from outbox.client import Client
-from outbox.errors import EngineStopped, OutcomeUnknown, Refused
+from outbox.errors import EngineStopped, OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
 from outbox.runtime.backoff import Backoff
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
+from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stepping import go_on
 from outbox.runtime.sweep import sweep
@@ -45,8 +47,20 @@ LOOKS_A_LOCK = 8
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
 SWEEP_EVERY_S = 30.0
+MARK_AFTER_S = 0.1
+"""How long what has left waits to be marked, for others of its partition to be marked with it."""
+MARK_WITHIN_S = 5.0
+"""How long a worker that stops takes at most for its last marks; the sweeper finds what is left."""
 TURN_S = 0.005
 """How long a worker that always finds something to do keeps the loop to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A worker in numbers, since it was made: what it handled, and pushes that came to nothing (0 in engine scope)."""
+
+    handled_count: int
+    unsent_count: int
 
 
 class _Reach:
@@ -106,11 +120,13 @@ class Worker(Client):
             settled=self._settled,
             is_stopping=self._draining.is_set,
             new_tx=new_tx or (lambda: uuid4().hex),
+            linger=self._linger,
         )
 
     async def __aenter__(self) -> Self:
         await self.declare()
         await register_handlers(self.app, self._operations)
+        await register_retention(self.app.name, self._plan.memory, self._operations)
         self._failed = asyncio.get_running_loop().create_future()
         if self._plan.paths:
             for reach in self._reaches:
@@ -127,6 +143,11 @@ class Worker(Client):
         if self._failed is not None and self._failed.done() and error is None:
             self._failed.result()
 
+    @property
+    def figures(self) -> Figures:
+        """What there is to watch."""
+        return Figures(self.handled_count, self._scope.unsent.count if isinstance(self._scope, Lanes) else 0)
+
     # Waiting
 
     async def drain(self) -> None:
@@ -142,6 +163,11 @@ class Worker(Client):
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if isinstance(self._scope, Lanes) and not self._has_failed:
+            with suppress(TimeoutError, OutboxError):
+                async with asyncio.timeout(MARK_WITHIN_S):
+                    await self._scope.protocol.finish()
+            self._tell_unsent(self._scope)
         left = [delivery for reach in self._reaches for delivery in reach.in_flight.values()]
         if left and not self._has_failed:
             log.warning("given back undone", extra={"count": len(left)})
@@ -280,16 +306,31 @@ class Worker(Client):
 
     async def _sweep_loop(self, ports: StorePorts, scope: Lanes) -> None:
         """Finish now and then what a crash has left: of this worker or of any other."""
+        start = 0
         while True:
             await asyncio.sleep(SWEEP_EVERY_S * (0.5 + random.random()))  # workers that started together drift apart
+            self._tell_unsent(scope)
             try:
-                swept = await sweep(scope.protocol, *stores_of(ports), now_ms=self._operations.now_ms)
+                swept = await sweep(scope.protocol, *stores_of(ports), now_ms=self._operations.now_ms, start=start)
             except (Refused, OutcomeUnknown) as error:
                 log.warning("sweep failed", extra={"error": str(error)})
                 continue
+            start = swept.next_start
             if swept.seen_count:
                 fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
                 log.info("swept", extra=fields)
+
+    def _tell_unsent(self, scope: Lanes) -> None:
+        """Say which outputs could not be sent since the last time; they stay pending and are sent again."""
+        for unsent in scope.unsent.take():
+            fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
+            log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
+
+    async def _linger(self) -> None:
+        """Wait for a moment, or until the worker stops."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MARK_AFTER_S):
+                await self._draining.wait()
 
     # Tasks
 

@@ -15,6 +15,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
+from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
@@ -22,7 +23,7 @@ from outbox.engine.queues import oldest_enqueued_ms
 from outbox.engine.state import STATES
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
-from outbox.message import Message
+from outbox.message import Message, schema_properties
 from outbox.ops.meter import Meter
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
@@ -36,6 +37,7 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.runtime.claims import redeem, to_claim
+from outbox.runtime.registry import NOTE_PREFIX, NOTES, types_of
 from outbox.runtime.step import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500
@@ -67,7 +69,7 @@ class Operator:
 
         Raises:
             UnknownDestination: no such queue or topic.
-            Refused: a body is not JSON, a key is missing, or the engine takes no more.
+            Refused: a body is not JSON, a key or one type of several is missing, or the engine takes no more.
         """
         engine = self._engine
         routes = engine.state.routes.get(queue)
@@ -75,17 +77,22 @@ class Operator:
             raise self._unknown(queue, [*engine.queues, *engine.topics])
         if len(messages) > BATCH_COUNT_MAX:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
+        types = await types_of(queue, EngineStore(engine).scan(NOTES, prefix=NOTE_PREFIX))
         is_keyed = any(route.settings.ordering == "per_key" for route in routes)
         outgoing = []
         for message in messages:
             if is_keyed and not message.key:
                 raise Refused(f"{queue} is ordered by key and message {message.id} has none; give --key")
-            outgoing.append(await self._outgoing(message))
+            if len(types) > 1 and not message.type:
+                raise Refused(f"{queue} takes several types of message; say by --type which: {_shown(types)}")
+            outgoing.append(await self._outgoing(message, types))
         engine.send(queue, outgoing)
         await engine.gate()
 
-    async def _outgoing(self, new: NewMessage) -> Message:
+    async def _outgoing(self, new: NewMessage, types: dict[str, int]) -> Message:
+        """The message; what is sent by hand is of the newest schema that a handler of its type has registered."""
         now_ms = self._engine.now_ms()
+        version = types.get(new.type, 1) if new.type else max(types.values(), default=1)
         message = Message(
             body=compact_json(new.id, bytes(new.body)),
             outbox_id=new.id,
@@ -93,6 +100,7 @@ class Operator:
             created_ms=now_ms if new.created is None else round(new.created * 1_000),
             correlation_id=new.correlation_id,
             session_id=new.key,
+            properties=schema_properties(version),
         )
         if len(message.body) <= CLAIM_CHECK_BYTES:
             return message

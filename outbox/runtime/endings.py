@@ -23,6 +23,45 @@ from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, refusal_of_all
 
+UNSENT_DESTINATION_COUNT_MAX = 100
+UNSENT_ID_COUNT_MAX = 5
+
+
+class UnsentTo(msgspec.Struct):
+    """Pushes to one destination that failed: how many, some of the messages, and why the last did."""
+
+    destination: str
+    count: int = 0
+    ids: list[str] = []
+    error: str = ""
+
+
+class Unsent:
+    """Pushes that came to nothing; what they hold stays pending, and is pushed again by whoever finds it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many there were in all."""
+        self._recent: dict[str, UnsentTo] = {}
+
+    def note(self, outputs: Sequence[Output], error: str) -> None:
+        """Count a failed push."""
+        self.count += 1
+        for output in outputs:
+            found = self._recent.get(output.destination)
+            if found is None:
+                if len(self._recent) >= UNSENT_DESTINATION_COUNT_MAX:
+                    continue
+                found = self._recent[output.destination] = UnsentTo(output.destination)
+            found.count, found.error = found.count + 1, error
+            if len(found.ids) < UNSENT_ID_COUNT_MAX:
+                found.ids.append(output.message.identity)
+
+    def take(self) -> list[UnsentTo]:
+        """What failed since this was last asked."""
+        recent, self._recent = self._recent, {}
+        return list(recent.values())
+
 
 class Whole:
     """A message that several handlers read: its parts, and what became of them."""
@@ -60,6 +99,7 @@ class Endings:
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._settled = settled
+        self.unsent = Unsent()
 
     def expect(self, work: Work) -> None:
         """Be ready for a message that ends in several parts."""
@@ -112,6 +152,8 @@ class Endings:
                 with attempt:
                     await self._send(outputs)
         except RetryError as error:
+            cause = error.last_attempt.exception()
+            self.unsent.note(outputs, str((cause and cause.__cause__) or "no answer"))
             raise Again from error
 
     async def _send(self, outputs: Sequence[Output]) -> None:

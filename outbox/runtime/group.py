@@ -67,9 +67,9 @@ class Group:
                 return True
             if marker.attempt >= message.attempt:
                 return PoisonMessage(marker.reason, marker.description)
-        age_ms = self.now_ms - (message.created_ms or work.delivery.enqueued_ms)
-        if age_ms >= self._plan.retention_ms:
-            return PoisonMessage("too-old", f"created {age_ms} ms ago, retention is {self._plan.retention_ms} ms")
+        created_ms = message.created_ms or work.delivery.enqueued_ms
+        if created_ms <= self._plan.memory.oldest_ms(self.now_ms):
+            return PoisonMessage("too-old", self._plan.memory.too_old(created_ms, self.now_ms))
         return False
 
     def state(self, work: Work) -> Any:

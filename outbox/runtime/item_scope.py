@@ -19,7 +19,6 @@ a worker with the key's next message or the sweeper, goes on from there with wha
 after any failure: it is reclaimed when a state was seen past the version that its attempt had loaded, with a pointer
 that is not its own, because then its swap can not land any more.  A pointer whose staged record cannot be found stops
 its key and raises an alarm; clearing it would lose outputs and apply the message again.
-
 A stateless handler's record is the commit by itself, as in partition scope.
 Every `await` of a port is a crash point.
 """
@@ -61,6 +60,7 @@ from outbox.runtime.handling import Life
 from outbox.runtime.items import (
     RECORD_PREFIX,
     STAGED_PREFIX,
+    Found,
     Record,
     Staged,
     processed_key,
@@ -106,16 +106,24 @@ class ItemScope:
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
-        self._life_s = plan.record_life_ms / 1_000
         self.stateless = PartitionScope(
             plan, infrastructure, blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
         )
-        self._failures = FailureCounts(infrastructure, self._life_s)
+        self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
         self.left: dict[str, list[tuple[str, int]]] = {}
         """By state: the transactions staged here that may come to nothing, and the version that each had loaded."""
 
-    async def finish(self) -> None:
-        await self.stateless.finish()
+    @property
+    def _life_s(self) -> float:
+        """How long a record is kept."""
+        return self._plan.record_life_ms / 1_000
+
+    @property
+    def unmarked_count(self) -> int:
+        return self.stateless.unmarked_count
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        await self.stateless.finish(only_full=only_full)
 
     async def together(self, works: Sequence[Work]) -> list[Outcome]:
         return []  # a pointer names one transaction, a transaction is one message
@@ -390,11 +398,3 @@ class ItemScope:
         """Delete a staged record that nothing points to; if that fails the sweeper finds it."""
         with suppress(*NOT_DONE):
             await self._infrastructure.write([Delete(key, version, Tag("unstage", (), tx))])
-
-
-class Found(msgspec.Struct, frozen=True):
-    """A staged record as it was read or written: its version, and a session in which it can be read."""
-
-    staged: Staged
-    version: Version
-    session: Session

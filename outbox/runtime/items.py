@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from outbox.errors import CorruptRecord, PoisonMessage
-from outbox.ports import Document, DocumentKey, Output, Session
+from outbox.ports import Document, DocumentKey, Output, Session, Version
 
 STATE = "state"
 STAGED_PREFIX = "staged:"
@@ -90,6 +90,14 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     record: Record
     dispatched: bool = False
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A staged record as it was read or written: its version, and a session in which it can be read."""
+
+    staged: Staged
+    version: Version
+    session: Session
 
 
 class Failures(msgspec.Struct, frozen=True):

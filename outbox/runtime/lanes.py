@@ -10,7 +10,7 @@ nothing here is for safety, which is the protocols' alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, Protocol
@@ -56,8 +56,16 @@ class StoreProtocol(Protocol):
     async def redo(self, document: Document) -> bool:
         """Finish a document that a crash has left pending; whether it is finished."""
 
-    async def finish(self) -> None:
-        """Do what may come after a settlement: mark what has left."""
+    @property
+    def unmarked_count(self) -> int:
+        """How many writes `finish` would make."""
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        """Do what may come after a settlement: mark what has left, or only where that is much."""
+
+
+MARKING_COUNT_MAX = 8
+"""How many marks are written side by side; each is of a partition of its own."""
 
 
 class Lanes:
@@ -74,14 +82,19 @@ class Lanes:
         now_ms: Callable[[], int],
         backoff: Backoff,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        linger: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.protocol = protocol
+        self.unsent = endings.unsent
         self._endings = endings
         self._stops = stops
         self._admission = Admission(plan, blobs, backoff)
         self._now_ms = now_ms
         self._backoff = backoff
         self._spawn = spawn
+        self._linger = linger
+        """How marks wait for others to be written with; None: not at all."""
+        self._is_lingering = False
         self._waiting: dict[str, list[Work]] = {}
         """Lanes in which something is being handled, and what waits behind it."""
 
@@ -118,7 +131,25 @@ class Lanes:
                 works, self._waiting[lane] = self._waiting[lane], []
         finally:
             del self._waiting[lane]
-        await self.protocol.finish()
+        await self._mark()
+
+    async def _mark(self) -> None:
+        """Mark what has left, at once or after a moment in which more may leave of the same partitions."""
+        if self._linger is None:
+            await self.protocol.finish()
+            return
+        await self.protocol.finish(only_full=True)
+        if self.protocol.unmarked_count and not self._is_lingering:
+            self._is_lingering = True
+            self._spawn(self._mark_later(self._linger))
+
+    async def _mark_later(self, linger: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await linger()
+        finally:
+            self._is_lingering = False
+        for _ in range(min(self.protocol.unmarked_count, MARKING_COUNT_MAX)):
+            self._spawn(self.protocol.finish())
 
     async def _handle(self, works: Sequence[Work]) -> bool:
         """Handle the messages of a lane in order; whether one of them holds it.

@@ -1,5 +1,7 @@
 """Marks: records whose outputs have left say so, and get their time to live; off the critical path.
 
+Those of a partition are written together: a worker lets them wait for others for a moment, or until they are many.
+
 A mark is only ever an improvement: without it the sweeper sends the outputs again under the same ids, and a copy of
 the message that comes back finds them pending and does the same.  So a mark that fails is dropped.  It replaces the
 record under the version that was seen, never writes one that is not there, and is one write a partition.  Outputs that
@@ -22,6 +24,9 @@ from outbox.runtime.plan import Plan
 DUE_COUNT_MAX = 10_000
 """How many marks may be due; beyond it new ones are left to the sweeper."""
 
+FULL_COUNT = 32
+"""How many marks of one partition wait for no others."""
+
 
 class Mark(msgspec.Struct, frozen=True):
     """A record to be marked, and the blob that it does not need afterwards (empty: none)."""
@@ -38,7 +43,9 @@ class Marks:
         self._store = store
         self._blobs = blobs
         self._count_max = store.capabilities.batch_count_max
+        self._full_count = min(FULL_COUNT, self._count_max)
         self._due: dict[str, list[Mark]] = {}
+        self._full: list[str] = []
         self.due_count = 0
 
     def add(self, key: DocumentKey, version: Version, record: Record, inbox: bytes) -> None:
@@ -47,8 +54,11 @@ class Marks:
             return
         ttl_s = self._plan.record_life_ms / 1_000
         write = Replace(key, items.encode(record.marked()), version, ttl_s, Tag("mark", (inbox,), record.tx))
-        self._due.setdefault(key.partition, []).append(Mark(write, record.spilled))
+        marks = self._due.setdefault(key.partition, [])
+        marks.append(Mark(write, record.spilled))
         self.due_count += 1
+        if len(marks) == self._full_count:
+            self._full.append(key.partition)
 
     def is_due(self, key: DocumentKey) -> bool:
         """Whether the outputs of a record are known to have left, though it does not say so yet."""
@@ -58,11 +68,26 @@ class Marks:
         """What is due; the same for workers that have the same to do."""
         return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks)
 
+    @property
+    def partition_count(self) -> int:
+        """In how many partitions something is due; each is a write."""
+        return len(self._due)
+
     async def write(self) -> None:
-        """Write what is due."""
+        """Write what is due; several may do so side by side, each partition is written by one."""
         while self._due:
-            marks = self._due.pop(next(iter(self._due)))
-            self.due_count -= len(marks)
+            await self._write_partition(next(iter(self._due)))
+        self._full.clear()
+
+    async def write_full(self) -> None:
+        """Write what is due where it is much."""
+        while self._full:
+            await self._write_partition(self._full.pop())
+
+    async def _write_partition(self, partition: str) -> None:
+        marks = self._due.pop(partition, [])
+        self.due_count -= len(marks)
+        if marks:
             with suppress(*NOT_DONE):  # the sweeper will find what is left
                 for at in range(0, len(marks), self._count_max):
                     await self._write(marks[at : at + self._count_max])

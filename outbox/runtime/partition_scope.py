@@ -93,8 +93,7 @@ class PartitionScope:
         self._life = Life(now_ms, is_stopping)
         self.cache = cache if cache is not None else StateCache()
         self.marks = Marks(plan, store, blobs)
-        self._life_s = plan.record_life_ms / 1_000
-        self._failures = FailureCounts(store, self._life_s)
+        self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
         self._behind: dict[str, Session] = {}
         """States that were found to have moved, and the session in which that can be seen."""
 
@@ -102,8 +101,17 @@ class PartitionScope:
     def group_count_max(self) -> int:
         return self._store.capabilities.batch_count_max - 1
 
-    async def finish(self) -> None:
-        await self.marks.write()
+    @property
+    def _life_s(self) -> float:
+        """How long a record is kept."""
+        return self._plan.record_life_ms / 1_000
+
+    @property
+    def unmarked_count(self) -> int:
+        return self.marks.partition_count
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        await (self.marks.write_full() if only_full else self.marks.write())
 
     # One attempt
 

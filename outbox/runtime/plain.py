@@ -37,7 +37,7 @@ def start_all(plan: Plan, group: Group, works: Sequence[Work], first: int, end: 
 def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int) -> Reached:
     commit, documents, markers = group.commit, group.documents, group.markers
     states, if_versions, outputs, handled = commit.states, commit.if_versions, commit.outputs, commit.handled.append
-    app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, group.now_ms - plan.retention_ms
+    app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, plan.memory.oldest_ms(group.now_ms)
     handler: Handler | None = None
     codec = None
     for index in range(first, end):
@@ -65,13 +65,11 @@ def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
         try:
             loaded = documents.get(id)
             before = states.get(id) or loaded
-            if before is None or not before.value or before.schema != schema:
-                state = group.state(work)
-            else:
-                try:
-                    state = decode(before.value)
-                except DECODE_ERRORS:
-                    state = group.state(work)  # once more: it tells why not
+            known = before.value if before is not None and before.schema == schema else b""
+            try:
+                state = decode(known) if known else group.state(work)
+            except DECODE_ERRORS:
+                state = group.state(work)  # once more: it tells why not
             context = Context(app, work, message, now_ms, durable) if wants_context else None
             result = call(work.value, state, context)
             if result is not None:

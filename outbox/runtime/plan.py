@@ -12,6 +12,7 @@ from outbox.app import App, Handler
 from outbox.errors import NotRegistrable
 from outbox.lineage import field, state_id
 from outbox.retries import Retries
+from outbox.runtime.retention import Memory
 
 REASON_LENGTH_MAX = 1_000
 
@@ -57,7 +58,8 @@ class Places(dict[str, Place]):
 class Route:
     """What happens to one wire type of one source: how it is decoded and who handles it.
 
-    `key` and `places` are those of its handler where it has one only, and that one a key.
+    `decode` takes a body of the schema `version`, `read` one of any that is not newer.  `key` and `places` are those of
+    its handler where it has one only, and that one a key.
     """
 
     wire_type: str
@@ -65,6 +67,8 @@ class Route:
     handlers: tuple[Handler, ...]
     key: Callable[[Any], Any] | None
     places: Places
+    version: int
+    read: Callable[[bytes, int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +89,21 @@ class Plan:
 
     app: App
     sources: dict[str, Source]
-    retention_ms: int
-    record_life_ms: int
+    memory: Memory
     attempt_ms_max: int
     clock_skew_ms: int
     claim_check_bytes: int
     retries: Retries
+
+    @property
+    def retention_ms(self) -> int:
+        """The age at which a message is not run any more."""
+        return self.memory.retention_ms
+
+    @property
+    def record_life_ms(self) -> int:
+        """How long a record is kept."""
+        return self.memory.record_life_ms
 
     @property
     def paths(self) -> list[str]:
@@ -106,8 +119,7 @@ def compile_plan(app: App) -> Plan:
     return Plan(
         app,
         {path: _source(app, path) for path in paths},
-        retention_ms,
-        retention_ms + margin_ms,
+        Memory(retention_ms, retention_ms + margin_ms),
         margin_ms // 2,
         round(app.clock_skew.total_seconds() * 1_000),
         app.claim_check_bytes,
@@ -131,7 +143,9 @@ def _source(app: App, path: str) -> Source:
                 raise NotRegistrable(f"two types on {path!r} are called {codec.name!r}; name one with @app.message")
             handlers = (*(known.handlers if known else ()), handler)
             key = handler.key if len(handlers) == 1 else None
-            by_type[codec.name] = Route(codec.name, codec.decode, handlers, key, Places(handler))
+            by_type[codec.name] = Route(
+                codec.name, codec.decode, handlers, key, Places(handler), codec.version, codec.read
+            )
     only = next(iter(by_type.values())) if len(by_type) == 1 else None
     return Source(
         path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from outbox.ports import Delivery, Ports, StateStore, StorePorts
@@ -28,8 +28,9 @@ def scope_over(
     settled: Callable[[Sequence[Delivery]], None],
     is_stopping: Callable[[], bool],
     new_tx: Callable[[], str],
+    linger: Callable[[], Awaitable[None]] | None = None,
 ) -> Scope:
-    """What handles one worker's deliveries over these ports."""
+    """What handles one worker's deliveries over these ports; marks wait for others as long as `linger` does."""
     if isinstance(ports, Ports):
         return EngineScope(
             plan,
@@ -44,7 +45,9 @@ def scope_over(
     endings = Endings(plan, ports.bus, ports.blobs, backoff=backoff, now_ms=now_ms, new_tx=new_tx, settled=settled)
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     stops = Stops(ports.infrastructure or ports.store)
-    return Lanes(plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn)
+    return Lanes(
+        plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, linger=linger
+    )
 
 
 def store_protocol(

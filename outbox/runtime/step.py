@@ -97,9 +97,11 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
             is_plain = route is not None and route.key is not None
             if route is not None and route.key is not None:
                 decode, key_of, places, handler = route.decode, route.key, route.places, route.handlers[0]
+                version = route.version
         identity = message.outbox_id or message.message_id
         inbox = None
-        if is_plain and identity and message.created_ms <= latest_ms:
+        schema = 1 if message.properties is None else message.schema
+        if is_plain and identity and message.created_ms <= latest_ms and schema == version:
             try:
                 value = decode(message.body)
                 key = key_of(value)
@@ -136,7 +138,9 @@ def _part(source: Source, route: Route, handler: Handler, delivery: Delivery, id
     value: Any = None
     refusal: PoisonMessage | None = None
     try:
-        value = route.decode(message.body)
+        value = route.read(message.body, message.schema)
+    except PoisonMessage as poison:
+        refusal = poison
     except Exception as error:  # a validator may raise anything
         refusal = PoisonMessage("undecodable", told(f"not a {route.wire_type}: {error}"))
     if handler.key is not None and refusal is None:
@@ -181,6 +185,8 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
         if route is None:
             known = ", ".join(sorted(source.routes))
             raise PoisonMessage("unknown-type", f"{message.type!r} has no handler on {source.path}; known are {known}")
+        if message.schema > route.version:  # a newer worker will come for it
+            return unhandled(plan, delivery, Later(GIVE_BACK_DELAY_S, delivery.failures))
     except PoisonMessage as poison:
         return unhandled(plan, delivery, poison)
     shared = len(route.handlers) > 1

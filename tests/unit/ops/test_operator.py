@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import pytest
 
+from outbox.app import App
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
 from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
 from outbox.ports import StateDocument
+from outbox.worker import Worker
 
 EMPTY = StateDocument(b"", 1)
 
@@ -211,3 +214,28 @@ async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator
             await ask
     with pytest.raises(EngineStopped):
         await exported(operator)
+
+
+async def test_a_queue_that_takes_several_types_asks_which(bank: Any, operator: Operates) -> None:
+    app = App("shapes")
+
+    @dataclass
+    class Circle:
+        key: str
+
+    @app.message("square", version=3)
+    @dataclass
+    class Square:
+        key: str
+
+    @app.handler("shapes", key="key")
+    def draw(shape: Circle | Square) -> None:
+        pass
+
+    async with Worker(app, bank.engine):
+        pass
+    with pytest.raises(Refused, match="shapes takes several types of message; say by --type which: Circle, square"):
+        await operator.send("shapes", [message()])
+    await operator.send("shapes", [message("c", type="Circle"), message("s", type="square")])
+    found = {task.message.identity: task.message.schema for task in bank.engine.peek("shapes", 0, 9)}
+    assert found == {"c": 1, "s": 3}

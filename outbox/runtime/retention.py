@@ -1,0 +1,125 @@
+"""How long messages are remembered, and what to do where that has changed since others were handled.
+
+A record lives as long as the retention under which it was made.  So after a raise a message that was created before it
+is too old at the earlier retention's age, because its record may be gone by then; after a lowering records are kept as
+long as before for a while, because a worker with the higher retention may still run.  An era is a retention that was
+in use; it ends a margin after another was first seen, and the workers of the code before must be gone by then.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from outbox.errors import NotRegistrable
+from outbox.ports import Document, Operations
+from outbox.runtime.notes import write_note
+
+log = logging.getLogger("outbox.retention")
+
+ERA_COUNT_MAX = 16
+WRITE_COUNT_MAX = 10
+"""How often a worker tries to register beside others that do."""
+
+
+class Era(msgspec.Struct, frozen=True, order=True):
+    """A retention and margin that were in use, until when at the latest, in milliseconds."""
+
+    until_ms: int
+    retention_ms: int
+    margin_ms: int
+
+    @property
+    def record_life_ms(self) -> int:
+        """How long a record of this era lives."""
+        return self.retention_ms + self.margin_ms
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What is registered: the retention and margin in use, and the earlier ones that still matter."""
+
+    retention_ms: int
+    margin_ms: int
+    eras: tuple[Era, ...] = ()
+
+
+class Memory:
+    """How long this worker's messages are remembered: fixed but for what it learns at its start."""
+
+    __slots__ = ("eras", "record_life_ms", "retention_ms")
+
+    def __init__(self, retention_ms: int, record_life_ms: int) -> None:
+        self.retention_ms = retention_ms
+        self.record_life_ms = record_life_ms
+        self.eras: tuple[Era, ...] = ()
+
+    def oldest_ms(self, now_ms: int) -> int:
+        """A message that was created then, or before, is too old to be run: its record may be gone."""
+        oldest_ms = now_ms - self.retention_ms
+        for era in self.eras:
+            oldest_ms = max(oldest_ms, min(era.until_ms, now_ms - era.retention_ms))
+        return oldest_ms
+
+    def too_old(self, created_ms: int, now_ms: int) -> str:
+        """Why a message was refused that is too old."""
+        known_ms = min([self.retention_ms, *(era.retention_ms for era in self.eras if created_ms <= era.until_ms)])
+        return f"created {now_ms - created_ms} ms ago, retention is {known_ms} ms"
+
+    def heed(self, eras: tuple[Era, ...], now_ms: int) -> None:
+        """Take earlier retentions into account."""
+        self.eras = tuple(era for era in eras if era.retention_ms < self.retention_ms)
+        lives = [era.record_life_ms for era in eras if era.until_ms > now_ms]
+        self.record_life_ms = max([self.record_life_ms, *lives])
+
+
+async def register_retention(app_name: str, memory: Memory, operations: Operations) -> None:
+    """Register how long an application remembers, and heed what was registered before.
+
+    Raises:
+        NotRegistrable: it has changed too often.
+    """
+    name, own = f"retention:{app_name}", Kept(memory.retention_ms, memory.record_life_ms - memory.retention_ms)
+    for _ in range(WRITE_COUNT_MAX):
+        note, now_ms = await operations.note(name), operations.now_ms()
+        known = own if note is None else _decoded(note)
+        wanted = msgspec.structs.replace(own, eras=_eras(app_name, known, own, now_ms))
+        is_same = note is not None and (known.retention_ms, known.margin_ms) == (own.retention_ms, own.margin_ms)
+        if is_same or await write_note(operations, name, msgspec.json.encode(wanted), note):
+            memory.heed(wanted.eras, now_ms)
+            if not is_same:
+                _tell(app_name, known, own)
+            return
+    raise NotRegistrable(f"the retention of {app_name!r} is being registered by others all the time; start again")
+
+
+def _eras(app_name: str, known: Kept, own: Kept, now_ms: int) -> tuple[Era, ...]:
+    """The earlier retentions that still matter to one: each once, until its latest end."""
+    eras = list(known.eras)
+    if (known.retention_ms, known.margin_ms) != (own.retention_ms, own.margin_ms):
+        overlap_ms = max(known.margin_ms, own.margin_ms)
+        eras.append(Era(now_ms + overlap_ms, known.retention_ms, known.margin_ms))
+    latest: dict[tuple[int, int], Era] = {}
+    for era in sorted(eras):
+        if era.until_ms > now_ms - own.retention_ms:
+            latest[era.retention_ms, era.margin_ms] = era
+    latest.pop((own.retention_ms, own.margin_ms), None)
+    if len(latest) > ERA_COUNT_MAX:
+        raise NotRegistrable(
+            f"the retention of {app_name!r} has had {len(latest)} values that still matter; go back to one of them, "
+            f"or wait until the oldest is {own.retention_ms} ms past"
+        )
+    return tuple(latest.values())
+
+
+def _decoded(note: Document) -> Kept:
+    return msgspec.json.decode(note.body, type=Kept)
+
+
+def _tell(app_name: str, known: Kept, own: Kept) -> None:
+    """Say what a change of retention means."""
+    fields = {"app": app_name, "before_ms": known.retention_ms, "now_ms": own.retention_ms}
+    if own.retention_ms > known.retention_ms:
+        log.warning("retention raised; what was created before is too old at the age of the earlier one", extra=fields)
+    elif own.retention_ms < known.retention_ms:
+        log.warning("retention lowered; end the workers with the earlier one before a margin has passed", extra=fields)

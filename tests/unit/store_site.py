@@ -1,0 +1,164 @@
+"""An engine as a store and a bus that are watched, and an application that adds up, for tests of store protocols."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from outbox import App, Context, Engine, Reject, Worker
+from outbox.engine.adapters import EngineStore
+from outbox.engine.narrow import NarrowEngine
+from outbox.errors import OutcomeUnknown
+from outbox.ports import (
+    Document,
+    DocumentKey,
+    Lost,
+    MessageBus,
+    Output,
+    Session,
+    StateStore,
+    StoreCapabilities,
+    StorePorts,
+    Won,
+    Write,
+)
+from outbox.testing import START_S, VirtualClock
+
+
+@dataclass
+class Add:
+    key: str
+    n: int = 1
+    text: str = ""
+
+
+@dataclass
+class Sum:
+    n: int = 0
+    text: str = ""
+
+
+@dataclass
+class Told:
+    n: int
+    text: str = ""
+
+
+def adding(**options: Any) -> App:
+    app = App("adding", **options)
+    app.queue("told")
+
+    @app.handler("adds", key="key")
+    def add(message: Add, total: Sum, ctx: Context) -> None:
+        total.n += message.n
+        if message.text == "reject":
+            raise Reject("no")
+        if message.text == "delete":
+            ctx.delete()
+        if message.text.startswith("grow"):
+            total.text = "x" * 3_000_000
+        ctx.send("told", Told(total.n, "y" * 150_000 if message.text == "shout" else ""))
+        if message.text == "shout":
+            for _ in range(19):
+                ctx.send("told", Told(total.n, "y" * 150_000))
+
+    return app
+
+
+class Watched:
+    """A store of partition or item scope that counts what it is asked, and may be told to fail a write."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self.calls: Tally[str] = Tally()
+        self.capabilities: StoreCapabilities = store.capabilities
+        self.lost: str = ""
+        """The meaning of a write whose answer is lost, once."""
+        self.late: str = ""
+        """The meaning of a write that lands later, once."""
+        self.on_its_way: Sequence[Write] = ()
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        self.calls["read"] += 1
+        return await self._store.read(key, session=session)
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        what = operations[0].tag.what
+        self.calls[what] += 1
+        if what == self.late:
+            self.late, self.on_its_way = "", operations
+            raise OutcomeUnknown("no answer yet")
+        answer = await self._store.write(operations)
+        if what == self.lost:
+            self.lost = ""
+            raise OutcomeUnknown("the answer is lost")
+        return answer
+
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        return self._store.scan(partition, prefix=prefix)
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._store.unfinished()
+
+
+class Mute:
+    """A bus that does not send while it is mute."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        self._bus = bus
+        self.is_mute = False
+        self.receive, self.settle, self.renew = bus.receive, bus.settle, bus.renew
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        if self.is_mute:
+            raise OutcomeUnknown("nothing comes back")
+        await self._bus.send(outputs)
+
+
+class Site:
+    """An engine as a store and a bus that are watched."""
+
+    def __init__(self, engine: Engine, scope: str, clock: VirtualClock) -> None:
+        self.engine, self.clock = engine, clock
+        ports = NarrowEngine(engine, "item" if scope == "item" else "partition").ports()
+        self.store, self.bus = Watched(ports.store), Mute(ports.bus)
+        self._ports = StorePorts(self.store, self.bus, ports.operations, ports.blobs)
+
+    def ports(self) -> StorePorts:
+        return self._ports
+
+    async def document(self, partition: str, id: str) -> bytes | None:
+        found = await EngineStore(self.engine).read(DocumentKey(partition, id))
+        return None if found is None else found.body
+
+    async def documents(self, partition: str) -> list[str]:
+        return [document.key.id async for document in EngineStore(self.engine).scan(partition)]
+
+
+@asynccontextmanager
+async def site(scope: str = "partition") -> AsyncIterator[Site]:
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
+        yield Site(engine, scope, clock)
+
+
+async def handled(at: Site, app: App, *messages: Add, again: bool = False) -> Worker:
+    """Send messages m0, m1, ... all at once and handle them."""
+    worker = Worker(app, at)
+    await worker.declare()
+    for number, message in enumerate(messages):
+        await worker.send("adds", message, id=f"m{number}")
+        if again:
+            await worker.send("adds", message, id=f"m{number}")
+    async with worker:
+        await worker.wait_idle()
+    return worker
+
+
+async def found(at: Site, key: DocumentKey) -> Document:
+    document = await EngineStore(at.engine).read(key)
+    assert document is not None
+    return document

@@ -1,0 +1,108 @@
+"""Marks: few writes where keys repeat, none lost when a worker stops, and none needed when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from outbox import App, Context, Worker
+from outbox.engine.adapters import EngineStore
+from outbox.runtime import items
+from outbox.runtime.items import RECORD_PREFIX, Record
+from outbox.runtime.marks import FULL_COUNT
+from outbox.runtime.scopes import store_protocol, stores_of
+from outbox.runtime.sweep import sweep
+from tests.unit.store_site import Add, Site, Sum, Told, adding, site
+
+
+async def send_apart(worker: Worker, count: int, keys: int = 1) -> None:
+    """Send messages one after the other, each committed before the next is sent."""
+    for number in range(count):
+        await worker.send("adds", Add(f"k{number % keys}"), id=f"m{number}")
+        await worker.wait_idle()
+
+
+async def pending(at: Site, key: str = "k0") -> int:
+    """How many records of a key are pending; none of them may expire."""
+    found = [document async for document in EngineStore(at.engine).scan(f"Sum:{key}", prefix=RECORD_PREFIX)]
+    records = [items.decode(document, Record) for document in found]
+    return sum(record.pending for record in records)
+
+
+async def test_marks_of_one_key_are_written_together_over_time() -> None:
+    async with site() as at:
+        async with Worker(adding(), at) as worker:
+            await send_apart(worker, 60, keys=3)
+            assert await worker.state(Sum, "k0") == Sum(20)
+        assert at.store.calls["commit"] == 60
+        assert at.store.calls["mark"] <= 30  # at most half a write a message
+        assert [await pending(at, f"k{n}") for n in range(3)] == [0, 0, 0]
+
+
+async def test_a_key_with_many_marks_waits_for_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
+    async with site() as at, Worker(adding(), at) as worker:
+        await send_apart(worker, FULL_COUNT + 1)
+        assert at.store.calls["mark"] == 1 and await pending(at) == 1
+
+
+async def test_what_a_lingering_mark_is_due_for_is_marked_soon() -> None:
+    async with site() as at, Worker(adding(), at) as worker:
+        await send_apart(worker, 3)
+        async with asyncio.timeout(5):
+            while await pending(at):  # noqa: ASYNC110  # nobody says when a mark is written
+                await asyncio.sleep(0.01)
+
+
+async def test_a_worker_that_stops_marks_what_is_due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
+    async with site() as at:
+        async with asyncio.timeout(10), Worker(adding(), at) as worker:
+            await send_apart(worker, 3)
+            assert await pending(at) == 3
+        assert await pending(at) == 0 and at.store.calls["mark"] == 1
+
+
+async def test_a_copy_of_a_message_whose_mark_lingers_is_not_pushed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
+    async with site() as at, Worker(adding(), at) as worker:
+        await send_apart(worker, 1)
+        await send_apart(worker, 1)
+        assert at.engine.queue("told").counts()["active"] == 1 and await worker.state(Sum, "k0") == Sum(1)
+
+
+async def test_what_a_worker_left_unmarked_is_finished_by_a_sweeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
+    async with site() as at:
+        worker = Worker(adding(), at)
+        async with worker:
+            await send_apart(worker, 3)
+            worker._scope.protocol.marks._due.clear()  # type: ignore[union-attr]  # as a crash would leave it
+        assert await pending(at) == 3
+        at.clock.seconds += 365 * 86_400
+        at.engine.tick()
+        assert await pending(at) == 3  # however long nobody comes
+        endings: Any = worker._scope._endings  # type: ignore[union-attr]  # a sweep has no delivery to end
+        options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t", "is_stopping": lambda: False}
+        protocol = store_protocol(worker._plan, at.ports(), endings, **options)
+        swept = await sweep(protocol, *stores_of(at.ports()), now_ms=at.engine.now_ms)
+        assert swept.finished_count == 3 and await pending(at) == 0
+
+
+async def test_a_stateless_handlers_marks_are_written_side_by_side() -> None:
+    app = App("telling")
+    app.queue("told")
+
+    @app.handler("adds")
+    def tell(message: Add, ctx: Context) -> None:
+        ctx.send("told", Told(message.n))
+
+    async with site() as at:
+        async with Worker(app, at) as worker:
+            for number in range(50):
+                await worker.send("adds", Add("a"), id=f"m{number}")
+            await worker.wait_idle()
+        assert at.store.calls["commit"] == 50 and at.store.calls["mark"] == 50
+        assert [document async for document in at.store.unfinished()] == []

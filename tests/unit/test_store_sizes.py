@@ -1,0 +1,79 @@
+"""What does not fit: outputs that spill into blobs, states that are too large."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox import App, Worker
+from outbox.engine.blobs import MemoryBlobStore
+from outbox.errors import CorruptRecord, Throttled
+from outbox.message import Message
+from outbox.ports import (
+    Output,
+    StoreCapabilities,
+)
+from outbox.runtime import spill
+from outbox.runtime.items import Record
+from tests.unit.store_site import Add, Sum, adding, handled, site
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_outputs_that_do_not_fit_lie_in_a_blob_until_they_have_left(scope: str) -> None:
+    async with site(scope) as at:
+        await handled(at, adding(), Add("a", text="shout"))
+        assert at.engine.queue("told").counts()["active"] == 20
+        blobs = at.engine.blobs
+        names = [name for name in getattr(blobs, "_blobs", {}) if name.startswith("overflow/")]
+        assert names == []
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_blob_that_cannot_be_deleted_keeps_nobody_from_going_on(
+    scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(name: str) -> None:
+        raise Throttled(f"{name}: not now")
+
+    async with site(scope) as at:
+        monkeypatch.setattr(at.engine.blobs, "delete", refused)
+        worker = await handled(at, adding(), Add("a", text="shout"), Add("a", 2))
+        assert await worker.state(Sum, "a") == Sum(3)
+        assert at.engine.queue("told").counts()["active"] == 21
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_state_that_is_too_large_refuses_its_message_and_stays_as_it_was(scope: str) -> None:
+    async with site(scope) as at:
+        worker = await handled(at, adding(), Add("a", 5))
+        await worker.send("adds", Add("a", 1, "grow"), id="large")
+        async with Worker(adding(), at) as again:
+            await again.wait_idle()
+            assert await again.state(Sum, "a") == Sum(5)
+            (letter,) = await again.dead_letters("adds")
+            assert letter.reason == "oversize" and letter.id == "large"
+
+
+async def test_a_state_that_only_the_pointer_makes_too_large_is_refused() -> None:
+    async with site("item") as at:
+        at.store.capabilities = StoreCapabilities("item", 1, 1_000, True, True)
+        app = App("large")
+
+        @app.handler("adds", key="key")
+        def add(message: Add, total: Sum) -> None:
+            total.text = "x" * message.n
+
+        async with Worker(app, at) as worker:
+            for size in range(840, 1_000, 10):
+                await worker.send("adds", Add(f"k{size}", size), id=f"m{size}")
+            await worker.wait_idle(timeout_s=20)
+            letters = {letter.id: letter.reason for letter in await worker.dead_letters("adds")}
+            assert "m990" in letters and set(letters.values()) == {"oversize"} and "m840" not in letters
+
+
+async def test_overflow_that_is_not_what_was_written_is_told() -> None:
+    record, name, _ = spill.spilled(Record("tx", b"", 0, outputs=(Output("q", 0, Message(body=b"1")),)))
+    blobs = MemoryBlobStore()
+    assert await spill.outputs_of(record, blobs) is None
+    await blobs.write(name, b"[]")
+    with pytest.raises(CorruptRecord, match="not what was written"):
+        await spill.outputs_of(record, blobs)

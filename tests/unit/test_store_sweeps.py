@@ -1,0 +1,97 @@
+"""Sweeps: what can never be finished is told, and keeps nobody from the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from outbox import Worker
+from outbox.errors import OutcomeUnknown
+from outbox.ports import Output
+from outbox.runtime.backoff import Backoff
+from outbox.runtime.endings import Endings
+from outbox.runtime.lanes import StoreProtocol
+from outbox.runtime.plan import compile_plan
+from outbox.runtime.scopes import store_protocol
+from outbox.runtime.sweep import SWEEP_FOR_S, sweep
+from outbox.testing import VirtualClock
+from tests.unit.store_site import Add, Site, adding, site
+
+NO_WAIT = Backoff(lambda _: asyncio.sleep(0), count_max=2)
+
+
+async def left_pending(at: Site, count: int) -> StoreProtocol:
+    """A protocol that sweeps, when messages of so many keys are committed and nothing of them could be pushed."""
+    app = adding()
+    at.bus.is_mute = True
+    async with Worker(app, at, drain_s=0.1) as worker:
+        for number in range(count):
+            await worker.send("adds", Add(f"k{number}"), id=f"m{number}")
+        while at.store.calls["commit"] < count:  # noqa: ASYNC110  # the store does not tell
+            await asyncio.sleep(0.01)
+    at.clock.seconds += 61
+    plan, ports = compile_plan(app), at.ports()
+    options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t"}
+    endings = Endings(plan, ports.bus, ports.blobs, backoff=NO_WAIT, settled=lambda _: None, **options)
+    return store_protocol(plan, ports, endings, is_stopping=lambda: False, **options)
+
+
+class Picky:
+    """Sends to nobody what is of these keys, named by their messages' correlation."""
+
+    def __init__(self, at: Site, refused: set[str], clock: VirtualClock | None = None) -> None:
+        self._send, self._refused, self._clock = at.bus._bus.send, refused, clock
+        at.bus.is_mute = False
+        at.bus.send = self.send  # type: ignore[method-assign]  # in its place
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        if self._clock is not None:
+            self._clock.seconds += SWEEP_FOR_S / 2
+        if {output.message.correlation_id for output in outputs} & self._refused:
+            raise OutcomeUnknown("nothing comes back")
+        await self._send(outputs)
+
+
+async def test_what_can_never_be_sent_keeps_no_sweep_from_what_is_behind_it() -> None:
+    async with site() as at:
+        protocol = await left_pending(at, 6)
+        Picky(at, {"m0", "m1"})
+        start, counts = 0, []
+        for _ in range(4):
+            found = await sweep(protocol, at.store, now_ms=at.engine.now_ms, count_max=2, start=start)
+            start = found.next_start
+            counts.append(found.finished_count)
+        assert sum(counts) == 4 and counts[0] == 0
+        assert at.engine.queue("told").counts()["active"] == 4
+
+
+async def test_a_sweep_that_takes_long_is_gone_on_with_by_the_next() -> None:
+    async with site() as at:
+        protocol = await left_pending(at, 6)
+        Picky(at, set(), at.clock)
+        first = await sweep(protocol, at.store, now_ms=at.engine.now_ms)
+        assert 0 < first.finished_count < 6
+        while first.next_start or first.finished_count:
+            first = await sweep(protocol, at.store, now_ms=at.engine.now_ms, start=first.next_start)
+        assert at.engine.queue("told").counts()["active"] == 6
+
+
+async def test_outputs_that_cannot_be_sent_are_told_with_their_ids(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="outbox.worker"):
+        async with site() as at:
+            worker = Worker(adding(), at, drain_s=0.1)
+            async with worker:
+                at.bus.is_mute = True
+                for number in range(8):
+                    await worker.send("adds", Add(f"k{number}"), id=f"m{number}")
+                async with asyncio.timeout(20):
+                    while worker.figures.unsent_count < 8:  # noqa: ASYNC110  # a counter tells nobody
+                        await asyncio.sleep(0.01)
+    (record,) = [found for found in caplog.records if found.message == "outputs cannot be sent"]
+    fields = vars(record)
+    assert fields["destination"] == "told" and fields["count"] >= 8 and len(fields["ids"]) == 5
+    assert "nothing comes back" in fields["error"]
