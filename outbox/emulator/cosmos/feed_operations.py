@@ -78,18 +78,27 @@ class FeedOperations:
 
         async def apply(call: Call) -> Answer:
             lsn = freshness(call, container)
-            page = await feed.page(self._candidates(container, key, lsn))
+            ids = None if plan is None else plan.ids
+            page = await feed.page(self._candidates(container, key, lsn, ids))
             charge_ru = query_ru(page.examined_count, page.size_bytes)
             return _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
 
         return Prepared("" if key is None else f"{key}/", apply)
 
-    def _candidates(self, container: Container, key: str | None, lsn: int) -> Iterator[Candidate]:
+    def _candidates(
+        self, container: Container, key: str | None, lsn: int, ids: tuple[str, ...] | None
+    ) -> Iterator[Candidate]:
+        """The items of a key, or of all keys; those of some ids only, where it is known that no others can fit."""
         store, past = self._store, lsn < container.lsn
         for one in store.keys(container, lsn) if key is None else [key]:
-            items = store.items_past(container, one, lsn) if past else store.items(container, one)
-            for _, item in items:
-                yield Candidate(one, item.value, item.version)
+            if past:
+                items = [item for _, item in store.items_past(container, one, lsn)]
+            elif ids is None:
+                items = store.items(container, one)
+            else:
+                items = [item for id in ids if (item := store.read(container, one, id)) is not None]
+            found = [Candidate(one, item.value, item.version) for item in items]
+            yield from found if not past and ids is None else sorted(found, key=lambda candidate: candidate.number)
 
     def _databases(self, call: Call) -> Prepared:
         definitions = [database.definition for database in self._store.catalog.databases.values()]

@@ -22,7 +22,7 @@ from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.query_expressions import Row
 from outbox.emulator.cosmos.query_plan import Plan
 from outbox.emulator.cosmos.query_values import SortKey, compare_keys
-from outbox.emulator.cosmos.values import UNDEFINED, encode, number_of, parse, rid_at, wire_form
+from outbox.emulator.cosmos.values import UNDEFINED, encode, number_of, parse_stored, rid_at, wire_form
 
 PAGE_COUNT = 100
 PAGE_COUNT_MAX = 1_000
@@ -189,7 +189,7 @@ class Feed:
         if plan is None:
             yield 0, data
             return
-        for index, row in enumerate(plan.rows(parse(data))):
+        for index, row in enumerate(plan.rows(parse_stored(data))):
             if plan.is_plain:
                 yield index, data
             elif (value := plan.result(row)) is not UNDEFINED:
@@ -210,7 +210,7 @@ class Feed:
             if page.examined_count % TURN_COUNT == 0:
                 await asyncio.sleep(0)
             data = candidate.wire()
-            for index, row in enumerate(plan.rows(parse(data))):
+            for index, row in enumerate(plan.rows(parse_stored(data))):
                 one = _Found(plan.sort_keys(row), (candidate.key, candidate.number, index), b"")
                 if behind is not None and not behind < order(one):
                     continue
@@ -258,7 +258,7 @@ class Feed:
             if page.examined_count % TURN_COUNT == 0:
                 await asyncio.sleep(0)
             data = candidate.wire()
-            for row in plan.rows(parse(data)):
+            for row in plan.rows(parse_stored(data)):
                 if gathering is not None:
                     gathering.add(row)
                 elif (result := _result(plan, row, data)) is not None and result not in seen:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -33,6 +35,8 @@ IDLE_MAX_S = 120.0
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,20}) (/[!-~]*) HTTP/1\.([01])")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*")
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
+_RESET = struct.pack("ii", 1, 0)
+"""Closing discards what is unsent and resets the connection."""
 _WITHOUT_BODY = frozenset((204, 304))
 
 
@@ -186,6 +190,7 @@ class Connection(asyncio.Protocol):
             return
         self._since_s = asyncio.get_running_loop().time()
         if answer is None:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             transport.abort()
             return
         transport.write(answer)

@@ -30,7 +30,7 @@ from outbox.emulator.cosmos.values import (
     check_id,
     etag_of,
     key_of,
-    parse_object,
+    parse_stored,
     rid_at,
     store_form,
     wire_form,
@@ -137,7 +137,7 @@ def _written(
 
 def _patched(operation: Operation, current: Stored, container: Container, moment: Moment) -> Decision:
     assert operation.patch is not None, "whoever made a patch gave it one"
-    item = parse_object(wire_form(current.value, current.version))
+    item = parse_stored(wire_form(current.value, current.version))
     key = key_of(item, container.key_paths)
     changed = operation.patch.apply(item)
     if changed.get("id") != operation.id or key_of(changed, container.key_paths) != key:

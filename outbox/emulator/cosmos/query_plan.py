@@ -11,7 +11,7 @@ from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.patch import Condition
 from outbox.emulator.cosmos.query_expressions import Compiler, Evaluate, Row
 from outbox.emulator.cosmos.query_functions import is_number
-from outbox.emulator.cosmos.query_nodes import AGGREGATES, Call, Member, Name, Node, Query
+from outbox.emulator.cosmos.query_nodes import AGGREGATES, Binary, Call, In, Literal, Logical, Member, Name, Node, Query
 from outbox.emulator.cosmos.query_parser import parse_condition
 from outbox.emulator.cosmos.query_values import SortKey, identity, rank_of, sort_key
 from outbox.emulator.cosmos.values import UNDEFINED, Json
@@ -53,6 +53,8 @@ class Plan:
         self._sources = self._compiled_sources(constants)
         self.is_plain = query.fields is None and all(value is None for _, value, _ in self._sources)
         """Whether a row's result is the item as it stands."""
+        self.ids = _ids_of(query)
+        """The only ids that an item can have which the condition holds for; None where that is not plain to see."""
 
     def _compiled_sources(self, constants: dict[str, Evaluate]) -> list[tuple[str, Evaluate | None, bool]]:
         known = frozenset((self.query.root,))
@@ -219,6 +221,27 @@ def compile_condition(text: str) -> Condition:
         raise bad("the condition of a patch must look like: from c where c.state = 'open'")
     plan = Plan(query, 0)
     return lambda item: any(True for _ in plan.rows(item))
+
+
+def _ids_of(query: Query) -> tuple[str, ...] | None:
+    """The ids that a condition such as `c.id = 'a' AND ...` leaves over."""
+    if len(query.sources) != 1 or query.sources[0].value is not None or query.where is None:
+        return None
+    id_of_item = Member(Name(query.sources[0].alias), Literal("id"))
+    operands = (
+        query.where.operands if isinstance(query.where, Logical) and query.where.sign == "AND" else (query.where,)
+    )
+    for operand in operands:
+        match operand:
+            case Binary(sign="=", left=left, right=Literal(value=str() as id)) if left == id_of_item:
+                return (id,)
+            case Binary(sign="=", left=Literal(value=str() as id), right=right) if right == id_of_item:
+                return (id,)
+            case In(operand=left, choices=choices) if left == id_of_item:
+                ids = [choice.value for choice in choices if isinstance(choice, Literal)]
+                if len(ids) == len(choices) and all(isinstance(id, str) for id in ids):
+                    return tuple(dict.fromkeys(ids))
+    return None
 
 
 def _argument(call: Call) -> Node:

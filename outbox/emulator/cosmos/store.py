@@ -74,16 +74,19 @@ class Store:
         changed = container.history.changed_since(lsn)
         return changed[key, id] if (key, id) in changed else self.read(container, key, id)
 
-    def items(self, container: Container, key: str) -> list[tuple[str, Stored]]:
+    def items(self, container: Container, key: str) -> list[Stored]:
         """The items of a partition key, in the order in which they were made."""
+        return list(self._items(container, key).values())
+
+    def _items(self, container: Container, key: str) -> Mapping[str, Stored]:
         found: Mapping[str, Stored] = self.engine.state.documents.get(container.prefix + key, _NOTHING)
         if container.ttl_s is None:
-            return list(found.items())
-        return [(id, item) for id, item in found.items() if not self._is_over(container, item)]
+            return found
+        return {id: item for id, item in found.items() if not self._is_over(container, item)}
 
     def items_past(self, container: Container, key: str, lsn: int) -> list[tuple[str, Stored]]:
-        """The items of a partition key as they were at a freshness."""
-        items: dict[str, Stored | None] = dict(self.items(container, key))
+        """The items of a partition key as they were at a freshness, in no order."""
+        items: dict[str, Stored | None] = dict(self._items(container, key))
         for (of_key, id), item in container.history.changed_since(lsn).items():
             if of_key == key:
                 items[id] = item

@@ -58,6 +58,12 @@ def parse(data: bytes, what: str = "the body") -> Json:
     return value
 
 
+def parse_stored(data: bytes) -> dict[str, Json]:
+    """An item from the bytes of its JSON, which were checked when they came."""
+    item: dict[str, Json] = _decode(data)
+    return item
+
+
 def parse_object(data: bytes, what: str = "the body") -> dict[str, Json]:
     """The JSON object in bytes from outside.
 

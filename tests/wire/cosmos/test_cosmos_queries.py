@@ -136,6 +136,9 @@ def test_a_condition_finds_what_it_says(people: Any, condition: str, expected: s
         ("SELECT VALUE c.id FROM c ORDER BY c.id OFFSET 1 LIMIT 2", ["2", "3"]),
         ("SELECT VALUE c.id FROM c OFFSET 4 LIMIT 9", ["5"]),
         ("SELECT VALUE c.id FROM c WHERE c.n = @n", ["3"]),
+        ("SELECT VALUE c.id FROM c WHERE c.n > 0 AND c.id IN ('3', '9', '1', '3')", ["1", "3"]),
+        ("SELECT VALUE c.id FROM c WHERE @ids[1] = c.id AND c.n = 1", ["1"]),
+        ("SELECT VALUE c.id FROM c WHERE '2' = c.id", ["2"]),
         ("SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)", ["1", "4"]),
     ],
 )
