@@ -31,15 +31,19 @@ class Topology(Sessions):
         topics: list[TopicSettings] = []
         for item in settings:
             if isinstance(item, RuleSettings):
-                self.set_rules(item.name, item.rules)
                 continue
             check_settings(item)
             if isinstance(item, TopicSettings):
                 self._declare_topic(item, queues, topics)
             else:
                 self._declare_queue(item, queues)
-        if not queues and not topics:
-            return
+        if queues or topics:
+            self._make(queues, topics)
+        for item in settings:
+            if isinstance(item, RuleSettings):
+                self.set_rules(item.name, item.rules)
+
+    def _make(self, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
         fresh = sum(queue.name not in self.state.paths for queue in queues)
         if len(self.state.queues) + 2 * (fresh - len(self.state.free)) > QUEUE_COUNT_MAX:
             raise NotRegistrable(f"{fresh} more queues are above {QUEUE_COUNT_MAX // 2} in all; delete some first")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -19,14 +18,12 @@ from outbox.emulator.amqp.events import Limits
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import binary, decode, described, int_, list_, map_, string, symbol, uint
 from outbox.emulator.bus.claims import check_signature
-from outbox.emulator.bus.peer import Peer
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.errors import EngineStopped, Refused
 from outbox.message import Message
 from tests.unit.amqp import amqp_client as client
-from tests.unit.amqp.test_amqp_connection import mutated
 from tests.wire.conftest import Bus, Sdk
 
 DISPOSITION, TRANSFER = 0x15, 0x14
@@ -288,29 +285,6 @@ async def test_a_connection_that_breaks_keeps_its_messages_locked() -> None:
         assert [task.state for task in engine.peek("q", 0, 5)] == ["locked"]
 
 
-class Sink(asyncio.Transport):
-    """A transport that takes everything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        assert data
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = True
-
-
 def request(operation: str, arguments: bytes) -> bytes:
     named = described(0x74, map_([string("operation"), string(f"com.microsoft:{operation}")]))
     return described(0x73, list_([uint(1)])) + named + described(0x77, arguments)
@@ -347,50 +321,3 @@ async def test_a_request_that_cannot_be_granted_is_answered_with_its_status(
         answer = {code: decode(payload, start)[0] for code, start, _ in sections(payload)}
         assert answer[0x74]["statusCode"] == status  # type: ignore[index]  # application properties are a map
         wire.writer.close()
-
-
-def busy_script() -> bytes:
-    """A client that sends, receives, settles and asks, all in one stream."""
-    filters = map_([symbol("com.microsoft:session-filter"), string("s")])
-    return b"".join(
-        [
-            client.opening(),
-            client.attach("$cbs", 0, receiver=False),
-            client.attach("$cbs", 1, receiver=True),
-            client.attach("q", 2, receiver=False),
-            client.attach("q", 3, receiver=True),
-            client.attach("q/$management", 4, receiver=False),
-            client.attach("q/$management", 5, receiver=True),
-            client.attach("keyed", 6, receiver=True, filters=filters),
-            client.flow(5, 10),
-            client.flow(3, 10),
-            client.transfer(2, 0, client.BODY),
-            client.transfer(2, 1, described(0x75, binary(client.BODY)), message_format=0x80013700),
-            client.transfer(4, 2, request("peek-message", map_(()))),
-            client.disposition(0, 0, b"\x00\x53\x24\x45"),
-            client.disposition(1, 1, b"\x00\x53\x25\xc0\x02\x01\x40"),
-            client.detach(3),
-            client.CLOSE,
-        ]
-    )
-
-
-async def test_mutated_streams_never_break_the_broker(caplog: pytest.LogCaptureFixture) -> None:
-    chance = random.Random(11)
-    original = busy_script()
-    async with Engine.in_memory() as engine:
-        engine.declare(QueueSettings("q"), QueueSettings("keyed", ordering="per_key"))
-        server = ServiceBusServer(engine, limits=Limits(frame_size_max_bytes=1 << 16))
-        for number in range(1_500):
-            peer, sink = Peer(server), Sink()
-            peer.connection_made(sink)
-            data = mutated(chance, original) if number else original
-            for at in range(0, len(data), 211):
-                if not sink.closed:
-                    peer.data_received(data[at : at + 211])
-            if number % 50 == 0:
-                await asyncio.sleep(0)
-            peer.connection_lost(None)
-            assert peer not in server._peers
-            assert not peer.receivers
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
