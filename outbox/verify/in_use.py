@@ -7,7 +7,7 @@ many that differ in nothing else.  A lock is in use while somebody holds it, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from outbox.verify.ops import NO_LOCKS, Locks, Table, canonical
@@ -31,7 +31,7 @@ class InUse:
         found = NO_LOCKS.union(*[nodes[node].known for node in world[self._first :]])
         for where in (FLIGHT, *range(RESOURCES, self._first)):
             found |= self._mentioned(where, world[where])
-        return frozenset(token for of, token in found if of == number)
+        return frozenset(name for lock in found if (name := _of(lock, number)) is not None)
 
     def _mentioned(self, where: int, number: int) -> Locks:
         """The locks behind the ids in a resource's state, or in calls that are in flight."""
@@ -43,3 +43,8 @@ class InUse:
                 data = canonical(self._states[where - RESOURCES][number])
             found = self._mentions[where, number] = self._trie.mentioned(data)
         return found
+
+
+def _of(lock: Hashable, number: int) -> Hashable:
+    """A resource's own name for a lock; None where the lock is another's."""
+    return lock[1] if isinstance(lock, tuple) and lock[0] == number else None

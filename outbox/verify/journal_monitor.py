@@ -190,6 +190,8 @@ class JournalMonitor:
         dead = [d for d in state.dead if d.queue == number and self._identity(d) == identity]
         if not self._model.queues[number].is_read:
             return None if message is not None else Finding("NoLost", f"{short(identity)} is not in {path}")
+        if message is not None and self._book.stands_still(ghost, path, logical):
+            return None
         if message is not None:
             return Finding("EveryMessageEnds", f"{short(identity)} lies in {path}, and nobody handles it any more")
         handlings = self._book.handlings(path, logical)

@@ -55,6 +55,7 @@ class Kernel:
         ample: bool = True,
         allows_alarms: bool = False,
         flight_ms_max: int = 0,
+        patience_ms: int = 0,
     ) -> None:
         self.models = models
         self._flight_ms_max = flight_ms_max
@@ -83,7 +84,7 @@ class Kernel:
         self._ghost_steps: dict[tuple[int, int], int] = {}
         self._in_use = InUse(self.trie, self.states, self.flights)
         self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._passing = Passing(models, self.times)
+        self._passing = Passing(models, self.times, until_ms=start_ms + patience_ms if patience_ms else 0)
 
     def _initial(self, programs: Sequence[Program], budgets: Budgets, start_ms: int) -> World:
         ghost = self.ghosts.number(start := self.monitor.initial(), start)

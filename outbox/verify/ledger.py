@@ -13,6 +13,7 @@ import msgspec
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Output
+from outbox.verify.lines import Lines
 from outbox.verify.models.told import short
 from outbox.verify.ops import Finding, canonical
 from outbox.verify.reference import Handling, Reference
@@ -83,8 +84,16 @@ class Book:
         """By inbox key and payload."""
         self._shared: dict[bytes, str] = {}
         """Inbox keys that two handlers have in common, and which."""
+        self._lines = Lines()
         for output in self.sent:
             self._learn(output)
+            self._line_up(output)
+
+    def _line_up(self, output: Output) -> None:
+        for path in self.routes.get(output.destination, ()):
+            source = self.reference.plan.sources.get(path)
+            if source is not None and source.ordered:
+                self._lines.add(path, output.message.session_id, self.handlings(path, output.message))
 
     def _learn(self, output: Output) -> Emission:
         """Know a message, and what it sets off wherever it goes."""
@@ -138,6 +147,9 @@ class Book:
         for inbox in event.refused:
             if inbox in ledger.applied:
                 return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is refused all the same")
+        wrong = self._out_of_order(ledger, event)
+        if wrong is not None:
+            return wrong
         known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
         for destination, identity, digest in event.emitted:
             if known.get((destination, identity), digest) != digest:
@@ -152,6 +164,18 @@ class Book:
             emitted=ledger.emitted.union(event.emitted),
         )
         return self.early(after, event.settled) or after
+
+    def _out_of_order(self, ledger: Ledger, event: Applied) -> Finding | None:
+        ended = ledger.applied.union(ledger.refused, ledger.fenced, event.applied, event.refused, event.fenced)
+        found = self._lines.wrong(event.applied, ended, ledger.refused.union(event.refused))
+        if found is None:
+            return None
+        inbox, other, told = found
+        return Finding("InOrder", f"{self.name(inbox)} {told} {self.name(other)}")
+
+    def stands_still(self, ledger: Ledger, path: str, message: Message) -> bool:
+        """Whether the session of a message has stopped behind one that was refused."""
+        return any(self._lines.stopped_by(h.inbox, ledger.refused) for h in self.handlings(path, message))
 
     def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
         """A ledger after a send: what leaves was committed, and is what was committed."""

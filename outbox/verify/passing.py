@@ -13,9 +13,11 @@ from outbox.verify.world import Move
 class Passing:
     """The moments that lie ahead."""
 
-    def __init__(self, models: Sequence[Model], times: Table[int]) -> None:
+    def __init__(self, models: Sequence[Model], times: Table[int], *, until_ms: int = 0) -> None:
         self._models = models
         self._times = times
+        self._until_ms = until_ms
+        """After this nobody waits any longer; 0: there is no end."""
         self._known: dict[tuple[int, ...], list[Move]] = {}
 
     def jumps(self, key: tuple[int, ...], states: Sequence[Any], now_ms: int) -> list[Move]:
@@ -30,8 +32,10 @@ class Passing:
     def waited(self, states: Sequence[Any], now_ms: int) -> Move | None:
         """Nothing else can happen: time goes on to what falls due next."""
         pairs = zip(self._models, states, strict=True)
-        dues = [due for model, state in pairs if (due := model.due_ms(state, now_ms)) is not None]
-        return self._to(min(dues), now_ms, None) if dues else None
+        due_ms = min((due for model, state in pairs if (due := model.due_ms(state, now_ms)) is not None), default=None)
+        if due_ms is None or 0 < self._until_ms < due_ms:
+            return None
+        return self._to(due_ms, now_ms, None)
 
     def _to(self, ms: int, now_ms: int, fault: FaultKind | None) -> Move:
         label = f"{(ms - now_ms) / 1_000:g} s pass"

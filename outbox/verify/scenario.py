@@ -46,8 +46,9 @@ class Scenario:
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
     attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
-    not.  `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the
-    runtime's own.
+    not.  Nobody waits longer than `patience_ms` for what is due later (0: as long as it takes), where an application
+    would wait for ever.  `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in
+    place of the runtime's own.
     """
 
     app: App
@@ -69,6 +70,7 @@ class Scenario:
     apart: bool = False
     make: Callable[..., Any] | None = None
     ahead_ms: int = 0
+    patience_ms: int = 0
 
     def told(self) -> str:
         """The scope in a few words."""
@@ -213,6 +215,7 @@ def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Prog
         ample=scenario.ample and not scenario.budgets.jump,
         allows_alarms="alarm" in scenario.allow,
         flight_ms_max=compile_plan(scenario.app).attempt_ms_max,
+        patience_ms=scenario.patience_ms,
     )
 
 

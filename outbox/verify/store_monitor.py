@@ -243,6 +243,8 @@ class StoreMonitor:
         name, lies = short(message.identity), self._bus.lies(state, path, message.identity)
         if not self._bus.queues[self._bus.numbers[path]].is_read:
             return None if lies else Finding("NoLost", f"{name} is not in {path}")
+        if lies and self._book.stands_still(ghost, path, message):
+            return None
         if lies:
             return Finding("EveryMessageEnds", f"{name} lies in {path}, and nobody handles it any more")
         handlings = self._book.handlings(path, message)

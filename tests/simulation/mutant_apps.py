@@ -102,7 +102,28 @@ def stateless() -> App:
     return app
 
 
-APPS = {"counting": counting, "asking": asking, "ending": ending, "twofold": twofold, "stateless": stateless}
+def standing() -> App:
+    """Counts in order, and stands still behind what it refuses."""
+    app = App("standing")
+    app.queue("adds", "per_key")
+
+    @app.handler("adds", key="account", on_dead_letter="stop_key")
+    def add(message: Add, count: Count) -> None:
+        count.total += message.amount
+        if count.total < 0:
+            raise Reject("not below nothing")
+
+    return app
+
+
+APPS = {
+    "counting": counting,
+    "asking": asking,
+    "ending": ending,
+    "twofold": twofold,
+    "stateless": stateless,
+    "standing": standing,
+}
 
 
 def scenario(

@@ -7,6 +7,7 @@ of a message is a copy of its own.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence, Set
+from typing import cast
 
 import msgspec
 
@@ -60,7 +61,7 @@ class BusModel(Queues):
 
     def outcomes(self, state: BusState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         found = self._outcomes(state, op, now_ms, in_use)
-        return [outcome._replace(state=self._plain(outcome.state)) for outcome in found]
+        return [outcome._replace(state=self._plain(cast("BusState", outcome.state))) for outcome in found]
 
     def _outcomes(self, state: BusState, op: Op, now_ms: int, in_use: Locks) -> list[Outcome]:
         match op.verb:
