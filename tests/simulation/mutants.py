@@ -13,6 +13,7 @@ PARTITION = "outbox/runtime/partition_scope.py"
 ITEM = "outbox/runtime/item_scope.py"
 BATCH = "outbox/runtime/batch.py"
 ENDINGS = "outbox/runtime/endings.py"
+LANES = "outbox/runtime/lanes.py"
 MARKS = "outbox/runtime/marks.py"
 PLAN = "outbox/runtime/plan.py"
 GROUP = "outbox/runtime/group.py"
@@ -50,6 +51,18 @@ def mutant(
 
 
 MUTANTS = (
+    # Order
+    mutant(
+        "a stopped session goes on", "partition", "InOrder", LANES,
+        ("        if behind is None:\n", "        if behind is None or behind:\n"),
+        app="standing", amounts=(-50, 5), patience_ms=11_000,
+    ),
+    mutant(
+        "a head that is put off is overtaken", "partition", "InOrder", LANES,
+        ("            free = [work for work in group if holder in (None, work.delivery.sequence)]\n            await self._give_back([work for work in group if holder not in (None, work.delivery.sequence)])\n", "            free = list(group)\n"),
+        ("            if holder not in (None, work.delivery.sequence):\n                await self._endings.give_back(work)\n            elif await", "            if await"),
+        app="standing", amounts=(5, 3), batch=2, faults={"error": 3}, patience_ms=11_000,
+    ),
     # Partition scope
     mutant(
         "pushes before the commit", "partition", "NoGhost", PARTITION,
@@ -252,6 +265,7 @@ MUTANTS = (
     mutant(
         "a deleted state is deleted for good", "item", "NoDuplicate|OneChangePerETag|Serializable", ITEM,
         ("        state = Held(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = Held(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
+        ("    Create,\n    Document,\n", "    Create,\n    Delete,\n    Document,\n"),
         app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2,
     ),
     mutant(
