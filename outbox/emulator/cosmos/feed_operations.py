@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import CROSS_PARTITION, OK, Answer, bad, unsupported
+from outbox.emulator.cosmos import changes
+from outbox.emulator.cosmos.answers import CROSS_PARTITION, OK, Answer, bad
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
 from outbox.emulator.cosmos.feeds import Candidate, Feed, page_count_of
 from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
+from outbox.emulator.cosmos.hashing import effective_key, range_of
 from outbox.emulator.cosmos.query_parser import parse_query
 from outbox.emulator.cosmos.query_plan import Plan
 from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness
@@ -52,7 +54,44 @@ class FeedOperations:
         return self._items(call, container_of(call, self._store.catalog), None)
 
     def _changes(self, call: Call) -> Prepared:
-        raise unsupported("the change feed")
+        container = container_of(call, self._store.catalog)
+        keys = self._keys(call, container)
+        after = changes.start_of(call.header("a-im"), call.header("if-none-match"), container)
+        since_s = changes.since_of(call.header("if-modified-since"))
+        page_count = page_count_of(call.header("x-ms-max-item-count"))
+
+        def apply(call: Call) -> Answer:
+            if container.lsn <= after:
+                return changes.nothing_new(after)
+            found = ((key, item) for key in keys(container.lsn) for item in self._store.items(container, key))
+            page, last = changes.page_of(found, after, since_s, page_count)
+            if not page.results:
+                return changes.nothing_new(container.lsn)
+            charge_ru = query_ru(page.examined_count, page.size_bytes)
+            answer = _listed(page.results, "", container.rid, "Documents", charge_ru)
+            answer.headers["etag"] = f'"{last}"'
+            return answer
+
+        return Prepared("", apply)
+
+    def _keys(self, call: Call, container: Container) -> Callable[[int], list[str]]:
+        """The partition keys that a request is about, given how fresh it reads.
+
+        Raises:
+            Rejection: 400, its key or range is none.
+        """
+        header, store = call.header(KEY_HEADER), self._store
+        if header:
+            key = key_of_header(header, len(container.key_paths))
+            return lambda lsn: [key]
+        wanted = range_of(call.header("x-ms-start-epk"), call.header("x-ms-end-epk"), container)
+        if wanted is None:
+            return lambda lsn: store.keys(container, lsn)
+        start, end = wanted
+        several = len(container.key_paths) > 1
+        return lambda lsn: [
+            key for key in store.keys(container, lsn) if start <= effective_key(key, is_hierarchical=several) < end
+        ]
 
     def _plan(self, call: Call) -> Plan:
         body = parse_object(call.body, "the query")
@@ -71,33 +110,32 @@ class FeedOperations:
         return Plan(parse_query(text, values), self._store.engine.now_ms())
 
     def _items(self, call: Call, container: Container, plan: Plan | None) -> Prepared:
-        header = call.header(KEY_HEADER)
-        key = key_of_header(header, len(container.key_paths)) if header else None
-        _check_range(call)
-        feed = _feed_of(call, plan, f"{container.rid}{key}")
+        keys = self._keys(call, container)
+        header, bounds = call.header(KEY_HEADER), call.header("x-ms-start-epk") + call.header("x-ms-end-epk")
+        feed = _feed_of(call, plan, f"{container.rid}{header}{bounds}")
 
         async def apply(call: Call) -> Answer:
             lsn = freshness(call, container)
             ids = None if plan is None else plan.ids
-            page = await feed.page(self._candidates(container, key, lsn, ids))
+            page = await feed.page(self._candidates(container, keys(lsn), lsn, ids))
             charge_ru = query_ru(page.examined_count, page.size_bytes)
             return _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
 
-        return Prepared("" if key is None else f"{key}/", apply)
+        return Prepared(f"{header}/" if header else "", apply)
 
     def _candidates(
-        self, container: Container, key: str | None, lsn: int, ids: tuple[str, ...] | None
+        self, container: Container, keys: list[str], lsn: int, ids: tuple[str, ...] | None
     ) -> Iterator[Candidate]:
-        """The items of a key, or of all keys; those of some ids only, where it is known that no others can fit."""
+        """The items of some keys; those of some ids only, where it is known that no others can fit."""
         store, past = self._store, lsn < container.lsn
-        for one in store.keys(container, lsn) if key is None else [key]:
+        for key in keys:
             if past:
-                items = [item for _, item in store.items_past(container, one, lsn)]
+                items = [item for _, item in store.items_past(container, key, lsn)]
             elif ids is None:
-                items = store.items(container, one)
+                items = store.items(container, key)
             else:
-                items = [item for id in ids if (item := store.read(container, one, id)) is not None]
-            found = [Candidate(one, item.value, item.version) for item in items]
+                items = [item for id in ids if (item := store.read(container, key, id)) is not None]
+            found = [Candidate(key, item.value, item.version) for item in items]
             yield from found if not past and ids is None else sorted(found, key=lambda candidate: candidate.number)
 
     def _databases(self, call: Call) -> Prepared:
@@ -118,12 +156,6 @@ class FeedOperations:
             return _listed(page.results, page.continuation, rid, name, METADATA_RU)
 
         return Prepared("", apply)
-
-
-def _check_range(call: Call) -> None:
-    start, end = call.header("x-ms-start-epk"), call.header("x-ms-end-epk")
-    if start or (end and end != "FF"):
-        raise unsupported("a range of hashed partition keys (a feed range, or a prefix of a hierarchical key)")
 
 
 def _feed_of(call: Call, plan: Plan | None, name: str) -> Feed:

@@ -64,6 +64,12 @@ def parse_stored(data: bytes) -> dict[str, Json]:
     return item
 
 
+def parse_values(key: str) -> list[Json]:
+    """The values of a partition key out of its text."""
+    values: list[Json] = _decode(key)
+    return values
+
+
 def parse_object(data: bytes, what: str = "the body") -> dict[str, Json]:
     """The JSON object in bytes from outside.
 
@@ -235,3 +241,17 @@ def item_rid(container_rid: str, number: int) -> str:
 def number_of(rid: str) -> int:
     """The number in an item's resource id."""
     return int.from_bytes(base64.b64decode(rid, b"+-")[8:], "big")
+
+
+class _Written(msgspec.Struct):
+    """When an item was written."""
+
+    seconds: int = msgspec.field(name="_ts")
+
+
+_written = msgspec.json.Decoder(_Written)
+
+
+def written_s(stored: bytes) -> int:
+    """When an item was written, seconds since 1970."""
+    return _written.decode(stored).seconds

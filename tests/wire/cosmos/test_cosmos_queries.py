@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from azure.cosmos import exceptions
+from azure.cosmos import PartitionKey, exceptions
 
+from outbox.emulator.cosmos.hashing import effective_key
+from outbox.emulator.cosmos.values import key_text
 from tests.wire.cosmos.conftest import Sdk, query
 from tests.wire.cosmos.test_cosmos_items import own
 
@@ -264,3 +267,71 @@ def test_a_continuation_of_another_query_is_refused(sdk: Sdk, people: Any) -> No
 def _first(people: Any, continuation: str, options: dict[str, Any]) -> Any:
     pages = people.target.query_items("SELECT * FROM c", **options).by_page(continuation)
     return anext(pages) if hasattr(pages, "__anext__") else next(pages)
+
+
+# Ranges of hashed partition keys, and the change feed
+
+
+@pytest.mark.parametrize(
+    "value", ["", "a", "x" * 15, "x" * 16, "x" * 100, "ключ", 0, -1, 2.5, 1e300, True, False, None]
+)
+def test_partition_keys_are_hashed_as_the_sdk_does(value: object) -> None:
+    text = key_text([value])
+    assert effective_key(text, is_hierarchical=False) == PartitionKey("/a")._get_effective_partition_key_string([value])
+    several = PartitionKey(["/a", "/b"], kind="MultiHash")._get_effective_partition_key_string([value, "z"])
+    assert effective_key(key_text([value, "z"]), is_hierarchical=True) == several
+
+
+def test_the_first_parts_of_a_key_find_all_below_them(sdk: Sdk) -> None:
+    container = sdk.container("below", ["/tenant", "/user"])
+    for tenant, user in (("t", "u"), ("t", "v"), ("s", "u")):
+        container.create_item({"id": "1", "tenant": tenant, "user": user})
+    found = container.query_items("SELECT VALUE c.user FROM c", partition_key=["t"])
+    assert sorted(found) == ["u", "v"]
+
+
+def test_feed_ranges_cover_everything(people: Any) -> None:
+    [whole] = list(people.read_feed_ranges())
+    assert len(people.query_items("SELECT * FROM c", feed_range=whole)) == len(PEOPLE)
+
+
+def changes(items: Any, **options: Any) -> tuple[list[str], str]:
+    """The ids that the change feed tells, and where it goes on."""
+    found = [item["id"] for item in items.query_items_change_feed(**options)]
+    headers = items.target.client_connection.last_response_headers
+    return found, headers["etag"]
+
+
+def test_the_change_feed_tells_the_latest_of_each_item_in_order(items: Any) -> None:
+    for id, key in (("1", "a"), ("2", "b"), ("3", "a")):
+        items.create_item({"id": id, "pk": key})
+    items.upsert_item({"id": "1", "pk": "a", "n": 1})
+    found, continuation = changes(items, start_time="Beginning", max_item_count=2)
+    assert found == ["2", "3", "1"]
+    assert changes(items, continuation=continuation)[0] == []
+    items.execute_item_batch([("create", ({"id": id, "pk": "a"},)) for id in ("4", "5")], "a")
+    items.delete_item("2", "b")
+    assert sorted(changes(items, continuation=continuation)[0]) == ["4", "5"]
+
+
+def test_the_change_feed_of_a_partition_key_tells_only_that(items: Any) -> None:
+    for id, key in (("1", "a"), ("2", "b"), ("3", "a")):
+        items.create_item({"id": id, "pk": key})
+    assert changes(items, start_time="Beginning", partition_key="a")[0] == ["1", "3"]
+    assert changes(items, start_time="Beginning", partition_key="c")[0] == []
+
+
+def test_the_change_feed_from_now_tells_what_comes(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a"})
+    found, continuation = changes(items, start_time="Now")
+    assert found == []
+    items.create_item({"id": "2", "pk": "a"})
+    assert changes(items, continuation=continuation)[0] == ["2"]
+    past, future = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
+    assert changes(items, start_time=past)[0] == ["1", "2"]
+    assert changes(items, start_time=future)[0] == []
+
+
+def test_deletes_in_the_change_feed_are_refused_by_name(items: Any) -> None:
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="mode"):
+        changes(items, mode="AllVersionsAndDeletes")
