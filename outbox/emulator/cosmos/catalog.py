@@ -192,7 +192,8 @@ class Catalog:
             raise bad(f"the container is {container.id!r} and cannot be renamed; make another")
         if definition["partitionKey"]["paths"] != container.definition["partitionKey"]["paths"]:
             raise bad("the partition key of a container cannot be changed; make another")
-        definition |= {name: container.definition[name] for name in ("_rid", "_self", "_docs", "_sprocs")}
+        kept = ("_rid", "_self", "_docs", "_sprocs", "partitionKey")
+        definition |= {name: container.definition[name] for name in kept}
         container.define(definition, self._write(_name(container), definition))
 
     def delete_container(self, container: Container) -> None:
@@ -258,6 +259,8 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
     for path in paths:
         if not isinstance(path, str) or not _names(path) or not path.startswith("/"):
             raise bad(f"the partition key path {str(path)[:80]!r} must look like /customer or /order/id")
+    if key.get("version", 2) not in (1, 2) or key.get("kind", "Hash") not in ("Hash", "MultiHash"):
+        raise bad("partitionKey needs kind Hash or MultiHash, and version 1 or 2, if it names them")
     definition["partitionKey"] = {"kind": "MultiHash" if len(paths) > 1 else "Hash", "version": 2, **key}
     ttl_s = definition.get("defaultTtl")
     if ttl_s is None:

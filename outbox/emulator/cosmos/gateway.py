@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from outbox.emulator.cosmos import sessions
@@ -116,8 +116,13 @@ class Gateway:
             call.header("x-ms-date"),
             call.header("date"),
         )
-        prepared = self._operations[route.operation](call)
-        rule = await self._fault(call, prepared) if self._faults else None
+        prepare = self._operations[route.operation]
+        prepared = prepare(call)
+        rule = None
+        if self._faults:
+            if await self._delay(call, prepared):
+                prepared = prepare(call)  # what it is about may be gone by now
+            rule = self._fault(call, prepared)
         try:
             answer = prepared.apply(call)
             if not isinstance(answer, Answer):
@@ -128,20 +133,30 @@ class Gateway:
             raise Dropped
         return answer
 
-    async def _fault(self, call: Call, prepared: Prepared) -> FaultRule | None:
+    async def _delay(self, call: Call, prepared: Prepared) -> bool:
+        """Wait as long as a rule says; whether one did."""
+        rule = self._ask(("delay",), call, prepared)
+        if rule is not None:
+            await asyncio.sleep(rule.delay_s)
+        return rule is not None
+
+    def _ask(self, kinds: Collection[str], call: Call, prepared: Prepared) -> FaultRule | None:
+        return self._faults.ask(
+            call.route.operation,
+            kinds=kinds,
+            where=call.route.where,
+            key=prepared.key,
+            client=call.header("user-agent"),
+        )
+
+    def _fault(self, call: Call, prepared: Prepared) -> FaultRule | None:
         """What is to go wrong with an operation that is about to be applied.
 
         Raises:
             Rejection: it is refused.
             Dropped: the connection breaks.
         """
-        operation, where, client = call.route.operation, call.route.where, call.header("user-agent")
-        faults = self._faults
-        delay = faults.ask(operation, kinds=("delay",), where=where, key=prepared.key, client=client)
-        if delay is not None:
-            await asyncio.sleep(delay.delay_s)
-        kinds = _OF_READS if operation in _READS else _BEFORE
-        rule = faults.ask(operation, kinds=kinds, where=where, key=prepared.key, client=client)
+        rule = self._ask(_OF_READS if call.route.operation in _READS else _BEFORE, call, prepared)
         if rule is None or rule.kind == "lost-reply":
             return rule
         if rule.kind == "stale-read" or rule.batch_index is not None:

@@ -27,7 +27,7 @@ from outbox.errors import EngineStopped, Refused
 
 log = logging.getLogger(__name__)
 
-SWEEP_COUNT_MAX = 500
+SWEEP_COUNT_MAX = 5_000
 _RID_TIME_BITS = 20
 
 
@@ -196,13 +196,15 @@ class Store:
         """Delete items whose time is over, some at a time; how many."""
         now_ms, count = self.engine.now_ms(), 0
         for container in self.catalog.containers():
-            expiring = container.expiring
+            expiring, over = container.expiring, dict[str, dict[str, None]]()
             while expiring and expiring[0][0] <= now_ms and count < SWEEP_COUNT_MAX:
                 _, key, id = heappop(expiring)
                 found = self.engine.state.documents.get(container.namespace(key), _NOTHING).get(id)
-                if found is not None and self._is_over(container, found):
-                    self.commit(container, key, [Put(id, None)])
+                if found is not None and self._is_over(container, found) and id not in over.setdefault(key, {}):
+                    over[key][id] = None
                     count += 1
+            for key, ids in over.items():
+                self.commit(container, key, [Put(id, None) for id in ids])
         return count
 
     def sweep_quietly(self) -> None:

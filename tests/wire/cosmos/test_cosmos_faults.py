@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from azure.core.exceptions import ServiceRequestError, ServiceResponseError
 from azure.cosmos import exceptions
 
+from outbox.emulator.cosmos.history import CHANGE_COUNT_MAX, SIZE_MAX_BYTES, History
 from outbox.emulator.faults import FaultRule
 from tests.wire.cosmos.conftest import MODES, Cosmos, Sdk, query
 from tests.wire.cosmos.test_cosmos_batch import failure
@@ -191,3 +193,72 @@ def test_a_token_ahead_of_everything_is_not_answered(items: Any) -> None:
         items.read_item("0", "a", session_token=f"0:-1#{1 << 62}")
     assert (caught.value.status_code, caught.value.sub_status) == (404, 1002)
     assert status(items.read_item, "0", "a", session_token="0:-1#x") == 400
+
+
+def test_what_a_delayed_request_is_about_may_be_gone(faulty: Cosmos, quick: Sdk, install: Any) -> None:
+    container = quick.container("leaving")
+    container.create_item({"id": "0", "pk": "a"})
+    install(kind="delay", delay_s=0.3, operation="item.create", where=f"db-{quick.mode}/leaving")
+    database = quick.client.get_database_client(f"db-{quick.mode}")
+    other = Sdk(faulty, "sync", **OFF)
+    deleting = threading.Timer(0.1, other.client.get_database_client(f"db-{quick.mode}").delete_container, ["leaving"])
+    deleting.start()
+    assert status(container.create_item, {"id": "1", "pk": "a"}) == 404
+    deleting.join()
+    assert "leaving" not in [one["id"] for one in database.list_containers()]
+    other.close()
+
+
+# The past that stale reads are answered from
+
+
+class Item(NamedTuple):
+    """An item as a history keeps it."""
+
+    value: bytes
+    version: int
+
+
+PLACE = ("k", "1")
+
+
+def test_a_history_knows_every_version_since_it_began() -> None:
+    history = History()
+    history.keep(5, 0, {PLACE: None})
+    assert (history.begin_lsn, history.past(0, 5, None)) == (None, 5)
+    history.begin(5)
+    for lsn in (6, 7, 8):
+        history.keep(lsn, 0, {PLACE: Item(b"x", lsn - 1)})
+    assert [history.past(least, 8, None) for least in (0, 6, 8)] == [5, 6, 8]
+    assert [history.past(0, 8, behind) for behind in (1, 2, 3, 9)] == [7, 6, 5, 5]
+    assert [history.changed_since(lsn).get(PLACE) for lsn in (5, 6, 7, 8)] == [
+        Item(b"x", 5),
+        Item(b"x", 6),
+        Item(b"x", 7),
+        None,
+    ]
+
+
+def test_a_history_has_a_limit_in_count_bytes_and_time() -> None:
+    history = History()
+    history.begin(0)
+    for lsn in range(1, CHANGE_COUNT_MAX + 11):
+        history.keep(lsn, lsn, {PLACE: Item(b"x", lsn - 1)})
+    assert history.begin_lsn == 10
+    history.keep(20_000, 20_000, {PLACE: Item(bytes(SIZE_MAX_BYTES - 5), 1)})
+    assert history.begin_lsn == CHANGE_COUNT_MAX + 10 - 5
+    history.forget(20_001)
+    assert history.begin_lsn == 20_000 and not history.changed_since(0)
+
+
+def test_a_window_keeps_a_past_for_rules_that_come_later() -> None:
+    cosmos = Cosmos(history_s=60)
+    sdk, other = Sdk(cosmos, "sync", **OFF), Sdk(cosmos, "sync", **OFF)
+    container = sdk.container("window")
+    container.create_item({"id": "0", "pk": "a", "n": 0})
+    container.upsert_item({"id": "0", "pk": "a", "n": 1})
+    cosmos.call(lambda emulator: emulator.faults.install(FaultRule(kind="stale-read", behind_count=1)))
+    theirs = other.client.get_database_client("db-sync").get_container_client("window")
+    assert [theirs.read_item("0", "a")["n"] for _ in range(2)] == [0, 1]
+    for one in (sdk, other, cosmos):
+        one.close()
