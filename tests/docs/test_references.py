@@ -101,7 +101,8 @@ def test_every_command_that_a_page_shows_has_these_options(page: Path) -> None:
 def test_the_entities_file_that_the_page_shows_is_read() -> None:
     [text] = re.findall(r"```json\n(.*?)```", (ROOT / "docs/emulator-compatibility.md").read_text(), re.DOTALL)
     names = [settings.name for settings in parse_entities(text)]
-    assert names == ["orders", "lines", "notices/Subscriptions/audit", "notices"]
+    subscriptions = ["notices/Subscriptions/audit", "notices/Subscriptions/mail"]
+    assert names == ["orders", "lines", *subscriptions, "notices", "notices/Subscriptions/mail"]  # its rules
 
 
 def test_the_readmes_figures_are_those_that_were_published() -> None:

@@ -179,6 +179,11 @@ class Sdk:
             self.client = Blocking(AsyncServiceBusClient.from_connection_string(text, **settings), self._thread)
         self._open: dict[tuple[Any, ...], Any] = {}
 
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Do something on the loop of the asynchronous SDK."""
+        assert self._thread is not None, "the synchronous SDK has no loop"
+        return self._thread.run(work)
+
     def sender(self, queue: str = "", *, topic: str = "", shared: bool = True) -> Any:
         """A sender; shared ones stay open."""
 
