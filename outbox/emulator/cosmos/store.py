@@ -209,6 +209,8 @@ class Store:
 
     def sweep_quietly(self) -> None:
         """The same, for a timer: an engine that has stopped is told to those who ask, not here."""
+        if self.engine.stopped is not None:
+            return
         try:
             self.sweep()
         except EngineStopped:

@@ -18,11 +18,15 @@ class Echo:
         self.connections: set[Connection] = set()
         self.reserved_bytes = 0
         self.wait_s = 0.0
+        self.handled_count = 0
 
     async def respond(self, request: Request) -> bytes | None:
         await asyncio.sleep(self.wait_s)
+        self.handled_count += 1
         if request.target == "/break":
             return None
+        if request.target == "/large":
+            return response_of(200, {}, bytes(8 << 20), is_last=False)
         body = f"{request.method} {request.target} {len(request.body)} ".encode() + request.body[:20]
         return response_of(200, {}, body, is_last=request.is_last, has_body=request.method != "HEAD")
 
@@ -191,6 +195,27 @@ async def test_a_client_that_sends_ahead_is_not_read_without_end(echo: tuple[Ech
     [connection] = echo[0].connections
     assert len(connection._buffer) < 1 << 20
     client.writer.transport.abort()
+
+
+async def test_a_client_that_does_not_read_gets_one_answer_and_no_more(echo: tuple[Echo, int]) -> None:
+    client = await opened(echo[1], b"")
+    client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
+    client.writer.write(b"GET /large HTTP/1.1\r\n\r\n" * 20)
+    await asyncio.sleep(0.2)
+    assert echo[0].handled_count == 1
+    [connection] = echo[0].connections
+    connection.check_time(asyncio.get_running_loop().time() + http.WITHIN_S + 1)
+    await asyncio.sleep(0.05)
+    assert not echo[0].connections
+    client.writer.transport.abort()
+
+
+async def test_a_client_that_reads_slowly_gets_every_answer(echo: tuple[Echo, int]) -> None:
+    client = await opened(echo[1], b"GET /large HTTP/1.1\r\n\r\n" * 3 + b"GET /1 HTTP/1.1\r\n\r\n")
+    for _ in range(3):
+        await asyncio.sleep(0.02)
+        assert len(await client.answer()) == (8 << 20) + 4
+    assert await client.answer() == b"200 GET /1 0 "
 
 
 @pytest.mark.parametrize(

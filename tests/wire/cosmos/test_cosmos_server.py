@@ -18,7 +18,7 @@ from azure.core import MatchConditions
 from azure.cosmos import CosmosClient, PartitionKey, exceptions
 from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 
-from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY, Signatures
+from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put
 from outbox.engine.engine import Engine
@@ -143,10 +143,17 @@ def test_the_settings_of_the_official_emulator_are_the_defaults() -> None:
     engine.close()
 
 
-def test_a_signature_is_checked_for_links_of_resource_ids_too() -> None:
-    Signatures(WELL_KNOWN_KEY)
-    with pytest.raises(Refused):
-        Signatures("")
+def test_a_connection_string_connects(cosmos: Cosmos) -> None:
+    with CosmosClient.from_connection_string(cosmos.emulator.connection.connection_string) as client:
+        assert isinstance(list(client.list_databases()), list)
+
+
+async def test_resources_can_be_named_by_their_resource_ids(emulator: CosmosEmulator) -> None:
+    _, body = await ask(emulator, signed("GET", "/dbs/d/colls/c", "colls", "dbs/d/colls/c"))
+    definition = json.loads(body)
+    link = definition["_self"].strip("/")
+    code, again = await ask(emulator, signed("GET", f"/{link}/", "colls", link.lower()))
+    assert (code, json.loads(again)) == (200, definition)
 
 
 # The control endpoint
