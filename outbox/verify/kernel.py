@@ -8,13 +8,15 @@ and kept, so that exploring is looking things up.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
+from outbox.verify.answers import Answers, Flight
 from outbox.verify.budgets import GUARDS, Budgets, cost_of
 from outbox.verify.in_use import InUse
-from outbox.verify.ops import FAULT_KINDS, NO_LOCKS, FaultKind, Finding, Locks, Model, Op, Table
+from outbox.verify.ops import FAULT_KINDS, NO_LOCKS, Finding, Locks, Model, Op, Table
 from outbox.verify.passing import Passing
 from outbox.verify.run import TIMER, Program
 from outbox.verify.trie import Node, Trie
@@ -23,9 +25,7 @@ from outbox.verify.world import (
     FLIGHT,
     GHOST,
     RESOURCES,
-    THROTTLED,
     TIME,
-    UNKNOWN,
     Answer,
     Monitor,
     Move,
@@ -35,6 +35,9 @@ from outbox.verify.world import (
 )
 
 TIME_BITS = 24
+
+Prospect = tuple[int, int, Callable[[], list[Step]]]
+"""What may happen: its cost, the place of whose step it is (0: nobody's), and what tries it: the steps it may be."""
 
 Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
 """A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
@@ -59,6 +62,7 @@ class Kernel:
     ) -> None:
         self.models = models
         self._flight_ms_max = flight_ms_max
+        self._symmetric = symmetric
         self._ample = ample
         self._kinds = {kind for kind in FAULT_KINDS if getattr(budgets, kind)}
         self.monitor = monitor
@@ -74,11 +78,11 @@ class Kernel:
         self._groups = alike([program.name for program in programs], self.first) if symmetric else []
         self._events: Table[tuple[Any, ...]] = Table()
         self._event()
+        self._answers = Answers(models, self.states, self.times, self.trie, monitor, self._kinds, self._event)
         self._moves: list[list[Waiting] | None] = []
         self._restart: list[Move | None] = []
         self._first_alone = bytearray()
         """Whether a node's next step is independent of everybody else's."""
-        self._outcomes: dict[tuple[int, int, int, Locks], list[Answer]] = {}
         self._landings: dict[tuple[int, int, int], list[Move]] = {}
         self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
         self._ghost_steps: dict[tuple[int, int], int] = {}
@@ -162,6 +166,31 @@ class Kernel:
                 free = True
         return steps, free
 
+    def prospects(self, world: World) -> list[Prospect]:
+        """What may happen next as `successors` has it, but nothing of it tried yet: for who takes one way only."""
+        found: list[Prospect] = []
+        time = world[TIME]
+        for place in range(self.first, len(world)):
+            number = world[place]
+            node = self.trie.nodes[number]
+            for resource, position, takes, _ in self._waiting(number):
+                in_use = self._in_use.of(world, resource) if takes else NO_LOCKS
+                for answer, flight in self._answered(node, position, world[resource], time, in_use):
+                    told = partial(self._told, node, position, resource, answer, time, flight)
+                    found.append((cost_of(answer.fault), place, partial(self._tried, world, place, told)))
+            crash = self._restart[number]
+            if crash is not None:
+                found.append((crash.cost, place, partial(self._tried, world, place, [crash].copy)))
+        found = [prospect for prospect in found if not (world[BUDGET] - prospect[0]) & GUARDS]
+        alone: list[Step] = []
+        if not self._by_themselves(world, alone) and all(cost for cost, _, _ in found):
+            due = self._passing.waited(self.resource_states(world), self.now_ms(world))
+            alone += [] if due is None else [(self._at(world, due), 0, due)]
+        return found + [(step[2].cost, 0, [step].copy) for step in alone]
+
+    def _tried(self, world: World, place: int, told: Callable[[], list[Move]]) -> list[Step]:
+        return [(self._after(world, place, move), place, move) for move in told()]
+
     def _after(self, world: World, place: int, move: Move) -> World:
         after = list(world)
         if move.cost:
@@ -228,38 +257,18 @@ class Kernel:
                 self._restart[number] = Move(cost_of("crash"), 0, 0, root.number, 0, (), "", "crash")
         return found
 
-    def _worker_moves(
-        self, number: int, resource: int, position: int, state: int, time: int, in_use: Locks
-    ) -> list[Move]:
-        node = self.trie.nodes[number]
+    def _answered(self, node: Node, position: int, state: int, time: int, in_use: Locks) -> list[tuple[Answer, Flight]]:
+        """What a process may be told of one of its calls, or by its timer."""
         if position == TIMER:
-            fault: FaultKind | None = "timeout" if node.ops else None
-            return self._told(node, TIMER, 0, Answer("time passes, a timer fires", 0, 0, fault, 0), time)
-        op = node.ops[position]
-        results = self._answers(op, state, time, in_use)
-        moves = [move for result in results for move in self._told(node, position, resource, result, time)]
-        if not results:
-            return moves
-        reach, plain = (
-            self.models[resource - RESOURCES].reach(self.trie.ops[op].verb),
-            [r for r in results if not r.fault],
-        )
-        unknown = self.trie.result(UNKNOWN)
-        if reach != "read" and "lost" in self._kinds:
-            for r in plain:
-                lost = Answer(f"{r.label} (the reply is lost)".strip(), r.state, unknown, "lost", r.event)
-                moves += self._told(node, position, resource, lost, time)
-        if reach == "write" and "delay" in self._kinds:
-            late = Answer("no reply, it is still on its way", state, unknown, "delay", 0)
-            moves += self._told(node, position, resource, late, time, flight=(op,))
-        if reach != "take" and "error" in self._kinds:
-            refused = Answer("-> throttled", state, self.trie.result(THROTTLED), "error", 0)
-            moves += self._told(node, position, resource, refused, time)
-        return moves
+            return [(Answer("time passes, a timer fires", 0, 0, "timeout" if node.ops else None, 0), ())]
+        return self._answers.to(node.ops[position], state, time, in_use)
 
-    def _told(
-        self, node: Node, position: int, resource: int, result: Answer, time: int, flight: tuple[int, ...] = ()
-    ) -> list[Move]:
+    def _worker_moves(self, number: int, place: int, position: int, state: int, time: int, in_use: Locks) -> list[Move]:
+        node = self.trie.nodes[number]
+        answers = self._answered(node, position, state, time, in_use)
+        return [move for answer, flight in answers for move in self._told(node, position, place, answer, time, flight)]
+
+    def _told(self, node: Node, position: int, resource: int, result: Answer, time: int, flight: Flight) -> list[Move]:
         """The steps by which a process learns a result: several where it gives up other calls upon it."""
         child = self.trie.child(node, position, result.result, self.times[time])
         event = result.event
@@ -284,29 +293,6 @@ class Kernel:
             )
             for choice in product((False, True), repeat=len(dropped))
         ]
-
-    def _answers(self, op_number: int, state: int, time: int, in_use: Locks = NO_LOCKS) -> list[Answer]:
-        key = (op_number, state, time, in_use)
-        found = self._outcomes.get(key)
-        if found is None:
-            op = self.trie.ops[op_number]
-            before, now_ms, table = self.states[op.resource][state], self.times[time], self.states[op.resource]
-            found = []
-            for outcome in self.models[op.resource].outcomes(before, op, now_ms, in_use):
-                if outcome.fault is not None and outcome.fault not in self._kinds:
-                    continue
-                meaning = self.monitor.observe(op, before, outcome, now_ms)
-                found.append(
-                    Answer(
-                        outcome.label,
-                        table.number(outcome.state, outcome.state),
-                        self.trie.result(outcome.result),
-                        outcome.fault,
-                        self._event(meaning) if meaning is not None else 0,
-                    )
-                )
-            self._outcomes[key] = found
-        return found
 
     # What happens by itself
 
@@ -345,8 +331,9 @@ class Kernel:
         return any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
 
     def _takes(self, op: int) -> bool:
+        """Whether a call is handed a lock; where each is told apart it does not matter which are in use."""
         found = self.trie.ops[op]
-        return self.models[found.resource].reach(found.verb) == "take"
+        return self._symmetric and self.models[found.resource].reach(found.verb) == "take"
 
     def _is_write(self, op: int) -> bool:
         found = self.trie.ops[op]
@@ -374,7 +361,7 @@ class Kernel:
             if landings is None:
                 landings = self._landings[key] = [
                     Move(0, place, r.state, 0, r.event, (), f"a late call arrives: {self.told(op)}{r.label}")
-                    for r in self._answers(*key)
+                    for r in self._answers.plain(*key)
                     if not r.fault
                 ]
             for move in landings:

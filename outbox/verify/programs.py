@@ -154,8 +154,12 @@ class Forgetting:
     async def redo(self, document: Document) -> bool:
         return await self._protocol.redo(document)
 
-    async def finish(self) -> None:
-        await self._protocol.finish()
+    @property
+    def unmarked_count(self) -> int:
+        return self._protocol.unmarked_count
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        await self._protocol.finish(only_full=only_full)
 
 
 class StoreWorker:
