@@ -130,11 +130,15 @@ def test_a_link_can_be_refused_and_asked_for_again(
 # Receiving
 
 
-def test_a_lock_can_expire_in_the_receivers_hands(bus: Bus, sdk: Sdk, queue: str, install: Install) -> None:
-    install(kind="lock-expiry", operation="receive")
+@pytest.mark.parametrize("delay_s", [0, 0.3])
+def test_a_lock_can_expire_in_the_receivers_hands(
+    bus: Bus, sdk: Sdk, queue: str, install: Install, delay_s: float
+) -> None:
+    install(kind="lock-expiry", operation="receive", delay_s=delay_s)
     with sdk.receiver(queue, shared=False) as receiver:
         bus.send(queue, "m")  # not before: what comes while it opens, the SDK gives back
         message = one(receiver)
+        time.sleep(delay_s * 2)
         with pytest.raises(MessageLockLostError):
             receiver.complete_message(message)
         again = one(receiver)

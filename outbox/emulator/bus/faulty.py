@@ -150,7 +150,11 @@ def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
         if kind == "duplicate":
             peer.engine.modify(Modify(inserts=[TaskInsert(receiver.path, claim.message)]))
         elif rule is not None and kind == "lock-expiry":
-            peer.call_later(rule.delay_s, partial(expire, receiver, claim.sequence))
+            work = partial(expire, receiver, claim.sequence)
+            if rule.delay_s:
+                peer.call_later(rule.delay_s, work)
+            else:
+                receiver.once_sent.append(work)  # in the same turn: no client is so fast
     return out
 
 

@@ -10,6 +10,7 @@ or run out, as Service Bus does; only what a client releases goes back at once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from outbox.emulator.amqp.deliveries import (
@@ -55,6 +56,8 @@ class Receiver:
         self.peer = peer
         self.aside: list[Aside] = []
         """Claimed messages that fault rules hold back."""
+        self.once_sent: list[Callable[[], object]] = []
+        """What fault rules do right behind the next deliveries."""
         self._engine = peer.engine
         self._session_id = lock.session_id if lock else None
         self._size_bytes = SIZE_GUESS_BYTES
@@ -88,6 +91,8 @@ class Receiver:
                     continue
             self._send(claims)
             sent = True
+            while self.once_sent:
+                self.once_sent.pop(0)()
             if self.aside:
                 self._send_ripe(overtaken=True)
         return sent
