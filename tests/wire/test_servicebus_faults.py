@@ -21,6 +21,7 @@ from azure.servicebus.exceptions import (
 
 from outbox.emulator.bus.faulty import KINDS
 from outbox.emulator.faults import FaultRule, drawn
+from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from tests.wire.conftest import Bus, Sdk
 from tests.wire.test_servicebus_settling import one
@@ -327,6 +328,23 @@ def test_one_client_can_be_paused_while_another_goes_on(bus: Bus, sdk: Sdk, queu
         slow.send_messages(ServiceBusMessage("slow"))
         assert time.monotonic() - started_s > 0.9
     assert bus.bodies(queue) == [b"other", b"slow"]
+
+
+def test_a_paused_client_hears_nothing_of_a_durable_host_either(disk_path: Path) -> None:
+    bus = Bus(lambda: Engine.open(disk_path / "log"))
+    bus.declare(QueueSettings("q"))
+    sdk = Sdk(bus, "sync")
+    with sdk.sender("q", shared=False) as sender:
+        sender.send_messages(ServiceBusMessage("before"))
+        rule = FaultRule(kind="pause", operation="send", delay_s=0.6)
+        bus.call(lambda engine: bus.server.faults.install(rule))
+        started_s = time.monotonic()
+        sender.send_messages(ServiceBusMessage("paused"))
+        assert time.monotonic() - started_s > 0.5
+    assert bus.bodies("q") == [b"before", b"paused"]
+    sdk.close()
+    bus.stop()
+    bus.thread.stop()
 
 
 def test_a_rule_can_be_about_one_message(bus: Bus, sdk: Sdk, queue: str, install: Install) -> None:

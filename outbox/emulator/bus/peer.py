@@ -184,6 +184,8 @@ class Peer(asyncio.Protocol):
 
     def take_answers(self) -> tuple[bytes, bool]:
         """What is to be written once the gate is passed, and whether the connection ends with it."""
+        if self._paused:
+            return b"", False
         return self.connection.take_output(), self.connection.state is State.OVER
 
     def write(self, data: bytes, last: bool) -> None:
