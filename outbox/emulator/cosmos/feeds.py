@@ -190,10 +190,8 @@ class Feed:
             yield 0, data
             return
         for index, row in enumerate(plan.rows(parse_stored(data))):
-            if plan.is_plain:
-                yield index, data
-            elif (value := plan.result(row)) is not UNDEFINED:
-                yield index, encode(value)
+            if (result := _result(plan, row, data)) is not None:
+                yield index, result
 
     # In order
 
@@ -214,14 +212,12 @@ class Feed:
                 one = _Found(plan.sort_keys(row), (candidate.key, candidate.number, index), b"")
                 if behind is not None and not behind < order(one):
                     continue
-                if (result := _result(plan, row, data)) is not None:
-                    found.append(one._replace(result=result))
-                    size_bytes += len(result)
-            if len(found) > min(2 * room + TURN_COUNT, ROW_COUNT_MAX) or size_bytes > RESULT_SIZE_MAX_BYTES:
-                found = sorted(found, key=order)[:room]
-                size_bytes = sum(len(one.result) for one in found)
-                if len(found) >= ROW_COUNT_MAX or size_bytes > RESULT_SIZE_MAX_BYTES // 2:
-                    raise bad("an ordered page of the query takes too much memory; ask for fewer items at a time")
+                if (result := _result(plan, row, data)) is None:
+                    continue
+                found.append(one._replace(result=result))
+                size_bytes += len(result)
+                if len(found) > min(2 * room + TURN_COUNT, ROW_COUNT_MAX) or size_bytes > RESULT_SIZE_MAX_BYTES:
+                    found, size_bytes = _nearest(found, order, room)
         found.sort(key=order)
         return self._cut(page, found[skip:], left)
 
@@ -260,7 +256,7 @@ class Feed:
             data = candidate.wire()
             for row in plan.rows(parse_stored(data)):
                 if gathering is not None:
-                    gathering.add(row)
+                    gathering.add(row, len(data))
                 elif (result := _result(plan, row, data)) is not None and result not in seen:
                     seen[result] = plan.sort_keys(row)
                     size_bytes += len(result)
@@ -283,9 +279,24 @@ class Feed:
         return page
 
 
+def _nearest(found: list[_Found], order: Any, count: int) -> tuple[list[_Found], int]:
+    """The first so many of what was found, and their size.
+
+    Raises:
+        Rejection: 400, even they take too much.
+    """
+    found = sorted(found, key=order)[:count]
+    size_bytes = sum(len(one.result) for one in found)
+    if len(found) >= ROW_COUNT_MAX or size_bytes > RESULT_SIZE_MAX_BYTES // 2:
+        raise bad("an ordered page of the query takes too much memory; ask for fewer items at a time")
+    return found, size_bytes
+
+
 def _result(plan: Plan, row: Row, data: bytes) -> bytes | None:
     if plan.is_plain and not plan.query.distinct:
         return data
+    if plan.copy_count * len(data) > RESULT_SIZE_MAX_BYTES:
+        raise bad("a result of the query takes too much memory; select less of the item, or less often")
     value = plan.result(row)
     return None if value is UNDEFINED else encode(value)
 

@@ -18,6 +18,7 @@ from outbox.emulator.cosmos.values import UNDEFINED, Json
 
 ROWS_OF_ITEM_MAX = 10_000
 GROUP_COUNT_MAX = 100_000
+GROUPS_SIZE_MAX_BYTES = 64 << 20
 AGGREGATE_COUNT_MAX = 100
 
 
@@ -53,6 +54,8 @@ class Plan:
         self._sources = self._compiled_sources(constants)
         self.is_plain = query.fields is None and all(value is None for _, value, _ in self._sources)
         """Whether a row's result is the item as it stands."""
+        self.copy_count = sum(map(_count_names, (node for _, node in fields_of)))
+        """How many copies of an item, or of parts of it, a result may hold."""
         self.ids = _ids_of(query)
         """The only ids that an item can have which the condition holds for; None where that is not plain to see."""
 
@@ -187,16 +190,18 @@ class Gathering:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._groups: dict[bytes, tuple[Row, list[Tally]]] = {}
+        self._size_bytes = 0
         if not plan.query.group:
             self._groups[b""] = (plan.nothing(), plan.tallies())
 
-    def add(self, row: Row) -> None:
-        """Take in a row."""
+    def add(self, row: Row, size_bytes: int) -> None:
+        """Take in a row of an item of that size; the first of each group is kept."""
         name = self._plan.group_of(row)
         group = self._groups.get(name)
         if group is None:
-            if len(self._groups) >= GROUP_COUNT_MAX:
-                raise bad(f"more than {GROUP_COUNT_MAX} groups; narrow the query")
+            self._size_bytes += size_bytes
+            if len(self._groups) >= GROUP_COUNT_MAX or self._size_bytes > GROUPS_SIZE_MAX_BYTES:
+                raise bad(f"more than {GROUP_COUNT_MAX} groups, or too much in them; narrow the query")
             group = self._groups[name] = (row, self._plan.tallies())
         for tally in group[1]:
             tally.add(row)
@@ -242,6 +247,15 @@ def _ids_of(query: Query) -> tuple[str, ...] | None:
                 if len(ids) == len(choices) and all(isinstance(id, str) for id in ids):
                     return tuple(dict.fromkeys(ids))
     return None
+
+
+def _count_names(node: Any) -> int:
+    """How often an expression names something of a row."""
+    if isinstance(node, tuple):
+        return sum(map(_count_names, node))
+    if isinstance(node, Name):
+        return 1
+    return sum(_count_names(getattr(node, field.name)) for field in fields(node)) if isinstance(node, Node) else 0
 
 
 def _argument(call: Call) -> Node:

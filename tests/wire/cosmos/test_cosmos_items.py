@@ -213,6 +213,11 @@ def test_containers_and_databases_come_and_go(sdk: Sdk) -> None:
     assert status(again.read_item, "1", "a") == 404
 
 
+def test_throughput_is_taken_and_reading_it_is_refused(sdk: Sdk) -> None:
+    container = sdk.container("provisioned", offer_throughput=400)
+    assert status(container.get_throughput) == 400
+
+
 def test_a_client_that_knows_a_deleted_container_finds_the_new_one(sdk: Sdk) -> None:
     container = sdk.container("again")
     container.create_item({"id": "1", "pk": "a"})

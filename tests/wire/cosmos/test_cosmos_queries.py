@@ -251,6 +251,28 @@ def test_long_lists_of_conditions_are_no_depth(people: Any) -> None:
     assert query(people, f"SELECT VALUE c.id FROM c WHERE {text}") == ["1", "2", "3", "4", "5"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT VALUE [" + ",".join(["c"] * 100) + "] FROM c",
+        "SELECT * FROM c WHERE c.text LIKE '" + "%x" * 100 + "y'",
+    ],
+)
+def test_a_query_that_would_take_everything_is_refused(items: Any, text: str) -> None:
+    items.create_item({"id": "1", "pk": "a", "text": "x" * 1_000_000})
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="too ") as caught:
+        query(items, text)
+    assert caught.value.status_code == 400
+
+
+def test_an_ordered_page_keeps_no_more_than_it_needs(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a", "text": "x" * 100_000, "list": list(range(2_000))})
+    text = "SELECT t, c.text FROM c JOIN t IN c.list ORDER BY t DESC"
+    assert [row["t"] for row in query(items, f"{text} OFFSET 0 LIMIT 3")] == [1_999, 1_998, 1_997]
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="memory"):
+        query(items, text, max_item_count=1_000)
+
+
 def test_several_items_are_read_at_once(people: Any) -> None:
     found = people.read_items([("1", "a"), ("4", "b"), ("9", "c")])
     assert sorted(item["id"] for item in found) == ["1", "4"]

@@ -9,6 +9,7 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put
+from outbox.emulator.faults import Faults, drawn
 from outbox.engine.engine import Engine
 from outbox.engine.limits import EngineLimits
 from outbox.errors import EngineStopped, Refused
@@ -491,3 +493,19 @@ async def test_ten_thousand_malformed_requests_break_nothing(
 ) -> None:
     await fuzz(emulator, 12, 10_000)
     assert not [record for record in caplog.records if record.levelname == "ERROR" and "outbox" in record.name]
+
+
+async def test_faults_of_a_seed_come_at_the_same_requests_again() -> None:
+    async def statuses(seed: int) -> list[int]:
+        rules = drawn(seed, ["reset", "throttled", "status", "lost-reply"], operation="database.list", status=503)
+        async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0, faults=Faults(rules)) as emulator:
+            return [await listed(emulator) for _ in range(30)]
+
+    async def listed(emulator: CosmosEmulator) -> int:
+        with suppress(ConnectionError):
+            return (await ask(emulator, signed("GET", "/dbs", "dbs", "")))[0]
+        return 0
+
+    first = await statuses(5)
+    assert first == await statuses(5) != await statuses(6)
+    assert sorted(code for code in first if code != 200) == [0, 0, 429, 503]
