@@ -1,0 +1,70 @@
+"""Where the adapters stand in tests: emulators on ports of their own, in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Literal
+
+from outbox.azure.cosmos import CosmosStateStore
+from outbox.azure.cosmos_account import CosmosAccount
+from outbox.azure.cosmos_containers import ContainerSpec
+from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.engine.engine import Engine
+from outbox.testing import START_S, VirtualClock
+
+SPEC = ContainerSpec("outbox")
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class CosmosGround:
+    """An emulator with an account and a container."""
+
+    def __init__(self, engine: Engine, emulator: CosmosEmulator, clock: VirtualClock) -> None:
+        self.engine = engine
+        self.emulator = emulator
+        self.clock = clock
+        self.accounts: list[CosmosAccount] = []
+
+    def account(self, user_agent: str = "outbox") -> CosmosAccount:
+        """Another process: a client of its own."""
+        known = self.emulator.connection
+        account = CosmosAccount(known.url, "bank", known.key, user_agent=user_agent)
+        self.accounts.append(account)
+        return account
+
+    def store(self, account: CosmosAccount | None = None, **options: Any) -> CosmosStateStore:
+        """A store of its own, on a client of its own unless one is given."""
+        held = account or self.account()
+        return CosmosStateStore(partial(held.container, SPEC.name), **options)
+
+    async def wait(self, seconds: float) -> None:
+        """Let the emulator's time pass."""
+        self.clock.seconds += seconds
+        self.engine.tick()
+
+    def counted(self, *names: str) -> dict[str, int]:
+        """How many requests the emulator has answered, of these operations."""
+        usage = self.emulator.usage()
+        return {name: usage[name].count if name in usage else 0 for name in names}
+
+
+@asynccontextmanager
+async def cosmos_ground(**options: Any) -> AsyncIterator[CosmosGround]:
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine, CosmosEmulator(engine, port=0, **options) as emulator:
+        ground = CosmosGround(engine, emulator, clock)
+        await ground.account().prepare(SPEC, create=True)
+        emulator.reset_usage()
+        try:
+            yield ground
+        finally:
+            await asyncio.gather(*(account.close() for account in ground.accounts))
+
+
+@asynccontextmanager
+async def cosmos_store(scope: Literal["partition", "item"], **options: Any) -> AsyncIterator[CosmosStateStore]:
+    async with cosmos_ground() as ground:
+        yield ground.store(scope=scope, **options)
