@@ -112,3 +112,5 @@ class StoreCapabilities:
     ambiguous_replies: bool
     """Whether a write may end in `OutcomeUnknown`."""
     ordered_versions: bool = False
+    partition_bytes_max: int = 0
+    """What one partition can hold in all; 0 where there is no such limit."""

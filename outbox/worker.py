@@ -29,7 +29,9 @@ from outbox.errors import EngineStopped, OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
 from outbox.runtime.backoff import Backoff
 from outbox.runtime.intake import BusIntake, Intake
+from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
+from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
 from outbox.runtime.retention import register_retention
@@ -57,10 +59,16 @@ TURN_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A worker in numbers, since it was made: what it handled, and pushes that came to nothing (0 in engine scope)."""
+    """A worker in numbers, since it was made; over a store and a bus also what there is to worry about.
+
+    `unsent_count` counts pushes that came to nothing.  `fullest_state` heads for the largest share of what a partition
+    of the store can hold, `fullest_share`, if messages go on as they do; empty and 0 where the store has no limit.
+    """
 
     handled_count: int
-    unsent_count: int
+    unsent_count: int = 0
+    fullest_state: str = ""
+    fullest_share: float = 0.0
 
 
 class _Reach:
@@ -146,7 +154,11 @@ class Worker(Client):
     @property
     def figures(self) -> Figures:
         """What there is to watch."""
-        return Figures(self.handled_count, self._scope.unsent.count if isinstance(self._scope, Lanes) else 0)
+        if not isinstance(self._scope, Lanes):
+            return Figures(self.handled_count)
+        protocol = self._scope.protocol
+        fullest = protocol.budgets.fullest() if isinstance(protocol, PartitionScope | ItemScope) else ("", 0.0)
+        return Figures(self.handled_count, self._scope.unsent.count, *fullest)
 
     # Waiting
 

@@ -124,6 +124,13 @@ class Endings:
         await self._settle(part, outcome)
         self._settled([part.delivery])
 
+    def is_applied(self, part: Work) -> bool:
+        """Whether a message is applied as a whole when this part of it is."""
+        whole: Whole | None = part.whole
+        if whole is None:
+            return True
+        return len(whole.outcomes) + 1 == len(whole.parts) and not any(whole.outcomes.values())
+
     async def give_back(self, part: Work) -> None:
         """Give a delivery back uncounted, once; if that fails its lock runs out."""
         if part.is_given_back:

@@ -36,7 +36,6 @@ from outbox.errors import OutcomeUnknown, PoisonMessage
 from outbox.ports import (
     BlobStore,
     Create,
-    Delete,
     Document,
     DocumentKey,
     Lost,
@@ -53,28 +52,31 @@ from outbox.runtime.access import read, write_blobs, write_one
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch
+from outbox.runtime.budgets import Budgets
 from outbox.runtime.cache import Held, held
 from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
 from outbox.runtime.handling import Life
 from outbox.runtime.items import (
+    OVERFLOW_PREFIX,
     RECORD_PREFIX,
     STAGED_PREFIX,
     Found,
+    Overflow,
     Record,
     Staged,
     processed_key,
     staged_key,
     state_key,
 )
+from outbox.runtime.left import StagedLeft
+from outbox.runtime.marks import Marks
+from outbox.runtime.overflow import Overflows, announced
 from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 
 log = logging.getLogger("outbox.item_scope")
-
-LEFT_COUNT_MAX = 10_000
-"""How many staged records of lost attempts are remembered to be reclaimed; beyond it the sweeper finds them."""
 
 
 class Quarantined(Exception):
@@ -110,8 +112,14 @@ class ItemScope:
             plan, infrastructure, blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
         )
         self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
-        self.left: dict[str, list[tuple[str, int]]] = {}
-        """By state: the transactions staged here that may come to nothing, and the version that each had loaded."""
+        self._left = StagedLeft(infrastructure)
+        self.budgets = Budgets(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
+        self._overflows = Overflows(plan, infrastructure, states, blobs, now_ms=now_ms)
+
+    @property
+    def left(self) -> dict[str, list[tuple[str, int]]]:
+        """What was staged here and may come to nothing."""
+        return self._left.by_state
 
     @property
     def _life_s(self) -> float:
@@ -119,11 +127,12 @@ class ItemScope:
         return self._plan.record_life_ms / 1_000
 
     @property
-    def unmarked_count(self) -> int:
-        return self.stateless.unmarked_count
+    def marks(self) -> Marks:
+        """The marks that are due, all of them stateless handlers'."""
+        return self.stateless.marks
 
-    async def finish(self, *, only_full: bool = False) -> None:
-        await self.stateless.finish(only_full=only_full)
+    async def finish(self) -> None:
+        await self.stateless.finish()
 
     async def together(self, works: Sequence[Work]) -> list[Outcome]:
         return []  # a pointer names one transaction, a transaction is one message
@@ -201,6 +210,8 @@ class ItemScope:
         if len(items.encode(staged)) > limit:
             record, name, data = spill.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
+            version = batch.loaded.item.version
+            await self._overflows.announce(*announced(name, batch.tx, work.inbox, state_id, version, batch.now_ms))
             batch.blobs.append((name, data))
         if max(len(items.encode(staged)), len(items.encode(batch.state_after))) > limit:
             work.refusal = PoisonMessage("oversize", f"its state or record is over the store's {limit} bytes")
@@ -210,8 +221,7 @@ class ItemScope:
 
     async def _stage(self, state_id: str, tx: str, staged: Staged) -> tuple[Session, Version]:
         """Stage a result; the session of that write, and the version that it has."""
-        if len(self.left) < LEFT_COUNT_MAX:
-            self.left.setdefault(state_id, []).append((tx, staged.version))
+        self._left.note(state_id, tx, staged.version)
         key = staged_key(state_id, tx)
         try:
             answer = await write_one(
@@ -309,6 +319,7 @@ class ItemScope:
             except OutcomeUnknown as error:
                 raise Again from error  # whoever comes next finds the pointer and does it again
             if isinstance(answer, Won):
+                self.budgets.note(staged.state, record)
                 return answer.session
             known = answer.current or await read(self._infrastructure, key, answer.session)
             if known is None:
@@ -353,23 +364,10 @@ class ItemScope:
             raise Again
         state = Held(item, answer.versions[0], answer.session)
         await self._delete(staged_key(state_id, tx), found.version, tx)
-        await self._reclaim(state_id, state, but=tx)
+        await self._left.reclaim(state_id, state, but=tx)
         return state
 
-    # Staged records that came to nothing
-
-    async def _reclaim(self, state_id: str, state: Held, *, but: str) -> None:
-        """Delete what lost attempts have staged for a state that is past them and points nowhere."""
-        left = self.left.pop(state_id, [])
-        for tx, version in left:
-            if tx == but:
-                continue
-            if version >= state.item.version:
-                self.left.setdefault(state_id, []).append((tx, version))
-                continue
-            found = await read(self._infrastructure, staged_key(state_id, tx))
-            if found is not None:
-                await self._delete(found.key, found.version, tx)
+    # What lost attempts have left
 
     async def redo(self, document: Document) -> bool:
         """Finish what a crash has left: a state that points to a transaction, a record, a staged record that is lost.
@@ -379,6 +377,9 @@ class ItemScope:
         try:
             if document.key.id.startswith(RECORD_PREFIX):
                 return await self.stateless.redo(document)
+            if document.key.id.startswith(OVERFLOW_PREFIX):
+                is_staged = bool(items.decode(document, Overflow).state)
+                return await self._overflows.collect(document, is_staged=is_staged)
             if document.key.id.startswith(STAGED_PREFIX):
                 return await self._reclaimed(items.decode(document, Staged), document)
             await self._complete(document.key.partition, held(document))
@@ -396,5 +397,4 @@ class ItemScope:
 
     async def _delete(self, key: DocumentKey, version: Version, tx: str) -> None:
         """Delete a staged record that nothing points to; if that fails the sweeper finds it."""
-        with suppress(*NOT_DONE):
-            await self._infrastructure.write([Delete(key, version, Tag("unstage", (), tx))])
+        await self._left.delete(key, version, tx)

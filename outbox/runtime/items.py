@@ -8,6 +8,7 @@ What has no time to live stays until it is finished.
                               `inbox:<key>`    partition scope: the record of one handled message
                               `done:<key>`     item scope: the processed marker of one handled message
                               `staged:<tx>`    item scope: what an attempt will do if its state is swapped in
+                              `overflow:<tx>`  the blob that an attempt may have written outputs to that did not fit
                               `failures:<key>` how often a message of an ordered source has failed
     partition = inbox:<key>   `inbox:<key>`    the record of a stateless handler's message
     partition = session:<..>  `stopped`        the dead letter behind which a session stands still
@@ -27,6 +28,7 @@ from outbox.ports import Document, DocumentKey, Output, Session, Version
 STATE = "state"
 STAGED_PREFIX = "staged:"
 RECORD_PREFIX = "inbox:"
+OVERFLOW_PREFIX = "overflow:"
 NO_VALUE = msgspec.Raw(b"null")
 
 
@@ -100,6 +102,17 @@ class Found(msgspec.Struct, frozen=True):
     session: Session
 
 
+class Overflow(msgspec.Struct, frozen=True):
+    """The blob that the attempt `pending` may have written, for which message, over which version of which state."""
+
+    pending: str
+    blob: str
+    inbox: bytes
+    state: str
+    version: int
+    at_ms: int
+
+
 class Failures(msgspec.Struct, frozen=True):
     """How often a message of an ordered source has failed; it may undercount."""
 
@@ -127,6 +140,11 @@ def staged_key(state_id: str, tx: str) -> DocumentKey:
     return DocumentKey(state_id, STAGED_PREFIX + tx)
 
 
+def overflow_key(partition: str, tx: str) -> DocumentKey:
+    """Where an attempt says which blob it is about to write."""
+    return DocumentKey(partition, OVERFLOW_PREFIX + tx)
+
+
 def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
     """Where the marker of a message lies in item scope."""
     return DocumentKey(state_id, "done:" + inbox.hex())
@@ -134,7 +152,7 @@ def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
 
 encode = msgspec.json.Encoder().encode
 
-Item = TypeVar("Item", StateItem, Record, Staged, Failures)
+Item = TypeVar("Item", StateItem, Record, Staged, Overflow, Failures)
 
 
 def decode(document: Document, kind: type[Item]) -> Item:

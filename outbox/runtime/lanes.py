@@ -10,7 +10,7 @@ nothing here is for safety, which is the protocols' alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from outbox.runtime.admission import Admission
 from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
 from outbox.runtime.items import RECORD_PREFIX
+from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 from outbox.runtime.stops import Stops
@@ -56,16 +57,8 @@ class StoreProtocol(Protocol):
     async def redo(self, document: Document) -> bool:
         """Finish a document that a crash has left pending; whether it is finished."""
 
-    @property
-    def unmarked_count(self) -> int:
-        """How many writes `finish` would make."""
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        """Do what may come after a settlement: mark what has left, or only where that is much."""
-
-
-MARKING_COUNT_MAX = 8
-"""How many marks are written side by side; each is of a partition of its own."""
+    async def finish(self) -> None:
+        """Do what may come after a settlement: mark what has left."""
 
 
 class Lanes:
@@ -82,7 +75,7 @@ class Lanes:
         now_ms: Callable[[], int],
         backoff: Backoff,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        linger: Callable[[], Awaitable[None]] | None = None,
+        lingering: Lingering | None = None,
     ) -> None:
         self.protocol = protocol
         self.unsent = endings.unsent
@@ -92,9 +85,8 @@ class Lanes:
         self._now_ms = now_ms
         self._backoff = backoff
         self._spawn = spawn
-        self._linger = linger
+        self._lingering = lingering
         """How marks wait for others to be written with; None: not at all."""
-        self._is_lingering = False
         self._waiting: dict[str, list[Work]] = {}
         """Lanes in which something is being handled, and what waits behind it."""
 
@@ -135,21 +127,10 @@ class Lanes:
 
     async def _mark(self) -> None:
         """Mark what has left, at once or after a moment in which more may leave of the same partitions."""
-        if self._linger is None:
+        if self._lingering is None:
             await self.protocol.finish()
-            return
-        await self.protocol.finish(only_full=True)
-        if self.protocol.unmarked_count and not self._is_lingering:
-            self._is_lingering = True
-            self._spawn(self._mark_later(self._linger))
-
-    async def _mark_later(self, linger: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await linger()
-        finally:
-            self._is_lingering = False
-        for _ in range(min(self.protocol.unmarked_count, MARKING_COUNT_MAX)):
-            self._spawn(self.protocol.finish())
+        else:
+            await self._lingering.write(self._spawn)
 
     async def _handle(self, works: Sequence[Work]) -> bool:
         """Handle the messages of a lane in order; whether one of them holds it.
@@ -179,9 +160,14 @@ class Lanes:
             return [], works[0].delivery.sequence
         if behind is None:
             return works, None
-        own = [work for work in works if work.delivery.message.identity == behind]
+        own = [work for work in works if work.delivery.message.identity == behind.identity]
+        for work in own:
+            work.is_stopper = True
+        if behind.resubmitted and not own:
+            fields = {"id": behind.identity, "queue": works[0].delivery.queue, "successors": len(works)}
+            log.warning("a resubmitted message waits behind its successors; raise concurrency above them", extra=fields)
         for work in works:
-            if work.delivery.message.identity != behind:
+            if not work.is_stopper:
                 await self._endings.end(work, Later(GIVE_BACK_DELAY_S, work.delivery.failures))
         return own, own[0].delivery.sequence if own else works[0].delivery.sequence
 
@@ -230,6 +216,12 @@ class Lanes:
     async def _end(self, work: Work, outcome: Outcome) -> bool:
         """End a message; whether what became of it keeps its successors back."""
         if not work.in_order or outcome is None:
+            if work.is_stopper and self._endings.is_applied(work):
+                try:
+                    await self._stops.went_on(work)
+                except Again:
+                    await self._endings.give_back(work)
+                    return True
             await self._endings.end(work, outcome)
             return False
         if isinstance(outcome, Later):

@@ -10,8 +10,9 @@ lay in a blob are deleted behind it, not before: until then the record needs the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,10 @@ DUE_COUNT_MAX = 10_000
 
 FULL_COUNT = 32
 """How many marks of one partition wait for no others."""
+
+
+WRITING_COUNT_MAX = 8
+"""How many partitions are written side by side."""
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -103,3 +108,27 @@ class Marks:
         for mark in left:
             if mark.spilled:
                 await self._blobs.delete(mark.spilled)
+
+
+class Lingering:
+    """Marks that wait for others of their partitions: as long as `pause` does, or until they are many."""
+
+    def __init__(self, marks: Marks, pause: Callable[[], Awaitable[None]]) -> None:
+        self._marks = marks
+        self._pause = pause
+        self._is_waiting = False
+
+    async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        """Write what waits for no others, and see to it that the rest is written soon."""
+        await self._marks.write_full()
+        if self._marks.partition_count and not self._is_waiting:
+            self._is_waiting = True
+            spawn(self._write_later(spawn))
+
+    async def _write_later(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        try:
+            await self._pause()
+        finally:
+            self._is_waiting = False
+        for _ in range(min(self._marks.partition_count, WRITING_COUNT_MAX)):
+            spawn(self._marks.write())

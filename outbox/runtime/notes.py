@@ -1,4 +1,4 @@
-"""What the framework itself keeps in a backend under names of its own, written at a start by several workers at once."""
+"""What the framework itself keeps in a backend under names of its own, written at a start by several workers."""
 
 from __future__ import annotations
 

@@ -31,12 +31,14 @@ from outbox.runtime.access import read, write_blobs
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch, Entry
+from outbox.runtime.budgets import Budgets
 from outbox.runtime.cache import NOTHING, Held, StateCache, held
 from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
 from outbox.runtime.handling import Life, run_part
-from outbox.runtime.items import RECORD_PREFIX, Record, record_key, state_key
+from outbox.runtime.items import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
 from outbox.runtime.marks import Marks
+from outbox.runtime.overflow import Overflows, announced
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Outcome, Work
 
@@ -94,6 +96,8 @@ class PartitionScope:
         self.cache = cache if cache is not None else StateCache()
         self.marks = Marks(plan, store, blobs)
         self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
+        self.budgets = Budgets(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
+        self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
         """States that were found to have moved, and the session in which that can be seen."""
 
@@ -106,12 +110,8 @@ class PartitionScope:
         """How long a record is kept."""
         return self._plan.record_life_ms / 1_000
 
-    @property
-    def unmarked_count(self) -> int:
-        return self.marks.partition_count
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        await (self.marks.write_full() if only_full else self.marks.write())
+    async def finish(self) -> None:
+        await self.marks.write()
 
     # One attempt
 
@@ -236,6 +236,7 @@ class PartitionScope:
             self.cache.remember(state_id, Held(batch.state_after, won.versions[-1], won.session))
         for entry, version in zip(batch.entries, won.versions, strict=False):
             entry.version = version
+            self.budgets.note(state_id, entry.stored)
 
     async def _prepared(self, batch: Batch, state_id: str | None) -> list[Write]:
         """The writes of a batch, when the blobs are there that they mention."""
@@ -249,6 +250,8 @@ class PartitionScope:
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
                 raise self._too_large(batch, f"{_size(writes)} bytes, the store takes {limit}")
+            inbox, version = entry.work.inbox, batch.loaded.item.version
+            await self._overflows.announce(*announced(name, batch.tx, inbox, state_id, version, batch.now_ms))
             batch.blobs.append((name, data))
         await write_blobs(self._blobs, batch.blobs)
         return writes
@@ -315,10 +318,12 @@ class PartitionScope:
         self.marks.add(key, document.version, record, inbox)
 
     async def redo(self, document: Document) -> bool:
-        """Finish a record that a crash has left pending; whether it is finished."""
-        record = items.decode(document, Record)
-        inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
+        """Finish a record that a crash has left pending, or collect an overflow blob; whether it is done."""
         try:
+            if document.key.id.startswith(OVERFLOW_PREFIX):
+                return await self._overflows.collect(document, is_staged=False)
+            record = items.decode(document, Record)
+            inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
             await self.dispatch(document.key, document, record, inbox)
         except Again:
             return False

@@ -11,6 +11,7 @@ from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
+from outbox.runtime.marks import Lingering
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.stops import Stops
@@ -44,9 +45,10 @@ def scope_over(
         )
     endings = Endings(plan, ports.bus, ports.blobs, backoff=backoff, now_ms=now_ms, new_tx=new_tx, settled=settled)
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
+    lingering = None if linger is None else Lingering(protocol.marks, linger)
     stops = Stops(ports.infrastructure or ports.store)
     return Lanes(
-        plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, linger=linger
+        plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, lingering=lingering
     )
 
 

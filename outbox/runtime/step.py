@@ -63,6 +63,8 @@ class Work(msgspec.Struct, gc=False):
     whole: Any = None
     """What its parts have in common, while a message that several handlers read is under way."""
     is_given_back: bool = False
+    is_stopper: bool = False
+    """Whether its session stands still behind it, and goes on when it is applied."""
     replaces: Version = ""
     """The version of the refusal that a resubmission replaces; empty: its record is to be created."""
 

@@ -1,7 +1,9 @@
 """Keys that stand still behind a dead letter, where their handler's policy is `stop_key`.
 
 A document says so for each session; it is written when the refusal is on record and before the message is
-dead-lettered, so that no crash lets a successor by, and it goes when the dead letter is resubmitted or discarded.
+dead-lettered, so that no crash lets a successor by.  It goes when the dead letter is discarded, or when it was
+resubmitted and is applied, and before that delivery is completed: nothing of the session goes ahead of it meanwhile,
+wherever the bus has put it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from hashlib import sha256
 import msgspec
 
 from outbox.message import Message
-from outbox.ports import Create, Delete, DocumentKey, StateStore, Tag
+from outbox.ports import Create, Delete, DocumentKey, Lost, Replace, StateStore, Tag
 from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
@@ -20,9 +22,10 @@ from outbox.runtime.step import Work
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Which message its session stands still behind."""
+    """Which message its session stands still behind, and whether that is on its way again."""
 
     identity: str
+    resubmitted: bool = False
 
 
 class Stops:
@@ -31,8 +34,8 @@ class Stops:
     def __init__(self, store: StateStore) -> None:
         self._store = store
 
-    async def stopped_behind(self, work: Work) -> str | None:
-        """The identity of the message behind which the session of this one stands still; None: it goes on.
+    async def stopped_behind(self, work: Work) -> Stop | None:
+        """The message behind which the session of this one stands still; None: it goes on.
 
         Raises:
             Again: it cannot be told now.
@@ -45,9 +48,9 @@ class Stops:
         if found is None:
             return None
         try:
-            return msgspec.json.decode(found.body, type=Stop).identity
+            return msgspec.json.decode(found.body, type=Stop)
         except msgspec.MsgspecError:
-            return ""  # somebody else wrote it: it stops everything until somebody has looked
+            return Stop("")  # somebody else wrote it: it stops everything until somebody has looked
 
     async def stop(self, work: Work) -> None:
         """Let the session of a refused message stand still.
@@ -57,10 +60,37 @@ class Stops:
         """
         delivery = work.delivery
         key, body = _key(delivery.queue, delivery.message), items.encode(Stop(delivery.message.identity))
+        tag = Tag("stop", (work.inbox,))
         try:
-            await self._store.write([Create(key, body, tag=Tag("stop", (work.inbox,)))])
+            answer = await self._store.write([Create(key, body, tag=tag)])
+            if isinstance(answer, Lost) and work.is_stopper:  # it was resubmitted, and is refused again
+                found = answer.current or await self._store.read(key)
+                if found is not None:
+                    await self._store.write([Replace(key, body, found.version, tag=tag)])
         except NOT_DONE as error:
             raise Again from error
+
+    async def went_on(self, work: Work) -> None:
+        """Let a session go on, because the message that it stood still behind is applied.
+
+        Raises:
+            Again: it is not known to; the message must not be completed yet.
+        """
+        try:
+            await self.let_go(work.delivery.queue, work.delivery.message)
+        except NOT_DONE as error:
+            raise Again from error
+
+    async def resubmitted(self, queue: str, message: Message) -> None:
+        """Note that the message which a session stands still behind is about to come again; the session stays."""
+        if not message.identity:  # it has its sequence number only, and comes under another
+            await self.let_go(queue, message)
+            return
+        found = await self._store.read(_key(queue, message))
+        with suppress(msgspec.MsgspecError):
+            if found is not None and msgspec.json.decode(found.body, type=Stop).identity == message.identity:
+                body = items.encode(Stop(message.identity, resubmitted=True))
+                await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
 
     async def let_go(self, queue: str, message: Message) -> None:
         """Let the session of a message go on, if it is this one that it stands still behind."""

@@ -58,12 +58,13 @@ class StoreOperations:
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         message = await self._letter(queue, sequence)
-        await self._let_go(queue, message)  # first: of a letter that is gone nobody could let the session go
+        if message is not None and message.session_id:
+            await self._stops.resubmitted(queue, message)  # its session goes on when it is applied
         await self._bus.resubmit(queue, sequence)
 
     async def discard(self, queue: str, sequence: int) -> None:
         message = await self._letter(queue, sequence)
-        await self._let_go(queue, message)
+        await self._let_go(queue, message)  # first: of a letter that is gone nobody could let the session go
         await self._bus.discard(queue, sequence)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ from typing import Any
 from outbox import App, Context, Engine, Reject, Worker
 from outbox.engine.adapters import EngineStore
 from outbox.engine.narrow import NarrowEngine
-from outbox.errors import OutcomeUnknown
+from outbox.errors import OutcomeUnknown, Throttled
 from outbox.ports import (
     Document,
     DocumentKey,
@@ -25,6 +26,12 @@ from outbox.ports import (
     Won,
     Write,
 )
+from outbox.runtime.backoff import Backoff
+from outbox.runtime.endings import Endings
+from outbox.runtime.lanes import StoreProtocol
+from outbox.runtime.plan import compile_plan
+from outbox.runtime.scopes import store_protocol, stores_of
+from outbox.runtime.sweep import Swept, sweep
 from outbox.testing import START_S, VirtualClock
 
 
@@ -77,6 +84,8 @@ class Watched:
         self.capabilities: StoreCapabilities = store.capabilities
         self.lost: str = ""
         """The meaning of a write whose answer is lost, once."""
+        self.refused: str = ""
+        """The meaning of writes that are refused."""
         self.late: str = ""
         """The meaning of a write that lands later, once."""
         self.on_its_way: Sequence[Write] = ()
@@ -88,6 +97,8 @@ class Watched:
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         what = operations[0].tag.what
         self.calls[what] += 1
+        if what == self.refused:
+            raise Throttled("not now")
         if what == self.late:
             self.late, self.on_its_way = "", operations
             raise OutcomeUnknown("no answer yet")
@@ -162,3 +173,19 @@ async def found(at: Site, key: DocumentKey) -> Document:
     document = await EngineStore(at.engine).read(key)
     assert document is not None
     return document
+
+
+NO_WAIT = Backoff(lambda _: asyncio.sleep(0), count_max=2)
+
+
+def protocol_of(at: Site, app: App) -> StoreProtocol:
+    """The protocol of a site as a sweeper has it: with no deliveries to end."""
+    plan, ports = compile_plan(app), at.ports()
+    options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t"}
+    endings = Endings(plan, ports.bus, ports.blobs, backoff=NO_WAIT, settled=lambda _: None, **options)
+    return store_protocol(plan, ports, endings, is_stopping=lambda: False, **options)
+
+
+async def swept(at: Site, app: App, **options: Any) -> Swept:
+    """Sweep a site once."""
+    return await sweep(protocol_of(at, app), *stores_of(at.ports()), now_ms=at.engine.now_ms, **options)

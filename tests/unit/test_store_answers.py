@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from outbox import App, Reject, Worker
 from outbox.runtime import items
 from outbox.runtime.items import StateItem, state_key
-from outbox.runtime.scopes import store_protocol, stores_of
-from outbox.runtime.sweep import sweep
-from tests.unit.store_site import Add, Sum, adding, found, handled, site
+from tests.unit.store_site import Add, Sum, adding, found, handled, site, swept
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
@@ -29,12 +26,9 @@ async def test_what_a_crash_left_unsent_is_sent_by_a_sweeper(scope: str) -> None
             at.engine.lapse_lock("adds", task.sequence)
         at.bus.is_mute = False
         at.clock.seconds += 61
-        endings: Any = worker._scope._endings  # type: ignore[union-attr]  # a sweep has no delivery to end
-        options = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t", "is_stopping": lambda: False}
-        protocol = store_protocol(worker._plan, at.ports(), endings, **options)  # type: ignore[arg-type]  # plain options
-        swept = await sweep(protocol, *stores_of(at.ports()), now_ms=at.engine.now_ms)
-        assert swept.finished_count >= 1 and at.engine.queue("told").counts()["active"] == 1
-        again = await sweep(protocol, *stores_of(at.ports()), now_ms=at.engine.now_ms)
+        first = await swept(at, app)
+        assert first.finished_count >= 1 and at.engine.queue("told").counts()["active"] == 1
+        again = await swept(at, app)
         assert again.seen_count == 0 and at.engine.queue("told").counts()["active"] == 1
 
 

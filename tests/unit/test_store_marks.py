@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,7 @@ from outbox.engine.adapters import EngineStore
 from outbox.runtime import items
 from outbox.runtime.items import RECORD_PREFIX, Record
 from outbox.runtime.marks import FULL_COUNT
-from outbox.runtime.scopes import store_protocol, stores_of
-from outbox.runtime.sweep import sweep
-from tests.unit.store_site import Add, Site, Sum, Told, adding, site
+from tests.unit.store_site import Add, Site, Sum, Told, adding, site, swept
 
 
 async def send_apart(worker: Worker, count: int, keys: int = 1) -> None:
@@ -84,11 +81,8 @@ async def test_what_a_worker_left_unmarked_is_finished_by_a_sweeper(monkeypatch:
         at.clock.seconds += 365 * 86_400
         at.engine.tick()
         assert await pending(at) == 3  # however long nobody comes
-        endings: Any = worker._scope._endings  # type: ignore[union-attr]  # a sweep has no delivery to end
-        options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t", "is_stopping": lambda: False}
-        protocol = store_protocol(worker._plan, at.ports(), endings, **options)
-        swept = await sweep(protocol, *stores_of(at.ports()), now_ms=at.engine.now_ms)
-        assert swept.finished_count == 3 and await pending(at) == 0
+        found = await swept(at, adding())
+        assert found.finished_count == 3 and await pending(at) == 0
 
 
 async def test_a_stateless_handlers_marks_are_written_side_by_side() -> None:

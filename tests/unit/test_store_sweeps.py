@@ -5,39 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from outbox import Worker
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Output
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.endings import Endings
-from outbox.runtime.lanes import StoreProtocol
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.scopes import store_protocol
-from outbox.runtime.sweep import SWEEP_FOR_S, sweep
+from outbox.runtime.sweep import SWEEP_FOR_S
 from outbox.testing import VirtualClock
-from tests.unit.store_site import Add, Site, adding, site
-
-NO_WAIT = Backoff(lambda _: asyncio.sleep(0), count_max=2)
+from tests.unit.store_site import Add, Site, adding, site, swept
 
 
-async def left_pending(at: Site, count: int) -> StoreProtocol:
-    """A protocol that sweeps, when messages of so many keys are committed and nothing of them could be pushed."""
-    app = adding()
+async def leave_pending(at: Site, count: int) -> None:
+    """Commit messages of so many keys, when nothing of them can be pushed."""
     at.bus.is_mute = True
-    async with Worker(app, at, drain_s=0.1) as worker:
+    async with Worker(adding(), at, drain_s=0.1) as worker:
         for number in range(count):
             await worker.send("adds", Add(f"k{number}"), id=f"m{number}")
         while at.store.calls["commit"] < count:  # noqa: ASYNC110  # the store does not tell
             await asyncio.sleep(0.01)
     at.clock.seconds += 61
-    plan, ports = compile_plan(app), at.ports()
-    options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t"}
-    endings = Endings(plan, ports.bus, ports.blobs, backoff=NO_WAIT, settled=lambda _: None, **options)
-    return store_protocol(plan, ports, endings, is_stopping=lambda: False, **options)
 
 
 class Picky:
@@ -58,11 +45,11 @@ class Picky:
 
 async def test_what_can_never_be_sent_keeps_no_sweep_from_what_is_behind_it() -> None:
     async with site() as at:
-        protocol = await left_pending(at, 6)
+        await leave_pending(at, 6)
         Picky(at, {"m0", "m1"})
         start, counts = 0, []
         for _ in range(4):
-            found = await sweep(protocol, at.store, now_ms=at.engine.now_ms, count_max=2, start=start)
+            found = await swept(at, adding(), count_max=2, start=start)
             start = found.next_start
             counts.append(found.finished_count)
         assert sum(counts) == 4 and counts[0] == 0
@@ -71,12 +58,12 @@ async def test_what_can_never_be_sent_keeps_no_sweep_from_what_is_behind_it() ->
 
 async def test_a_sweep_that_takes_long_is_gone_on_with_by_the_next() -> None:
     async with site() as at:
-        protocol = await left_pending(at, 6)
+        await leave_pending(at, 6)
         Picky(at, set(), at.clock)
-        first = await sweep(protocol, at.store, now_ms=at.engine.now_ms)
+        first = await swept(at, adding())
         assert 0 < first.finished_count < 6
         while first.next_start or first.finished_count:
-            first = await sweep(protocol, at.store, now_ms=at.engine.now_ms, start=first.next_start)
+            first = await swept(at, adding(), start=first.next_start)
         assert at.engine.queue("told").counts()["active"] == 6
 
 

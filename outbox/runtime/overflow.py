@@ -1,0 +1,110 @@
+"""Blobs of outputs that did not fit: announced before they are written, and deleted when nothing can need them.
+
+An attempt that spills writes a document first that says which blob it is about to write, for which message, over which
+version of the state.  Whatever becomes of the attempt, that document is found by a sweeper, which decides:
+
+    the record is the attempt's own          it landed: the blob goes when the record is marked, not before
+    the state is past the attempt's version  it cannot land any more: the blob goes
+    another attempt has made the record      of a stateless handler: it cannot land any more
+    it is older than a record lives          no write can be in flight for so long
+
+In item scope the staged record stands for the attempt: while there is one the blob stays.  A blob is deleted before the
+document that names it, so that a crash between the two leaves nothing that nobody knows of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from outbox.errors import OutcomeUnknown
+from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, StateStore, Tag
+from outbox.runtime import items
+from outbox.runtime.access import read, write_one
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Again
+from outbox.runtime.cache import held
+from outbox.runtime.items import (
+    Overflow,
+    Record,
+    overflow_key,
+    processed_key,
+    record_key,
+    staged_key,
+    state_key,
+)
+from outbox.runtime.plan import Plan
+
+
+class Overflows:
+    """The overflow blobs of one store's attempts; `states` is where the states are."""
+
+    def __init__(
+        self, plan: Plan, store: StateStore, states: StateStore, blobs: BlobStore, *, now_ms: Callable[[], int]
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._states = states
+        self._blobs = blobs
+        self._now_ms = now_ms
+
+    async def announce(self, key: DocumentKey, overflow: Overflow) -> None:
+        """Say which blob an attempt is about to write.
+
+        Raises:
+            Again: it is not known to be said.
+        """
+        tag = Tag("overflow", (overflow.inbox,), overflow.pending)
+        try:
+            await write_one(self._store, Create(key, items.encode(overflow), None, tag))
+        except OutcomeUnknown as error:
+            raise Again from error
+
+    async def collect(self, document: Document, *, is_staged: bool) -> bool:
+        """Delete a blob that nothing can need any more, and what announced it; whether that is so.
+
+        Raises:
+            Again: it cannot be told now.
+        """
+        overflow = items.decode(document, Overflow)
+        is_free = await (self._is_unstaged(overflow) if is_staged else self._is_free(overflow))
+        if not is_free:
+            return False
+        try:
+            await self._blobs.delete(overflow.blob)
+        except NOT_DONE as error:
+            raise Again from error
+        with suppress(*NOT_DONE):
+            tag = Tag("collect", (overflow.inbox,), overflow.pending)
+            await self._store.write([Delete(document.key, document.version, tag)])
+        return True
+
+    async def _is_free(self, overflow: Overflow) -> bool:
+        """Partition scope: whether an attempt has lost, or has landed and its record is marked."""
+        state = held(await read(self._states, state_key(overflow.state)) if overflow.state else None)
+        found = await read(self._store, record_key(overflow.state or None, overflow.inbox), state.session)
+        record = None if found is None else items.decode(found, Record)
+        if record is not None and record.tx == overflow.pending:
+            return not record.pending
+        if overflow.state and state.item.version > overflow.version:
+            return True
+        return (record is not None and not overflow.state) or self._is_past(overflow, self._plan.record_life_ms)
+
+    async def _is_unstaged(self, overflow: Overflow) -> bool:
+        """Item scope: whether an attempt has been finished, or can neither be staged any more nor is."""
+        if await read(self._store, staged_key(overflow.state, overflow.pending)) is not None:
+            return False
+        found = await read(self._store, processed_key(overflow.state, overflow.inbox))
+        is_done = found is not None and items.decode(found, Record).tx == overflow.pending
+        return is_done or self._is_past(overflow, 2 * self._plan.attempt_ms_max)
+
+    def _is_past(self, overflow: Overflow, age_ms: int) -> bool:
+        return self._now_ms() - overflow.at_ms > age_ms
+
+
+def announced(
+    blob: str, tx: str, inbox: bytes, state_id: str | None, version: int, at_ms: int
+) -> tuple[DocumentKey, Overflow]:
+    """Where an attempt announces its blob, and what it says."""
+    overflow = Overflow(tx, blob, inbox, state_id or "", version, at_ms)
+    return overflow_key(record_key(state_id, inbox).partition, tx), overflow

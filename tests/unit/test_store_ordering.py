@@ -1,0 +1,174 @@
+"""A key that stands still behind a dead letter, over a store and a bus: what is resubmitted goes ahead of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox import App, Engine, Reject, Worker
+from outbox.engine.adapters import EngineOperations
+from outbox.engine.narrow import NarrowEngine
+from outbox.ports import Output, StorePorts
+from outbox.testing import START_S, VirtualClock
+
+SCOPES = ("partition", "item")
+
+
+@dataclass
+class Step:
+    key: str
+    n: int
+
+
+@dataclass
+class Trail:
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Seen:
+    steps: list[int] = field(default_factory=list)
+
+
+class AtTheEnd(EngineOperations):
+    """Puts what is resubmitted behind everything that waits, as Service Bus does."""
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        (letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
+        again = msgspec.structs.replace(letter.message, attempt=letter.message.attempt + 1, created_ms=self.now_ms())
+        await self.send([Output(queue, 0, again)])
+        await self.discard(queue, sequence)
+
+
+class Site:
+    """Steps that are refused while they are `bad`, on a queue whose keys stop behind a dead letter."""
+
+    def __init__(self, engine: Engine, clock: VirtualClock, scope: str, operations: EngineOperations) -> None:
+        ports = NarrowEngine(engine, "item" if scope == "item" else "partition").ports()
+        self._ports = StorePorts(ports.store, ports.bus, operations, ports.blobs)
+        self.engine, self.clock = engine, clock
+        self.bad: set[tuple[str, int]] = {("trail", 1)}
+        self.app = App("steps")
+        self.app.queue("steps", "per_key")
+
+        @self.app.handler("steps", key="key", on_dead_letter="stop_key")
+        def follow(step: Step, trail: Trail) -> None:
+            self.refuse("trail", step)
+            trail.steps.append(step.n)
+
+    def also_seen(self) -> None:
+        """Let a second handler read the steps."""
+
+        @self.app.handler("steps", key="key", on_dead_letter="stop_key")
+        def look(step: Step, seen: Seen) -> None:
+            self.refuse("seen", step)
+            seen.steps.append(step.n)
+
+    def refuse(self, who: str, step: Step) -> None:
+        if (who, step.n) in self.bad:
+            raise Reject("bad")
+
+    def ports(self) -> StorePorts:
+        return self._ports
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        """Let time pass until something holds."""
+        async with asyncio.timeout(10):
+            while not await holds():
+                self.clock.seconds += 1
+                self.engine.tick()
+                await asyncio.sleep(0.005)
+
+    async def rest(self) -> None:
+        """Let some time pass, in which what rests comes several times."""
+        for _ in range(20):
+            self.clock.seconds += 1
+            self.engine.tick()
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def stopped(
+    scope: str, kind: type[EngineOperations] = AtTheEnd, *, count: int = 5, both: bool = False, concurrency: int = 64
+) -> AsyncIterator[tuple[Site, Worker]]:
+    """A worker whose key stands still behind step 1 of some."""
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
+        at = Site(engine, clock, scope, kind(engine))
+        if both:
+            at.also_seen()
+            at.bad.add(("seen", 1))
+        async with Worker(at.app, at, concurrency=concurrency) as worker:
+            for number in range(count):
+                await worker.send("steps", Step("a", number), id=f"s{number}")
+            await at.until(lambda: worker.dead_letters("steps"))
+            yield at, worker
+
+
+async def steps(worker: Worker, kind: type[Trail] | type[Seen] = Trail) -> list[int]:
+    found = await worker.state(kind, "a")
+    return [] if found is None else found.steps
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("kind", [AtTheEnd, EngineOperations])
+async def test_a_resubmitted_message_goes_ahead_of_its_successors(scope: str, kind: type[EngineOperations]) -> None:
+    async with stopped(scope, kind) as (at, worker):
+        at.bad.clear()
+        await worker.resubmit("steps", "s1")
+        await at.until(lambda: done(worker, 5))
+        assert await steps(worker) == [0, 1, 2, 3, 4]
+
+
+async def done(worker: Worker, count: int) -> bool:
+    return len(await steps(worker)) == count
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_resubmitted_message_that_is_refused_again_keeps_its_key_where_it_is(scope: str) -> None:
+    async with stopped(scope) as (at, worker):
+        await worker.resubmit("steps", "s1")
+        await at.until(lambda: worker.dead_letters("steps"))
+        await at.rest()
+        assert await steps(worker) == [0]
+        await worker.discard("steps", "s1")
+        await at.until(lambda: done(worker, 4))
+        assert await steps(worker) == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_key_goes_on_only_when_every_handler_has_applied_what_it_stood_behind(scope: str) -> None:
+    async with stopped(scope, both=True) as (at, worker):
+        at.bad = {("seen", 1)}
+        await worker.resubmit("steps", "s1")
+        await at.until(lambda: worker.dead_letters("steps"))
+        await at.rest()
+        assert (await steps(worker), await steps(worker, Seen)) == ([0, 1], [0])
+        at.bad.clear()
+        await worker.resubmit("steps", "s1")
+        await at.until(lambda: done(worker, 5))
+        assert await steps(worker) == await steps(worker, Seen) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_resubmission_that_cannot_be_reached_is_told_and_overtaken_by_nobody(
+    scope: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="outbox.lanes"):
+        async with stopped(scope, count=6, concurrency=2) as (at, worker):
+            at.bad.clear()
+            await worker.resubmit("steps", "s1")
+            await at.rest()
+            assert await steps(worker) == [0]
+            await worker.drain()
+            async with Worker(at.app, at) as larger:
+                await at.until(lambda: done(larger, 6))
+                assert await steps(larger) == [0, 1, 2, 3, 4, 5]
+        assert "raise concurrency" in caplog.messages[-1] and vars(caplog.records[-1])["id"] == "s1"

@@ -1,0 +1,105 @@
+"""Overflow blobs: kept while a record may need them, collected when none can."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from outbox import Worker
+from outbox.engine.adapters import EngineStore
+from outbox.engine.blobs import MemoryBlobStore
+from outbox.ports import Create
+from outbox.runtime import items
+from outbox.runtime.items import OVERFLOW_PREFIX, Record, StateItem, record_key, state_key
+from outbox.runtime.overflow import Overflows, announced
+from outbox.runtime.plan import compile_plan
+from tests.unit.store_site import Add, Site, adding, found, handled, site, swept
+
+PENDING = Record("mine", b"", 0, pending=True, spilled="b")
+
+
+def blobs_of(at: Site) -> list[str]:
+    return [name for name in getattr(at.engine.blobs, "_blobs", {}) if name.startswith("overflow/")]
+
+
+async def announcements(at: Site, partition: str = "Sum:a") -> list[str]:
+    return [id for id in await at.documents(partition) if id.startswith(OVERFLOW_PREFIX)]
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_the_blob_of_an_attempt_that_lost_is_collected(scope: str) -> None:
+    async with site(scope) as at:
+        at.store.late = "commit" if scope == "partition" else "stage"
+        await handled(at, adding(), Add("a", text="shout"))
+        assert len(blobs_of(at)) == 1 and len(await announcements(at)) == 2
+        at.clock.seconds += 61 if scope == "partition" else 2 * 3_600
+        await swept(at, adding())
+        assert blobs_of(at) == [] and await announcements(at) == []
+        await at.store._store.write(at.store.on_its_way)  # it lands after all; in partition scope it loses
+        assert at.engine.queue("told").counts()["active"] == 20
+        await swept(at, adding())
+        assert at.engine.queue("told").counts()["active"] == 20
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_the_blob_of_a_crashed_attempt_stays_while_that_may_still_land(scope: str) -> None:
+    async with site(scope) as at:
+        at.store.refused = "commit" if scope == "partition" else "stage"
+        async with Worker(adding(), at, drain_s=0.1) as worker:
+            await worker.send("adds", Add("a", text="shout"), id="m0")
+            while not blobs_of(at):  # noqa: ASYNC110  # the store does not tell
+                await asyncio.sleep(0.01)
+        count = len(blobs_of(at))
+        at.clock.seconds += 61
+        await swept(at, adding())
+        assert len(blobs_of(at)) == count > 0
+        at.clock.seconds += 8 * 86_400
+        await swept(at, adding())
+        assert blobs_of(at) == [] and await announcements(at) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "record", "goes"),
+    [
+        (4, None, True),  # the state is past it, and it has no record: it can not land any more
+        (3, None, False),  # it may land yet
+        (4, PENDING, False),  # it has landed, and is not dispatched
+        (4, Record("mine", b"", 0), True),  # it has landed, and is marked
+        (4, Record("other", b"", 0, pending=True, spilled="c"), True),
+    ],
+)
+async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_it(
+    version: int, record: Record | None, goes: bool
+) -> None:
+    async with site() as at:
+        store, blobs, now_ms = EngineStore(at.engine), MemoryBlobStore(), at.engine.now_ms
+        await blobs.write("b", b"[]")
+        await store.write([Create(state_key("Sum:a"), items.encode(StateItem(version=version)))])
+        if record is not None:
+            await store.write([Create(record_key("Sum:a", b"inbox"), items.encode(record))])
+        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        key, overflow = announced("b", "mine", b"inbox", "Sum:a", 3, now_ms())
+        await overflows.announce(key, overflow)
+        assert await overflows.collect(await found(at, key), is_staged=False) == goes
+        assert (await blobs.read("b", bytes_max=9) is None) == goes == (await announcements(at) == [])
+
+
+@pytest.mark.parametrize(
+    ("record", "age_s", "goes"),
+    [(None, 61, False), (Record("other", b"", 0), 61, True), (None, 8 * 86_400, True), (PENDING, 8 * 86_400, False)],
+)
+async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
+    record: Record | None, age_s: float, goes: bool
+) -> None:
+    async with site() as at:
+        store, blobs, now_ms = EngineStore(at.engine), MemoryBlobStore(), at.engine.now_ms
+        await blobs.write("b", b"[]")
+        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        key, overflow = announced("b", "mine", b"inbox", None, 0, now_ms())
+        await overflows.announce(key, overflow)
+        if record is not None:
+            await store.write([Create(record_key(None, b"inbox"), items.encode(record))])
+        at.clock.seconds += age_s
+        assert await overflows.collect(await found(at, key), is_staged=False) == goes
+        assert (await blobs.read("b", bytes_max=9) is None) == goes
