@@ -49,7 +49,7 @@ LOOKS_A_LOCK = 8
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
 SWEEP_EVERY_S = 30.0
-MARK_AFTER_S = 0.1
+MARK_AFTER_S = 0.2
 """How long what has left waits to be marked, for others of its partition to be marked with it."""
 MARK_WITHIN_S = 5.0
 """How long a worker that stops takes at most for its last marks; the sweeper finds what is left."""
