@@ -70,7 +70,6 @@ from outbox.runtime.items import (
     state_key,
 )
 from outbox.runtime.left import StagedLeft
-from outbox.runtime.marks import Marks
 from outbox.runtime.overflow import Overflows, announced
 from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
 from outbox.runtime.plan import Plan
@@ -127,12 +126,11 @@ class ItemScope:
         return self._plan.record_life_ms / 1_000
 
     @property
-    def marks(self) -> Marks:
-        """The marks that are due, all of them stateless handlers'."""
-        return self.stateless.marks
+    def unmarked_count(self) -> int:
+        return self.stateless.unmarked_count
 
-    async def finish(self) -> None:
-        await self.stateless.finish()
+    async def finish(self, *, only_full: bool = False) -> None:
+        await self.stateless.finish(only_full=only_full)
 
     async def together(self, works: Sequence[Work]) -> list[Outcome]:
         return []  # a pointer names one transaction, a transaction is one message

@@ -57,8 +57,12 @@ class StoreProtocol(Protocol):
     async def redo(self, document: Document) -> bool:
         """Finish a document that a crash has left pending; whether it is finished."""
 
-    async def finish(self) -> None:
-        """Do what may come after a settlement: mark what has left."""
+    @property
+    def unmarked_count(self) -> int:
+        """How many writes `finish` would make."""
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        """Do what may come after a settlement: mark what has left, or only where that is much."""
 
 
 class Lanes:

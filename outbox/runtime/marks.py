@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -110,18 +110,29 @@ class Marks:
                 await self._blobs.delete(mark.spilled)
 
 
+class Marking(Protocol):
+    """A commit protocol, as far as it marks."""
+
+    @property
+    def unmarked_count(self) -> int:
+        """How many writes `finish` would make."""
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        """Mark what has left, or only where that is much."""
+
+
 class Lingering:
     """Marks that wait for others of their partitions: as long as `pause` does, or until they are many."""
 
-    def __init__(self, marks: Marks, pause: Callable[[], Awaitable[None]]) -> None:
-        self._marks = marks
+    def __init__(self, protocol: Marking, pause: Callable[[], Awaitable[None]]) -> None:
+        self._protocol = protocol
         self._pause = pause
         self._is_waiting = False
 
     async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         """Write what waits for no others, and see to it that the rest is written soon."""
-        await self._marks.write_full()
-        if self._marks.partition_count and not self._is_waiting:
+        await self._protocol.finish(only_full=True)
+        if self._protocol.unmarked_count and not self._is_waiting:
             self._is_waiting = True
             spawn(self._write_later(spawn))
 
@@ -130,5 +141,5 @@ class Lingering:
             await self._pause()
         finally:
             self._is_waiting = False
-        for _ in range(min(self._marks.partition_count, WRITING_COUNT_MAX)):
-            spawn(self._marks.write())
+        for _ in range(min(self._protocol.unmarked_count, WRITING_COUNT_MAX)):
+            spawn(self._protocol.finish())

@@ -110,8 +110,12 @@ class PartitionScope:
         """How long a record is kept."""
         return self._plan.record_life_ms / 1_000
 
-    async def finish(self) -> None:
-        await self.marks.write()
+    @property
+    def unmarked_count(self) -> int:
+        return self.marks.partition_count
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        await (self.marks.write_full() if only_full else self.marks.write())
 
     # One attempt
 
