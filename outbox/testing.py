@@ -54,8 +54,8 @@ from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.sweep import sweep
-from outbox.verify.committed import BusRecorder, JournalRecorder, Sent, StoreRecorder
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
+from outbox.verify.histories.committed import BusRecorder, JournalRecorder, Sent, StoreRecorder
 
 State = TypeVar("State")
 

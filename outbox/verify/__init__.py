@@ -6,16 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outbox.verify.apps.report import Report
     from outbox.verify.exploring import explore
     from outbox.verify.faults import Faults
-    from outbox.verify.report import Report
 
 __all__ = ["explore", "Faults", "Report"]
 
 _LAZY = {
     "explore": "outbox.verify.exploring",
     "Faults": "outbox.verify.faults",
-    "Report": "outbox.verify.report",
+    "Report": "outbox.verify.apps.report",
 }
 
 

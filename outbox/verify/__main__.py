@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from outbox.app import App
-from outbox.verify.replay import read, replay, scenario_of
+from outbox.verify.explorer.replay import read, replay, scenario_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

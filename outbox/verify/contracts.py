@@ -10,11 +10,11 @@ Nothing here needs a test framework.
 
 from __future__ import annotations
 
-from outbox.verify.contract_blobs import BLOB_STORE, check_blob_store
-from outbox.verify.contract_bus import MESSAGE_BUS, BusFixture, check_message_bus
-from outbox.verify.contract_clauses import Clause, Make, Wait, name_of
-from outbox.verify.contract_journal import JOURNAL, JournalFixture, check_journal
-from outbox.verify.contract_store import STATE_STORE, check_state_store, store_clauses_of_time
+from outbox.verify.suites.blobs import BLOB_STORE, check_blob_store
+from outbox.verify.suites.bus import MESSAGE_BUS, BusFixture, check_message_bus
+from outbox.verify.suites.clauses import Clause, Make, Wait, name_of
+from outbox.verify.suites.journal import JOURNAL, JournalFixture, check_journal
+from outbox.verify.suites.store import STATE_STORE, check_state_store, store_clauses_of_time
 
 __all__ = [
     "BLOB_STORE",

@@ -23,17 +23,17 @@ from typing import Any
 
 from outbox.app import App
 from outbox.lineage import Key
-from outbox.verify.asked import Asked, check
-from outbox.verify.budgets import Budgets
-from outbox.verify.models.told import short
-from outbox.verify.orders import order_that_shows
-from outbox.verify.rehearsal import Rehearsal
-from outbox.verify.report import Anomaly, Part, Report, shortened
-from outbox.verify.sampling import sample
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Limits, search
-from outbox.verify.search import Report as Searched
-from outbox.verify.view import Invariant, View
+from outbox.verify.apps.asked import Asked, check
+from outbox.verify.apps.orders import order_that_shows
+from outbox.verify.apps.rehearsal import Rehearsal
+from outbox.verify.apps.report import Anomaly, Part, Report, shortened
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.models.told import short
+from outbox.verify.explorer.sampling import sample
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Limits, search
+from outbox.verify.explorer.search import Report as Searched
+from outbox.verify.monitors.view import Invariant, View
 
 SECONDS = 60.0
 DRAWN_SHARE = 0.2

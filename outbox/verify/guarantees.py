@@ -22,8 +22,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from outbox.verify.events import Event
-from outbox.verify.findings import (
+from outbox.verify.histories.events import Event
+from outbox.verify.histories.findings import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     CONSISTENT,
@@ -38,9 +38,9 @@ from outbox.verify.findings import (
     Findings,
     Verdict,
 )
+from outbox.verify.histories.linear import LinearCheck
+from outbox.verify.histories.serializable import Rerun
 from outbox.verify.history import History, read_history
-from outbox.verify.linear import LinearCheck
-from outbox.verify.serializable import Rerun
 
 __all__ = [
     "check",
@@ -68,8 +68,8 @@ def check(
     """Decide which promises hold over a history: a file, one in memory, or its events.
 
     `alone` says that nobody but the recorded workers takes messages from their queues and none expires, so that one
-    that left unseen is lost.  `rerun` (of an application: `outbox.verify.rerun.rerun(app)`) handles everything again,
-    to decide `serializable`.
+    that left unseen is lost.  `rerun` (of an application: `outbox.verify.histories.rerun.rerun(app)`) handles
+    everything again, to decide `serializable`.
 
     Raises:
         ValueError: a promise is asked for that is none, or serializable without `rerun`.
@@ -79,7 +79,7 @@ def check(
     if unknown:
         raise ValueError(f"guarantees={unknown}: there are {', '.join(KNOWN)}")
     if SERIALIZABLE in guarantees and rerun is None:
-        raise ValueError("serializable needs rerun=, such as outbox.verify.rerun.rerun(app)")
+        raise ValueError("serializable needs rerun=, such as outbox.verify.histories.rerun.rerun(app)")
     if rerun is not None and SERIALIZABLE not in guarantees:
         guarantees = (*guarantees, SERIALIZABLE)
     findings = Findings(guarantees)

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from outbox.errors import CorruptRecord, TooLarge
-from outbox.verify.events import (
+from outbox.verify.histories.events import (
     AnyEvent,
     Commit,
     Cut,

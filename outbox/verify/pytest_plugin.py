@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import pytest
 
 from outbox.app import App
+from outbox.verify.apps.report import Report
 from outbox.verify.exploring import SECONDS, explore
-from outbox.verify.report import Report
 
 FILE_NAME_LENGTH_MAX = 120
 

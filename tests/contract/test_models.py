@@ -10,9 +10,9 @@ from outbox.engine.engine import Engine
 from outbox.engine.journal import EngineJournal
 from outbox.engine.narrow import ItemStore
 from outbox.testing import START_S, VirtualClock
-from outbox.verify import differential, differential_queues
-from outbox.verify.models import queues, store
-from outbox.verify.models.journal import JournalModel
+from outbox.verify.explorer import differential, differential_queues
+from outbox.verify.explorer.models import queues, store
+from outbox.verify.explorer.models.journal import JournalModel
 
 SEEDS = range(40)
 

@@ -19,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from outbox.verify.budgets import Budgets
-from outbox.verify.ops import FAULT_KINDS
-from outbox.verify.sampling import sample
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Limits, Report, search
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.ops import FAULT_KINDS
+from outbox.verify.explorer.sampling import sample
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Limits, Report, search
 from tests.benchmarks import report
 from tests.simulation.explored import GIVEN, T1, T2, Account, Transfer, bank, desk
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox import App, Context, Reject
-from outbox.verify.view import View
+from outbox.verify.monitors.view import View
 
 
 @dataclass

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 from outbox import App, Context, Reject
-from outbox.verify.budgets import Budgets
-from outbox.verify.scenario import Scenario
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.scenario import Scenario
 
 
 @dataclass

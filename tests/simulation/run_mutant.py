@@ -75,7 +75,7 @@ def main(name: str) -> None:
 
 def explored(mutant: Mutant) -> dict[str, Any]:
     """What an exploration of the runtime finds."""
-    from outbox.verify.search import search
+    from outbox.verify.explorer.search import search
     from tests.simulation.mutant_apps import scenario
 
     options = dict(mutant.options)
@@ -117,7 +117,7 @@ async def duel(port: str, seed: int, step_count: int) -> None:
     from outbox.engine.engine import Engine
     from outbox.engine.journal import EngineJournal
     from outbox.testing import START_S, VirtualClock
-    from outbox.verify import differential, differential_queues
+    from outbox.verify.explorer import differential, differential_queues
 
     clock = VirtualClock(START_S)
     engine = Engine.in_memory(clock=clock)

@@ -11,7 +11,7 @@ from time import time as clock
 import pytest
 
 from outbox import Context
-from outbox.verify.later import AHEAD
+from outbox.verify.apps.later import AHEAD
 from tests.simulation.shop import Body, Customer, Order, explored, one, passes
 
 counted: list[str] = []

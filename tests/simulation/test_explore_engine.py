@@ -17,9 +17,9 @@ from outbox.runtime import engine_scope, handling
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.group import Group
 from outbox.runtime.step import Work
-from outbox.verify.budgets import Budgets
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Report, search
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, REFUSED, T1, T2, Account, Deposit, Transfer, bank, conserved
 
 SINGLE = {kind: Budgets.any_of(1, kind) for kind in ("crash", "lost", "delay", "error", "expire", "jump")}

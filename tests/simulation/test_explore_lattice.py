@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.verify.lattice import scopes, search_lattice
-from outbox.verify.scenario import Scenario
+from outbox.verify.explorer.lattice import scopes, search_lattice
+from outbox.verify.explorer.scenario import Scenario
 from tests.simulation.explored import GIVEN, T1, T2, conserved, desk
 
 ALLOW = frozenset({"alarm"})

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from outbox import App, Context
-from outbox.verify.budgets import Budgets
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Report, search
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, T2, Account, Deposit, Transfer
 
 

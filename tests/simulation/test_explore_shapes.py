@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Reject
-from outbox.verify.budgets import Budgets
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Limits, Report, search
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Limits, Report, search
 
 SCOPES = ("engine", "partition", "item")
 FAULTS = ({}, {"crash": 1}, {"lost": 1}, {"error": 1})

@@ -19,10 +19,10 @@ from outbox.runtime.items import Staged, staged_key
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Work
-from outbox.verify.budgets import Budgets
-from outbox.verify.ops import FaultKind
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Report, search
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.ops import FaultKind
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, REFUSED, T1, T2, bank, conserved, desk
 
 PARTITION_FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump")

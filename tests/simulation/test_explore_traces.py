@@ -15,13 +15,13 @@ from outbox.runtime.batch import Batch
 from outbox.runtime.endings import Endings
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
-from outbox.verify import replay
-from outbox.verify.budgets import Budgets
-from outbox.verify.ops import Finding
-from outbox.verify.sampling import Style, sample
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Anomaly, search
-from outbox.verify.shrink import shrink
+from outbox.verify.explorer import replay
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.ops import Finding
+from outbox.verify.explorer.sampling import Style, sample
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Anomaly, search
+from outbox.verify.explorer.shrink import shrink
 from tests.simulation.explored import GIVEN, T1, T2, Transfer, bank, conserved, desk
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
 
-from outbox.verify.ops import NO_LOCKS, Event, Locks, Op, Outcome, Reach
+from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Reach
 from tests.simulation.prior_art.small import Resource
 
 

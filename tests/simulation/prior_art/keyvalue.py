@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from outbox.verify.ops import NO_LOCKS, Locks, Op, Outcome, Reach, canonical
+from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Reach, canonical
 from tests.simulation.prior_art.small import Resource
 
 

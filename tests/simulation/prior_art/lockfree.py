@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from outbox.errors import OutcomeUnknown
-from outbox.verify.ops import NO_LOCKS, Finding, Locks, Op, Outcome, Reach
-from outbox.verify.run import Calls
+from outbox.verify.explorer.ops import NO_LOCKS, Finding, Locks, Op, Outcome, Reach
+from outbox.verify.explorer.run import Calls
 from tests.simulation.prior_art.keyvalue import Found, Lost, Put, Shelves, Wrote, cells
 from tests.simulation.prior_art.small import Resource, Watch
 

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from outbox.verify.budgets import Budgets
-from outbox.verify.kernel import Kernel
-from outbox.verify.ops import Event, Finding, Model, Op
-from outbox.verify.run import Program
-from outbox.verify.scenario import Scenario
-from outbox.verify.search import Report, search
-from outbox.verify.world import Monitor
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.kernel import Kernel
+from outbox.verify.explorer.ops import Event, Finding, Model, Op
+from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Report, search
+from outbox.verify.explorer.world import Monitor
 
 
 class Resource:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from outbox.errors import OutcomeUnknown, Throttled
-from outbox.verify.ops import Finding, Op, Outcome
-from outbox.verify.run import Calls
+from outbox.verify.explorer.ops import Finding, Op, Outcome
+from outbox.verify.explorer.run import Calls
 from tests.simulation.prior_art.inbox import Delivery, Tasks
 from tests.simulation.prior_art.keyvalue import Found, Lost, Put, Shelves, Wrote, cells
 from tests.simulation.prior_art.small import Watch

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from outbox.verify.budgets import Budgets
-from outbox.verify.run import Program
-from outbox.verify.search import Report
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.search import Report
 from tests.simulation.prior_art.inbox import Inbox
 from tests.simulation.prior_art.keyvalue import KeyValue
 from tests.simulation.prior_art.small import broken, clean, explored

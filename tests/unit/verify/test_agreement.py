@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox.verify.events import Change, Claim, Commit, Delivered, Emitted, Ended, Event, Life, Ok, Quiesce
 from outbox.verify.guarantees import check
-from outbox.verify.words import QUIESCE, Letter, System, came, decide, went
+from outbox.verify.histories.events import Change, Claim, Commit, Delivered, Emitted, Ended, Event, Life, Ok, Quiesce
+from outbox.verify.histories.words import QUIESCE, Letter, System, came, decide, went
 
 MESSAGE_COUNT = 4
 

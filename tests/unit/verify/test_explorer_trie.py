@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from outbox.errors import OutcomeUnknown, Throttled
-from outbox.verify.budgets import GUARDS, Budgets, cost_of
-from outbox.verify.ops import FAULT_KINDS, Raised
-from outbox.verify.run import TIMER, Calls
-from outbox.verify.trie import Node, Trie
+from outbox.verify.explorer.budgets import GUARDS, Budgets, cost_of
+from outbox.verify.explorer.ops import FAULT_KINDS, Raised
+from outbox.verify.explorer.run import TIMER, Calls
+from outbox.verify.explorer.trie import Node, Trie
 
 START_MS = 1_000
 

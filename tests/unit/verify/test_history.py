@@ -9,8 +9,21 @@ import pytest
 from outbox.errors import CorruptRecord, TooLarge
 from outbox.message import Message
 from outbox.verify import history as history_module
-from outbox.verify.events import Claim, Commit, Cut, Delivered, End, Ended, Event, Life, Ok, Torn, Whole, digest_of
 from outbox.verify.guarantees import check
+from outbox.verify.histories.events import (
+    Claim,
+    Commit,
+    Cut,
+    Delivered,
+    End,
+    Ended,
+    Event,
+    Life,
+    Ok,
+    Torn,
+    Whole,
+    digest_of,
+)
 from outbox.verify.history import History, parse, read_history
 
 COMMIT = Commit(op=1, ended=[Ended("q", 1, "a")])

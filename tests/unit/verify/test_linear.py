@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from outbox.verify.events import (
+from outbox.verify.guarantees import check
+from outbox.verify.histories.events import (
     Blob,
     Buried,
     Change,
@@ -32,8 +33,7 @@ from outbox.verify.events import (
     Tally,
     Unknown,
 )
-from outbox.verify.findings import Finding
-from outbox.verify.guarantees import check
+from outbox.verify.histories.findings import Finding
 from tests.unit.verify.histories import (
     IN,
     NEXT,

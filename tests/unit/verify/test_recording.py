@@ -20,11 +20,11 @@ from outbox.errors import OutcomeUnknown
 from outbox.ops.audit import Audit, dead, tallies
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
 from outbox.retries import Retries
-from outbox.verify.events import Event, Life
-from outbox.verify.findings import Verdict
 from outbox.verify.guarantees import check
+from outbox.verify.histories.events import Event, Life
+from outbox.verify.histories.findings import Verdict
+from outbox.verify.histories.recording import recorded
 from outbox.verify.history import History
-from outbox.verify.recording import recorded
 
 app = App("bank", retry=Retries(limit=2, delays_s=(0.01,)))
 app.queue("ledger")

@@ -13,10 +13,10 @@ from outbox import App, Context, Engine, Reject, Worker
 from outbox.engine.narrow import NarrowEngine
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, StorePorts, Won, Write
-from outbox.verify.findings import Verdict
 from outbox.verify.guarantees import check
+from outbox.verify.histories.findings import Verdict
+from outbox.verify.histories.recording import recorded
 from outbox.verify.history import History
-from outbox.verify.recording import recorded
 
 Scope = Literal["partition", "item"]
 app = App("bank")

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from outbox import App, Context, Engine, Reject, Worker
-from outbox.verify.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
-from outbox.verify.findings import Verdict
 from outbox.verify.guarantees import check
+from outbox.verify.histories.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
+from outbox.verify.histories.findings import Verdict
+from outbox.verify.histories.recording import recorded
+from outbox.verify.histories.rerun import rerun
 from outbox.verify.history import History
-from outbox.verify.recording import recorded
-from outbox.verify.rerun import rerun
 
 app = App("bank")
 app.queue("ledger")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from outbox.verify.events import Durable, Event, Left, Life, Quiesce, Result
-from outbox.verify.findings import Verdict
 from outbox.verify.guarantees import check
+from outbox.verify.histories.events import Durable, Event, Left, Life, Quiesce, Result
+from outbox.verify.histories.findings import Verdict
 
 
 def judged(*events: Event) -> Verdict:

@@ -7,7 +7,17 @@ from collections.abc import Hashable, Iterable, Sequence
 import pytest
 
 from outbox.errors import TooLarge
-from outbox.verify.words import FAIL, QUIESCE, Letter, System, came, decide, is_commutative, is_deterministic, went
+from outbox.verify.histories.words import (
+    FAIL,
+    QUIESCE,
+    Letter,
+    System,
+    came,
+    decide,
+    is_commutative,
+    is_deterministic,
+    went,
+)
 
 Answer = Iterable[tuple[Hashable, Sequence[Hashable]]]
 

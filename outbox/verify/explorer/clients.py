@@ -1,0 +1,147 @@
+"""The ports as a program under exploration sees them: every call is issued to `Calls`, and answered by a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from outbox.ports import (
+    BlobStore,
+    Commit,
+    Conflict,
+    Delivery,
+    Document,
+    DocumentKey,
+    Journal,
+    Lost,
+    Marker,
+    MessageBus,
+    Output,
+    Session,
+    Settle,
+    StateDocument,
+    StateStore,
+    StoreCapabilities,
+    Won,
+    Write,
+)
+from outbox.verify.explorer.run import Calls
+
+
+class ExploredJournal:
+    """A journal whose answers are chosen."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        found: tuple[Delivery, ...] = await self._calls(self._resource, "claim", tuple(queues), count_max)
+        return list(found)
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        documents, seen = await self._calls(self._resource, "load", tuple(states), tuple(markers))
+        return dict(documents), dict(seen)  # whoever loads them may change them
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        conflict: Conflict | None = await self._calls(self._resource, "commit", commit)
+        return conflict
+
+    async def durable(self) -> None:
+        await self._calls(self._resource, "durable")
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        count: int = await self._calls(self._resource, "renew", tuple(deliveries))
+        return count
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        await self._calls(self._resource, "release", tuple(deliveries))
+
+
+class ExploredStore:
+    """A state store whose answers are chosen."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        resource: int,
+        capabilities: StoreCapabilities,
+        *,
+        seen: str = "",
+    ) -> None:
+        self._calls = calls
+        self._resource = resource
+        self.capabilities = capabilities
+        self.seen = seen
+        """The store as `unfinished` last found it; it waits until that has changed."""
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found: Document | None = await self._calls(self._resource, "read", key, session)
+        return found
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        outcome: Won | Lost = await self._calls(self._resource, "write", tuple(operations))
+        return outcome
+
+    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        for document in await self._calls(self._resource, "scan", partition, prefix):
+            yield document
+
+    async def unfinished(self) -> AsyncIterator[Document]:
+        found: tuple[Document, ...]
+        found, self.seen = await self._calls(self._resource, "unfinished", self.seen)
+        for document in found:
+            yield document
+
+
+class ExploredBus:
+    """A message bus whose answers are chosen."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await self._calls(self._resource, "send", tuple(outputs))
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        found: tuple[Delivery, ...] = await self._calls(self._resource, "receive", queue, count_max)
+        return list(found)
+
+    async def receive_any(self, queues: Sequence[str], count_max: int) -> Sequence[Delivery]:
+        """From whichever queue has something: what receivers of all of them, side by side, would get."""
+        found: tuple[Delivery, ...] = await self._calls(self._resource, "receive-any", tuple(queues), count_max)
+        return list(found)
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        await self._calls(self._resource, "settle", delivery, settle)
+
+    async def renew(self, delivery: Delivery) -> int:
+        until_ms: int = await self._calls(self._resource, "renew", delivery)
+        return until_ms
+
+
+class ExploredBlobs:
+    """A blob store whose answers are chosen."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+
+    async def write(self, name: str, data: bytes) -> bool:
+        is_new: bool = await self._calls(self._resource, "write", name, data)
+        return is_new
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        found: bytes | None = await self._calls(self._resource, "read", name, bytes_max)
+        return found
+
+    async def delete(self, name: str) -> None:
+        await self._calls(self._resource, "delete", name)
+
+
+_journal: type[Journal] = ExploredJournal
+_store: type[StateStore] = ExploredStore
+_bus: type[MessageBus] = ExploredBus
+_blobs: type[BlobStore] = ExploredBlobs

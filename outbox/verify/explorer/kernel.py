@@ -1,0 +1,385 @@
+"""Worlds and what may happen next in each: the transition relation that every kind of search walks.
+
+A world is a tuple of small numbers: what the monitors know, the calls in flight, the faults that are left, the time,
+each resource's state, each process's node.  One step is one answer to one call, and everything that the caller does
+up to its next call: code that nobody can watch takes no steps of its own.  All that a step needs is worked out once
+and kept, so that exploring is looking things up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+from outbox.verify.explorer.answers import Answers, Flight
+from outbox.verify.explorer.budgets import GUARDS, Budgets, cost_of
+from outbox.verify.explorer.in_use import InUse
+from outbox.verify.explorer.ops import FAULT_KINDS, NO_LOCKS, Finding, Locks, Model, Op, Table
+from outbox.verify.explorer.passing import Passing
+from outbox.verify.explorer.run import TIMER, Program
+from outbox.verify.explorer.trie import Node, Trie
+from outbox.verify.explorer.world import (
+    BUDGET,
+    FLIGHT,
+    GHOST,
+    RESOURCES,
+    TIME,
+    Answer,
+    Monitor,
+    Move,
+    Step,
+    World,
+    alike,
+)
+
+TIME_BITS = 24
+
+Prospect = tuple[int, int, Callable[[], list[Step]]]
+"""What may happen: its cost, the place of whose step it is (0: nobody's), and what tries it: the steps it may be."""
+
+Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
+"""A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
+
+
+class Kernel:
+    """The transition relation of one scenario."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        programs: Sequence[Program],
+        monitor: Monitor,
+        budgets: Budgets,
+        *,
+        start_ms: int,
+        symmetric: bool = True,
+        ample: bool = True,
+        allows_alarms: bool = False,
+        flight_ms_max: int = 0,
+        patience_ms: int = 0,
+    ) -> None:
+        self.models = models
+        self._flight_ms_max = flight_ms_max
+        self._symmetric = symmetric
+        self._ample = ample
+        self._kinds = {kind for kind in FAULT_KINDS if getattr(budgets, kind)}
+        self.monitor = monitor
+        self.trie = Trie(programs, self._tokens, start_ms=start_ms, allows_alarms=allows_alarms)
+        self.states: list[Table[Any]] = [Table() for _ in models]
+        self.ghosts: Table[Any] = Table()
+        self.flights: Table[tuple[int, ...]] = Table()
+        self.times: Table[int] = Table()
+        self.bad: set[int] = set()
+        """The ghosts that are findings."""
+        self.start: World = self._initial(programs, budgets, start_ms)
+        self.first = RESOURCES + len(models)
+        self._groups = alike([program.name for program in programs], self.first) if symmetric else []
+        self._events: Table[tuple[Any, ...]] = Table()
+        self._event()
+        self._answers = Answers(models, self.states, self.times, self.trie, monitor, self._kinds, self._event)
+        self._moves: list[list[Waiting] | None] = []
+        self._restart: list[Move | None] = []
+        self._first_alone = bytearray()
+        """Whether a node's next step is independent of everybody else's."""
+        self._landings: dict[tuple[int, int, int], list[Move]] = {}
+        self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
+        self._ghost_steps: dict[tuple[int, int], int] = {}
+        self._in_use = InUse(self.trie, self.states, self.flights)
+        self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._passing = Passing(models, self.times, until_ms=start_ms + patience_ms if patience_ms else 0)
+
+    def _initial(self, programs: Sequence[Program], budgets: Budgets, start_ms: int) -> World:
+        ghost = self.ghosts.number(start := self.monitor.initial(), start)
+        states = [table.number(s := model.initial(), s) for table, model in zip(self.states, self.models, strict=True)]
+        roots = [self.trie.root(program).number for program in range(len(programs))]
+        return (
+            ghost,
+            self.flights.number((), ()),
+            budgets.packed(),
+            self.times.number(start_ms, start_ms),
+            *states,
+            *roots,
+        )
+
+    def _tokens(self, op: Op, result: Any) -> frozenset[tuple[int, Hashable]]:
+        return frozenset((op.resource, token) for token in self.models[op.resource].tokens(result))
+
+    def state(self, world: World, resource: int) -> Any:
+        """A resource's state in a world."""
+        return self.states[resource][world[RESOURCES + resource]]
+
+    def resource_states(self, world: World) -> list[Any]:
+        """The states of all resources in a world."""
+        return [self.state(world, resource) for resource in range(len(self.models))]
+
+    def now_ms(self, world: World) -> int:
+        """The time in a world."""
+        return self.times[world[TIME]]
+
+    def nodes(self, world: World) -> list[Node]:
+        """What each process is doing in a world."""
+        return [self.trie.nodes[number] for number in world[self.first :]]
+
+    # What may happen
+
+    def successors(self, world: World) -> tuple[list[Step], bool]:
+        """All that may happen next, and whether any of it needs no fault."""
+        steps: list[Step] = []
+        budget, time = world[BUDGET], world[TIME]
+        free, previous = False, -1
+        for place in range(self.first, len(world)):
+            number = world[place]
+            if number == previous and self._groups:
+                continue  # the same program at the same point: the same steps
+            previous = number
+            waiting = self._waiting(number)
+            if self._first_alone[number]:
+                steps = []
+            for resource, position, takes, table in waiting:
+                key: Hashable = world[resource] << TIME_BITS | time if resource else time
+                in_use = NO_LOCKS
+                if takes:
+                    in_use = self._in_use.of(world, resource)
+                    key = key, in_use
+                moves = table.get(key)
+                if moves is None:
+                    moves = self._worker_moves(number, resource, position, world[resource], time, in_use)
+                    table[key] = moves
+                for move in moves:
+                    if not move.cost:
+                        free = True
+                    elif (budget - move.cost) & GUARDS:
+                        continue
+                    steps.append((self._after(world, place, move), place, move))
+            crash = self._restart[number]
+            if crash is not None and not (budget - crash.cost) & GUARDS:
+                steps.append((self._after(world, place, crash), place, crash))
+            if self._first_alone[number]:
+                return steps, True
+        free = self._by_themselves(world, steps) or free
+        if not free:
+            due = self._passing.waited(self.resource_states(world), self.now_ms(world))
+            if due is not None:
+                steps.append((self._at(world, due), 0, due))
+                free = True
+        return steps, free
+
+    def prospects(self, world: World) -> list[Prospect]:
+        """What may happen next as `successors` has it, but nothing of it tried yet: for who takes one way only."""
+        found: list[Prospect] = []
+        time = world[TIME]
+        for place in range(self.first, len(world)):
+            number = world[place]
+            node = self.trie.nodes[number]
+            for resource, position, takes, _ in self._waiting(number):
+                in_use = self._in_use.of(world, resource) if takes else NO_LOCKS
+                for answer, flight in self._answered(node, position, world[resource], time, in_use):
+                    told = partial(self._told, node, position, resource, answer, time, flight)
+                    found.append((cost_of(answer.fault), place, partial(self._tried, world, place, told)))
+            crash = self._restart[number]
+            if crash is not None:
+                found.append((crash.cost, place, partial(self._tried, world, place, [crash].copy)))
+        found = [prospect for prospect in found if not (world[BUDGET] - prospect[0]) & GUARDS]
+        alone: list[Step] = []
+        if not self._by_themselves(world, alone) and all(cost for cost, _, _ in found):
+            due = self._passing.waited(self.resource_states(world), self.now_ms(world))
+            alone += [] if due is None else [(self._at(world, due), 0, due)]
+        return found + [(step[2].cost, 0, [step].copy) for step in alone]
+
+    def _tried(self, world: World, place: int, told: Callable[[], list[Move]]) -> list[Step]:
+        return [(self._after(world, place, move), place, move) for move in told()]
+
+    def _after(self, world: World, place: int, move: Move) -> World:
+        after = list(world)
+        if move.cost:
+            after[BUDGET] -= move.cost
+        if move.resource:
+            after[move.resource] = move.state
+        if place:
+            after[place] = move.node
+        if move.event:
+            after[GHOST] = self._ghost_after(world[GHOST], move.event)
+        if move.flight:
+            after[FLIGHT] = self._flight_with(world[FLIGHT], move.flight)
+        for begin, end in self._groups:
+            if end - begin == 2:
+                if after[begin] > after[begin + 1]:
+                    after[begin], after[begin + 1] = after[begin + 1], after[begin]
+            else:
+                after[begin:end] = sorted(after[begin:end])
+        return tuple(after)
+
+    def _ghost_after(self, ghost: int, event: int) -> int:
+        found = self._ghost_steps.get((ghost, event))
+        if found is None:
+            after = self.ghosts[ghost]
+            for meaning in self._events[event]:
+                if not isinstance(after, Finding):
+                    after = meaning if isinstance(meaning, Finding) else self.monitor.step(after, meaning)
+            found = self._ghost_steps[ghost, event] = self.ghosts.number(after, after)
+            if isinstance(after, Finding):
+                self.bad.add(found)
+        return found
+
+    def _event(self, *meanings: Any) -> int:
+        """The number of what happens in one step; 0 is nothing."""
+        return self._events.number(meanings, meanings)
+
+    def _flight_with(self, flight: int, ops: tuple[int, ...]) -> int:
+        found = self._merged.get((flight, ops))
+        if found is None:
+            together = tuple(sorted((*self.flights[flight], *ops)))
+            found = self._merged[flight, ops] = self.flights.number(together, together)
+        return found
+
+    # A process is answered
+
+    def _waiting(self, number: int) -> list[Waiting]:
+        """What a node waits for."""
+        while len(self._moves) <= number:
+            self._moves.append(None)
+            self._restart.append(None)
+            self._first_alone.append(0)
+        found = self._moves[number]
+        if found is None:
+            node = self.trie.nodes[number]
+            found = [(RESOURCES + self.trie.ops[op].resource, i, self._takes(op), {}) for i, op in enumerate(node.ops)]
+            if node.timer and (not node.ops or "timeout" in self._kinds):
+                found.append((0, TIMER, False, {}))
+            self._moves[number] = found
+            ops = [self.trie.ops[op] for op in node.ops]
+            if self._ample and ops and all(self.models[op.resource].is_private(op) for op in ops):
+                self._first_alone[number] = 1
+            root = self.trie.root(node.program)
+            if node is not root:
+                self._restart[number] = Move(cost_of("crash"), 0, 0, root.number, 0, (), "", "crash")
+        return found
+
+    def _answered(self, node: Node, position: int, state: int, time: int, in_use: Locks) -> list[tuple[Answer, Flight]]:
+        """What a process may be told of one of its calls, or by its timer."""
+        if position == TIMER:
+            return [(Answer("time passes, a timer fires", 0, 0, "timeout" if node.ops else None, 0), ())]
+        return self._answers.to(node.ops[position], state, time, in_use)
+
+    def _worker_moves(self, number: int, place: int, position: int, state: int, time: int, in_use: Locks) -> list[Move]:
+        node = self.trie.nodes[number]
+        answers = self._answered(node, position, state, time, in_use)
+        return [move for answer, flight in answers for move in self._told(node, position, place, answer, time, flight)]
+
+    def _told(self, node: Node, position: int, resource: int, result: Answer, time: int, flight: Flight) -> list[Move]:
+        """The steps by which a process learns a result: several where it gives up other calls upon it."""
+        child = self.trie.child(node, position, result.result, self.times[time])
+        event = result.event
+        if child.finding is not None:
+            event = self._event(child.finding)
+        elif child.deeds:
+            event = self._event(*self._events[event], *child.deeds)
+        after = self.trie.after(child).number
+        cost = cost_of(result.fault)
+        dropped = [op for op in child.dropped if self._is_write(op)]
+        return [
+            Move(
+                cost,
+                resource,
+                result.state,
+                after,
+                event,
+                (*flight, *(op for op, arrives in zip(dropped, choice, strict=True) if arrives)),
+                result.label,
+                result.fault,
+                -1 if position == TIMER else node.ops[position],
+            )
+            for choice in product((False, True), repeat=len(dropped))
+        ]
+
+    # What happens by itself
+
+    def _by_themselves(self, world: World, steps: list[Step]) -> bool:
+        """Calls in flight arrive, locks run out, time jumps; whether any of it needs no fault."""
+        free = self._land(world, steps) if world[FLIGHT] else False
+        budget, time, held = world[BUDGET], world[TIME], None
+        for resource in range(len(self.models)):
+            place = RESOURCES + resource
+            key = (resource, world[place], time)
+            happenings = self._happenings.get(key)
+            if happenings is None:
+                happenings = self._happenings[key] = self._find_happenings(*key)
+            for token, move in happenings:
+                if token is not None:
+                    if held is None:
+                        nodes = self.trie.nodes
+                        held = [nodes[number].held for number in world[self.first :]]
+                    if not any(token in tokens for tokens in held):
+                        move = move._replace(cost=0, fault=None)
+                if not move.cost:
+                    free = True
+                elif (budget - move.cost) & GUARDS:
+                    continue
+                steps.append((self._after(world, 0, move), 0, move))
+        if not (budget - cost_of("jump")) & GUARDS:
+            may_be_long = not self._is_writing(world)
+            for move in self._passing.jumps(world[TIME : self.first], self.resource_states(world), self.now_ms(world)):
+                is_long = self.times[move.state] - self.times[time] > self._flight_ms_max
+                if may_be_long or not is_long:
+                    steps.append((self._at(world, move, nothing_flies=is_long), 0, move))
+        return free
+
+    def _is_writing(self, world: World) -> bool:
+        """Whether a write waits for its answer; no write takes longer than is allowed for, so time cannot go far."""
+        return any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
+
+    def _takes(self, op: int) -> bool:
+        """Whether a call is handed a lock; where each is told apart it does not matter which are in use."""
+        found = self.trie.ops[op]
+        return self._symmetric and self.models[found.resource].reach(found.verb) == "take"
+
+    def _is_write(self, op: int) -> bool:
+        found = self.trie.ops[op]
+        return self.models[found.resource].reach(found.verb) == "write"
+
+    def _find_happenings(self, resource: int, state: int, time: int) -> list[tuple[Hashable, Move]]:
+        table = self.states[resource]
+        found: list[tuple[Hashable, Move]] = []
+        for event in self.models[resource].events(table[state], self.times[time]):
+            after = table.number(event.state, event.state)
+            token = None if event.token is None else (resource, event.token)
+            move = Move(cost_of(event.fault), RESOURCES + resource, after, 0, 0, (), event.label, event.fault)
+            found.append((token, move))
+        return found
+
+    def _land(self, world: World, steps: list[Step]) -> bool:
+        flying = self.flights[world[FLIGHT]]
+        for index, op in enumerate(flying):
+            if index and flying[index - 1] == op:
+                continue
+            place = RESOURCES + self.trie.ops[op].resource
+            rest = flying[:index] + flying[index + 1 :]
+            key = (op, world[place], world[TIME])
+            landings = self._landings.get(key)
+            if landings is None:
+                landings = self._landings[key] = [
+                    Move(0, place, r.state, 0, r.event, (), f"a late call arrives: {self.told(op)}{r.label}")
+                    for r in self._answers.plain(*key)
+                    if not r.fault
+                ]
+            for move in landings:
+                after = list(self._after(world, 0, move))
+                after[FLIGHT] = self.flights.number(rest, rest)
+                steps.append((tuple(after), 0, move))
+        return bool(flying)
+
+    def told(self, op: int) -> str:
+        """A call in words."""
+        found = self.trie.ops[op]
+        return f"{self.models[found.resource].describe(found)} "
+
+    # Time
+
+    def _at(self, world: World, move: Move, *, nothing_flies: bool = False) -> World:
+        after = list(world)
+        after[TIME], after[BUDGET] = move.state, after[BUDGET] - move.cost
+        if nothing_flies:
+            after[FLIGHT] = self.flights.number((), ())
+        return tuple(after)

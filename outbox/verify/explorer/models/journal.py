@@ -1,0 +1,167 @@
+"""The embedded engine as a model: queues, states and markers under one log.
+
+A document's version counts its writes, so it does not depend on what else was written in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
+from outbox.verify.explorer.models.queues import Dead, QueueModel, Queues, QueueState
+from outbox.verify.explorer.models.told import said, told
+from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
+
+
+class JournalState(QueueState, frozen=True):
+    """All that the engine remembers."""
+
+    documents: tuple[tuple[str, StateDocument], ...] = ()
+    markers: tuple[tuple[bytes, Marker, int], ...] = ()
+
+
+class JournalModel(Queues):
+    """What the engine's journal does."""
+
+    name = "journal"
+
+    def __init__(
+        self,
+        queues: Sequence[QueueModel],
+        routes: Mapping[str, Sequence[str]],
+        *,
+        documents: Mapping[str, StateDocument] | None = None,
+        sent: Sequence[Output] = (),
+        start_ms: int = 0,
+        retention_ms: int = 0,
+        merges_copies: bool = True,
+    ) -> None:
+        super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies)
+        known = tuple(sorted((documents or {}).items()))
+        self._initial = JournalState(self.filled(sent, start_ms), (), known)
+
+    def initial(self) -> JournalState:
+        return self._initial
+
+    def reach(self, verb: str) -> Reach:
+        return "write" if verb == "commit" else "take" if verb == "claim" else "read"
+
+    def is_private(self, op: Op) -> bool:
+        return False
+
+    def outcomes(self, state: JournalState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
+        match op.verb:
+            case "claim":
+                return self.claim(state, op.args[0], op.args[1], now_ms)
+            case "load":
+                return [Outcome("", state, self._load(state, op.args[0], op.args[1], now_ms))]
+            case "commit":
+                return [self._commit(state, op.args[0], now_ms)]
+            case "renew":
+                held = sum(self.holder(state, delivery) is not None for delivery in op.args[0])
+                return [Outcome(f"-> {held} held", state, held)]
+            case "release":
+                return [Outcome("", self.release(state, op.args[0]), None)]
+        return [Outcome("", state, None)]
+
+    # Reading
+
+    @staticmethod
+    def _load(
+        state: JournalState, states: Sequence[str], markers: Sequence[bytes], now_ms: int
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        documents = {id: d for id, d in state.documents if id in states and not 0 < d.expires_ms <= now_ms}
+        return documents, {key: m for key, m, expires_ms in state.markers if key in markers and expires_ms > now_ms}
+
+    # Committing
+
+    def _commit(self, state: JournalState, commit: Commit, now_ms: int) -> Outcome:
+        for output in commit.outputs:
+            if output.destination not in self.routes:
+                text = f"queue or topic {output.destination!r} does not exist"
+                return Outcome("-> unknown destination", state, Raised("UnknownDestination", text))
+        conflict = self._conflict(state, commit, now_ms)
+        if conflict is not None:
+            return Outcome("-> conflict", state, conflict)
+        return Outcome("", self._committed(state, commit, now_ms), None)
+
+    def _conflict(self, state: JournalState, commit: Commit, now_ms: int) -> Conflict | None:
+        settled = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
+        sequences = [delivery.sequence for delivery in settled]
+        locks = {d.sequence for d in settled if self.holder(state, d) is None or sequences.count(d.sequence) > 1}
+        documents, _ = self._load(state, list(commit.if_versions), (), now_ms)
+        moved = {
+            id
+            for id, version in commit.if_versions.items()
+            if (0 if (found := documents.get(id)) is None else found.version) != version
+        }
+        _, seen = self._load(state, (), [*commit.applied, *commit.refused], now_ms)
+        taken = {key for key, marker in seen.items() if not _may_replace(marker, commit.replacing.get(key))}
+        if locks or moved or taken:
+            return Conflict(frozenset(locks), frozenset(moved), frozenset(taken))
+        return None
+
+    def _committed(self, state: JournalState, commit: Commit, now_ms: int) -> JournalState:
+        tasks = [list(queue) for queue in state.tasks]
+        dead = list(state.dead)
+        for delivery in commit.consumed:
+            self.taken(tasks[self.place(delivery)], delivery)
+        for burial in commit.buried:
+            number = self.place(burial.delivery)
+            _, task = self.taken(tasks[number], burial.delivery)
+            dead.append(Dead(number, task.message, burial.reason, burial.failures, burial.stops_key))
+        for postponed in commit.postponed:
+            number = self.place(postponed.delivery)
+            index, task = self.taken(tasks[number], postponed.delivery)
+            fields = {"due_ms": postponed.due_ms, "failures": postponed.failures, "rests": postponed.due_ms > 0}
+            again = msgspec.structs.replace(task, is_locked=False, from_outside=True, **fields)
+            tasks[number].insert(index, again)
+        for output in commit.outputs:
+            for number in self.routes[output.destination]:
+                self.put(tasks[number], number, output, now_ms)
+        documents = dict(state.documents)
+        for id, change in commit.states.items():
+            old = documents.get(id)
+            expires_ms = 0 if change.value else commit.markers_expire_ms
+            version = 1 if old is None else old.version + 1
+            documents[id] = StateDocument(change.value, version, change.schema, change.serial, expires_ms)
+        markers = {key: (marker, until_ms) for key, marker, until_ms in state.markers}
+        fresh: dict[bytes, Marker] = {**commit.applied, **commit.refused}
+        for inbox, marker in fresh.items():
+            markers[inbox] = (marker, commit.markers_expire_ms)
+        return JournalState(
+            tuple(map(tuple, tasks)),
+            tuple(sorted(dead)),
+            tuple(sorted(documents.items(), key=_first)),
+            tuple((key, *markers[key]) for key in sorted(markers)),
+        )
+
+    def moments_ms(self, state: JournalState, now_ms: int) -> tuple[int, ...]:
+        times = {*self.fences_ms(state, now_ms)}
+        times |= {expires_ms for _, _, expires_ms in state.markers if expires_ms > now_ms}
+        times |= {document.expires_ms for _, document in state.documents if document.expires_ms > now_ms}
+        return tuple(sorted(times))
+
+    def show(self, state: JournalState, now_ms: int) -> list[str]:
+        documents = [f"{id} = {d.value.decode() or 'deleted'} (version {d.version})" for id, d in state.documents]
+        return [*documents, *self.show_queues(state, now_ms)]
+
+    def describe(self, op: Op) -> str:
+        match op.verb:
+            case "commit":
+                return f"commit {said(op.args[0])}"
+            case "load":
+                return f"load {', '.join(op.args[0]) or 'markers'}"
+            case "renew" | "release":
+                return f"{op.verb} {', '.join(map(told, op.args[0]))}"
+        return op.verb
+
+
+def _may_replace(marker: Marker, attempt: int | None) -> bool:
+    return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
+
+
+def _first(pair: tuple[str, StateDocument]) -> str:
+    return pair[0]

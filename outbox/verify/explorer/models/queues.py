@@ -1,0 +1,324 @@
+"""Queues as values: what both the engine and a broker do with messages, locks and order.
+
+Sequences and locks are numbers that do not depend on the order in which others act, so that worlds which differ in
+that order only are one: a sequence follows from the message's identity, a lock counts the claims of its message.  A
+claim gives any of the messages that are ready, not the oldest; of an ordered queue the head of each free session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import msgspec
+
+from outbox.lineage import fingerprint
+from outbox.message import Message
+from outbox.ports import Delivery, Output
+from outbox.verify.explorer.models.told import short, told
+from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
+
+LOCK_MS = 60_000
+DELIVERY_COUNT_MAX = 100
+LOCK_COUNT = 16
+"""After so many claims of a message its locks begin anew; else one that is given back for ever had no end of worlds.
+
+Nobody keeps a lock that ran out through so many others.
+"""
+
+
+class Task(msgspec.Struct, frozen=True, gc=False):
+    """A message in a queue; `message` is its number, `lock` how often it was claimed."""
+
+    sequence: int
+    message: int
+    enqueued_ms: int
+    due_ms: int = 0
+    is_locked: bool = False
+    lock: int = 0
+    delivery_count: int = 0
+    failures: int = 0
+    from_outside: bool = True
+    has_digest: bool = True
+    """Whether the queue knows the digest of what was sent: of what came from outside in the first place."""
+    rests: bool = False
+    """Given back with a delay in an ordered queue: its session waits with it."""
+
+
+class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
+    """A dead letter."""
+
+    queue: int
+    message: int
+    reason: str
+    failures: int
+    stops_key: bool = False
+
+
+class QueueState(msgspec.Struct, frozen=True):
+    """What lies in the queues, by queue, in their order where the queue has one; and the dead letters."""
+
+    tasks: tuple[tuple[Task, ...], ...]
+    dead: tuple[Dead, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueModel:
+    """A queue or subscription; `is_read` says that workers claim from it."""
+
+    path: str
+    is_ordered: bool = False
+    is_read: bool = True
+
+
+Claim = tuple[tuple[int, int], ...]
+"""The places of messages that are claimed together: (queue, index), in the order in which they are handed out."""
+
+State = TypeVar("State", bound=QueueState)
+
+
+class Queues:
+    """What queues do."""
+
+    def __init__(
+        self,
+        queues: Sequence[QueueModel],
+        routes: Mapping[str, Sequence[str]],
+        *,
+        retention_ms: int = 0,
+        merges_copies: bool = True,
+        is_bus: bool = False,
+    ) -> None:
+        self.queues = tuple(queues)
+        self.messages: Table[Message] = Table()
+        self.numbers = {queue.path: number for number, queue in enumerate(self.queues)}
+        self.routes = {name: tuple(self.numbers[path] for path in paths) for name, paths in routes.items()}
+        self._retention_ms = retention_ms
+        self._merges_copies = merges_copies
+        self._is_bus = is_bus
+
+    def filled(self, sent: Sequence[Output], start_ms: int) -> tuple[tuple[Task, ...], ...]:
+        """The queues with what was sent to them from outside."""
+        tasks: list[list[Task]] = [[] for _ in self.queues]
+        for index, output in enumerate(sent, start=1):
+            for number in self.routes[output.destination]:
+                message = self.message_number(output.message)
+                tasks[number].append(Task(index, message, max(output.due_ms, start_ms), output.due_ms))
+        return tuple(map(tuple, tasks))
+
+    def message_number(self, message: Message) -> int:
+        """The number of a message."""
+        return self.messages.number(canonical(message), message)
+
+    # Claiming
+
+    def claim(
+        self, state: State, paths: Sequence[str], count_max: int, now_ms: int, in_use: Locks = NO_LOCKS
+    ) -> list[Outcome]:
+        runs: list[Claim]
+        if count_max == 1:
+            runs = [(choice,) for path in paths for choice in self._ready(state, self.numbers[path], now_ms)]
+        else:
+            runs = self._runs(state, paths, count_max, now_ms)
+        return [self._claimed(state, run, now_ms, in_use) for run in runs]
+
+    def _runs(self, state: QueueState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Claim]:
+        """Every choice and order of up to `count_max` messages; those of one session stay together and in order."""
+        units: list[list[Claim]] = []
+        for number in (self.numbers[path] for path in paths):
+            for place in self._ready(state, number, now_ms):
+                if not self.queues[number].is_ordered:
+                    units.append([(place,)])
+                    continue
+                session, queue = self._session(state, *place), state.tasks[number]
+                line = [i for i in range(len(queue)) if self._session(state, number, i) == session]
+                line = [i for i in line if queue[i].due_ms <= now_ms][:count_max]
+                units.append([tuple((number, i) for i in line[:n]) for n in range(1, len(line) + 1)])
+        return list(_selections(units, count_max))
+
+    def _ready(self, state: QueueState, number: int, now_ms: int) -> list[tuple[int, int]]:
+        """The places of the messages that can be claimed now: of an ordered queue the head of each free session."""
+        tasks = state.tasks[number]
+        if not self.queues[number].is_ordered:
+            ready = [(number, i) for i, task in enumerate(tasks) if not task.is_locked and task.due_ms <= now_ms]
+            return self._told_apart(tasks, ready) if self._merges_copies else ready
+        closed = {
+            self.messages[dead.message].session_id for dead in state.dead if dead.queue == number and dead.stops_key
+        }
+        closed |= {self._session(state, number, i) for i, task in enumerate(tasks) if task.is_locked}
+        closed |= {self._session(state, number, i) for i, t in enumerate(tasks) if t.rests and t.due_ms > now_ms}
+        found = []
+        for i, task in enumerate(tasks):
+            session = self._session(state, number, i)
+            if session not in closed and task.due_ms <= now_ms:
+                closed.add(session)
+                found.append((number, i))
+        return found
+
+    def _told_apart(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those that differ: of copies that nobody has had yet it does not matter which is taken."""
+        untouched: set[int] = set()
+        found = []
+        for place in ready:
+            task = tasks[place[1]]
+            if task.lock or task.message not in untouched:
+                found.append(place)
+            if not task.lock:
+                untouched.add(task.message)
+        return found
+
+    def _session(self, state: QueueState, number: int, index: int) -> str:
+        return self.messages[state.tasks[number][index].message].session_id
+
+    def _claimed(self, state: State, run: Claim, now_ms: int, in_use: Locks) -> Outcome:
+        tasks = list(state.tasks)
+        deliveries = []
+        taken = {*in_use, *((n, t.sequence, t.lock) for n, queue in enumerate(tasks) for t in queue if t.is_locked)}
+        for number, index in run:
+            queue = list(tasks[number])
+            queue[index] = task = self._locked(number, queue[index], taken)
+            tasks[number] = tuple(queue)
+            taken.add((number, task.sequence, task.lock))
+            deliveries.append(self._delivery(number, task, now_ms))
+        label = ", ".join(told(delivery) for delivery in deliveries)
+        return Outcome(f"-> {label}", msgspec.structs.replace(state, tasks=tuple(tasks)), tuple(deliveries))
+
+    def _locked(self, number: int, task: Task, in_use: Set[Hashable]) -> Task:
+        """A task under a lock of its own."""
+        return msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
+
+    def _delivery(self, number: int, task: Task, now_ms: int) -> Delivery:
+        message = self.messages[task.message]
+        return Delivery(
+            self.queues[number].path,
+            task.sequence,
+            message,
+            task.lock,
+            task.enqueued_ms,
+            now_ms + LOCK_MS,
+            task.delivery_count + (task.failures if self._is_bus else 0),
+            0 if self._is_bus else task.failures,
+            task.from_outside,
+            fingerprint(message.body, message.type) if task.has_digest else b"",
+        )
+
+    def tokens(self, result: Any) -> frozenset[Hashable]:
+        if not isinstance(result, tuple) or not result or not isinstance(result[0], Delivery):
+            return frozenset()
+        return frozenset((self.numbers[d.queue], d.sequence, d.lock) for d in result)
+
+    def holder(self, state: QueueState, delivery: Delivery) -> int | None:
+        """Where the task of a delivery is, while its lock is held."""
+        for index, task in enumerate(state.tasks[self.numbers[delivery.queue]]):
+            if task.sequence == delivery.sequence:
+                return index if task.is_locked and task.lock == delivery.lock else None
+        return None
+
+    def with_lock_over(self, state: State, delivery: Delivery) -> State:
+        """The queues when the lock of a delivery has run out; as they are, where it is not held."""
+        index = self.holder(state, delivery)
+        return state if index is None else self.lapsed(state, self.place(delivery), index)
+
+    def release(self, state: State, deliveries: Sequence[Delivery]) -> State:
+        for delivery in deliveries:
+            index = self.holder(state, delivery)
+            if index is not None:
+                number = self.numbers[delivery.queue]
+                state = self.changed(state, number, index, is_locked=False)
+        return state
+
+    @staticmethod
+    def changed(state: State, number: int, index: int, **fields: Any) -> State:
+        queue = list(state.tasks[number])
+        queue[index] = msgspec.structs.replace(queue[index], **fields)
+        tasks = list(state.tasks)
+        tasks[number] = tuple(queue)
+        return msgspec.structs.replace(state, tasks=tuple(tasks))
+
+    # What is put in and taken out
+
+    def place(self, delivery: Delivery) -> int:
+        """The number of a delivery's queue."""
+        return self.numbers[delivery.queue]
+
+    @staticmethod
+    def taken(queue: list[Task], delivery: Delivery) -> tuple[int, Task]:
+        """Take a delivery's task out of its queue; where it was."""
+        index = next(i for i, task in enumerate(queue) if task.sequence == delivery.sequence)
+        return index, queue.pop(index)
+
+    def put(self, queue: list[Task], number: int, output: Output, now_ms: int, copy: int = 0) -> None:
+        """Put an output into a queue; `copy` tells it from others of its identity."""
+        message = self.message_number(output.message)
+        name = b"%d/%d/%b" % (number, copy, canonical(output.message))
+        sequence = int.from_bytes(sha256(name).digest()[:6], "big")
+        kind = {"from_outside": self._is_bus, "has_digest": self._is_bus}
+        queue.append(Task(sequence, message, max(output.due_ms, now_ms), output.due_ms, **kind))
+        if not self.queues[number].is_ordered:
+            queue.sort(key=_sequence)
+
+    # What happens by itself
+
+    def events(self, state: QueueState, now_ms: int) -> list[Event]:
+        found = []
+        for number, queue in enumerate(state.tasks):
+            for index, task in enumerate(queue):
+                if task.is_locked:
+                    label = f"the lock on {self.messages[task.message].identity} runs out"
+                    token = (number, task.sequence, task.lock)
+                    found.append(Event(label, self.lapsed(state, number, index), token, "expire"))
+        return found
+
+    def lapsed(self, state: State, number: int, index: int) -> State:
+        task = state.tasks[number][index]
+        count = task.delivery_count + 1
+        if count < DELIVERY_COUNT_MAX:
+            return self.changed(state, number, index, is_locked=False, delivery_count=count)
+        tasks = list(state.tasks)
+        tasks[number] = tasks[number][:index] + tasks[number][index + 1 :]
+        dead = tuple(sorted((*state.dead, Dead(number, task.message, "MaxDeliveryCountExceeded", task.failures))))
+        return msgspec.structs.replace(state, tasks=tuple(tasks), dead=dead)
+
+    def due_ms(self, state: QueueState, now_ms: int) -> int | None:
+        times = [task.due_ms for queue in state.tasks for task in queue if task.due_ms > now_ms]
+        return min(times, default=None)
+
+    def fences_ms(self, state: QueueState, now_ms: int) -> tuple[int, ...]:
+        if not self._retention_ms:
+            return ()
+        messages = {task.message for queue in state.tasks for task in queue}
+        fences = {self.messages[message].created_ms + self._retention_ms for message in messages}
+        return tuple(sorted(fence for fence in fences if fence > now_ms))
+
+    def show_queues(self, state: QueueState, now_ms: int) -> list[str]:
+        """What lies in the queues, a line each."""
+        found = []
+        for queue, tasks in zip(self.queues, state.tasks, strict=True):
+            if tasks:
+                found.append(f"{queue.path}: {', '.join(self._shown(task, now_ms) for task in tasks)}")
+        dead = [
+            f"{short(self.messages[d.message].identity)} ({d.reason}) from {self.queues[d.queue].path}"
+            for d in state.dead
+        ]
+        return [*found, *(f"dead letter: {line}" for line in dead)]
+
+    def _shown(self, task: Task, now_ms: int) -> str:
+        name = short(self.messages[task.message].identity)
+        return f"{name} locked" if task.is_locked else f"{name} due later" if task.due_ms > now_ms else name
+
+
+def _selections(units: Sequence[list[Claim]], room: int) -> Iterator[Claim]:
+    """Every way to take one option each of some units, in any order, with up to `room` places in all."""
+    for index, unit in enumerate(units):
+        others = [*units[:index], *units[index + 1 :]]
+        for option in unit:
+            if len(option) <= room:
+                yield option
+                for rest in _selections(others, room - len(option)):
+                    yield option + rest
+
+
+def _sequence(task: Task) -> int:
+    return task.sequence

@@ -1,0 +1,330 @@
+"""A document store as a model: versions that never repeat, batches in a partition or single items, time to live.
+
+A version counts the writes of its document, deletions included, and is kept when the document goes: what comes back
+has another one.  A store that may answer from the past keeps it: a read without a token, or with an old one, may answer
+from any moment since then (a fault, `stale`).  The token of an answer names the document's version that it told of:
+what carries it sees that version and all that was there before it.  So much a real token says at least, and it does
+not depend on what others did meanwhile.  After the last such answer (`stale_count`) the past is dropped.
+
+Documents whose ids begin with `private` are created once, under an id that nobody else knows yet, and not again when
+they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
+A sweeper looks `look_count` times in vain: more than once where a stale answer may have led it astray.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StoreCapabilities, Won, Write
+from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach, canonical
+
+CAPABILITIES = StoreCapabilities(
+    atomic_scope="partition",
+    batch_count_max=100,
+    item_bytes_max=2 << 20,
+    tells_current=False,
+    ambiguous_replies=True,
+)
+"""Those of a store as Cosmos is."""
+
+
+class Doc(msgspec.Struct, frozen=True):
+    """A document: its bytes (None: deleted), how often it was written, and when it expires (0: never)."""
+
+    body: bytes | None
+    count: int
+    expires_ms: int = 0
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """The documents of a partition by id, how often it was written, and its past as (moment, id, document).
+
+    A moment below 0: no past is kept any more.
+    """
+
+    docs: tuple[tuple[str, Doc], ...] = ()
+    moment: int = 0
+    past: tuple[tuple[int, str, Doc], ...] = ()
+
+
+StoreState = tuple[tuple[str, Partition], ...]
+"""Partitions by name."""
+
+
+class StoreModel:
+    """What a state store does."""
+
+    def __init__(
+        self,
+        *,
+        capabilities: StoreCapabilities = CAPABILITIES,
+        documents: Mapping[DocumentKey, bytes] | None = None,
+        stale_count: int = 0,
+        private: str = "",
+        look_count: int = 1,
+        name: str = "store",
+    ) -> None:
+        self.name = name
+        self._look_count = look_count
+        self._private = private
+        self.capabilities = capabilities
+        self._sessions = stale_count > 0
+        self._forgets = stale_count == 1
+        state: dict[str, dict[str, Doc]] = {}
+        for key, body in (documents or {}).items():
+            state.setdefault(key.partition, {})[key.id] = Doc(body, 1)
+        self._initial: StoreState = tuple(
+            (name, Partition(tuple(sorted(docs.items())))) for name, docs in sorted(state.items())
+        )
+
+    def initial(self) -> StoreState:
+        return self._initial
+
+    def reach(self, verb: str) -> Reach:
+        return "write" if verb == "write" else "read"
+
+    def outcomes(self, state: StoreState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
+        match op.verb:
+            case "read":
+                return list(self._read(state, op.args[0], op.args[1], now_ms))
+            case "write":
+                return [self._write(state, op.args[0], now_ms)]
+            case "scan":
+                partition, prefix = op.args
+                found = [d for d in self._all(state, now_ms) if d.key.partition == partition]
+                return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
+        return list(self._unfinished(state, op.args[0], now_ms))
+
+    def _unfinished(self, state: StoreState, seen: str, now_ms: int) -> Iterator[Outcome]:
+        """What is pending; a sweeper that has nothing to do waits until something changes.
+
+        So does one that could do nothing, so many times at this very state of the store (`seen`).
+
+        The query may see one of the partitions as it was (a fault, `stale`).
+        """
+        now = blake2b(canonical(state), digest_size=8).hexdigest()
+        if seen == f"{now}/{self._look_count}":
+            return
+        pending = tuple(document for document in self._all(state, now_ms) if _is_pending(document.body))
+        if pending:
+            yield Outcome(f"-> {len(pending)} unfinished", state, (pending, now))
+        found = {pending}
+        for name, partition in state if self._sessions else ():
+            for moment in sorted({moment for moment, _, _ in partition.past}):
+                before = tuple(sorted({**dict(state), name: _at(partition, moment)}.items(), key=_first))
+                stale = tuple(document for document in self._all(before, now_ms) if _is_pending(document.body))
+                if stale and stale not in found:
+                    found.add(stale)
+                    after = self._without_past(state)
+                    yield Outcome(f"-> {len(stale)} unfinished (stale)", after, (stale, now), "stale")
+
+    def is_private(self, op: Op) -> bool:
+        if op.verb != "write" or not self._private:
+            return False
+        return all(isinstance(write, Create) and write.key.id.startswith(self._private) for write in op.args[0])
+
+    # Reading
+
+    def _read(self, state: StoreState, key: DocumentKey, session: Session, now_ms: int) -> Iterator[Outcome]:
+        partition = partition_of(state, key.partition)
+        doc = dict(partition.docs).get(key.id)
+        fresh = self._document(key, doc, now_ms)
+        yield Outcome(_found(fresh), state, fresh)
+        if not self._sessions:
+            return
+        seen, oldest = {fresh.version if fresh else None}, _moment(partition, session)
+        at, known = partition.moment, doc
+        for moment, id, before in reversed(partition.past):
+            if id == key.id:
+                known, at = before, moment
+            else:
+                at = moment
+            if at < oldest:
+                return
+            stale = self._document(key, known, now_ms)
+            version = stale.version if stale else None
+            if version not in seen:
+                seen.add(version)
+                yield Outcome(f"{_found(stale)} (stale)", self._without_past(state), stale, "stale")
+
+    def _without_past(self, state: StoreState) -> StoreState:
+        """The state after a stale answer: no other will be given, so nobody will ask any more."""
+        if not self._forgets:
+            return state
+        return tuple((name, Partition(partition.docs, -1)) for name, partition in state)
+
+    def _document(self, key: DocumentKey, doc: Doc | None, now_ms: int) -> Document | None:
+        if doc is None or not _is_there(doc, now_ms):
+            return None
+        assert doc.body is not None, "what is there has a body"
+        return Document(key, doc.body, _version(doc), self._session(key.id, doc))
+
+    def _all(self, state: StoreState, now_ms: int) -> Iterator[Document]:
+        for name, partition in state:
+            for id, doc in partition.docs:
+                document = self._document(DocumentKey(name, id), doc, now_ms)
+                if document is not None:
+                    yield document
+
+    def _session(self, id: str, doc: Doc | None) -> Session:
+        """The token of an answer that tells of a document."""
+        return f"{id}@{doc.count}" if self._sessions and doc is not None else ""
+
+    # Writing
+
+    def _write(self, state: StoreState, writes: Sequence[Write], now_ms: int) -> Outcome:
+        refusal = self._refusal(writes)
+        if refusal is not None:
+            return Outcome("-> too large", state, refusal)
+        name = writes[0].key.partition
+        partition = partition_of(state, name)
+        docs = dict(partition.docs)
+        for index, write in enumerate(writes):
+            doc = docs.get(write.key.id)
+            current = doc if doc is not None and _is_there(doc, now_ms) else None
+            wanted = None if isinstance(write, Create) else write.if_match
+            if wanted != (None if current is None else _version(current)):
+                told = self._document(write.key, current, now_ms) if self.capabilities.tells_current else None
+                lost = Lost(index, told, self._session(write.key.id, doc))
+                return Outcome(f"-> lost on {write.key.id[:16]}", state, lost)
+        past = list(partition.past)
+        versions, remembers = [], self._sessions and partition.moment >= 0
+        for write in writes:
+            before = docs.get(write.key.id)
+            past.append((partition.moment, write.key.id, before or Doc(None, 0)))
+            docs[write.key.id] = doc = _written(before, write, now_ms)
+            versions.append("" if doc.body is None else _version(doc))
+            if doc.body is None and self._private and write.key.id.startswith(self._private):
+                del docs[write.key.id]
+        after = Partition(
+            tuple(sorted(docs.items(), key=_first)),
+            partition.moment + 1 if remembers else partition.moment,
+            tuple(past) if remembers else (),
+        )
+        last = writes[-1].key.id
+        result = Won(tuple(versions), self._session(last, docs.get(last)))
+        return Outcome("", tuple(sorted({**dict(state), name: after}.items(), key=_first)), result)
+
+    def _refusal(self, writes: Sequence[Write]) -> Raised | None:
+        known = self.capabilities
+        size_bytes = sum(len(write.body) for write in writes if not isinstance(write, Delete))
+        count_max = known.batch_count_max if known.atomic_scope == "partition" else 1
+        if len(writes) > count_max or size_bytes > known.item_bytes_max:
+            return Raised("TooLarge", f"{len(writes)} operations of {size_bytes} bytes are over the limits")
+        if len({write.key.partition for write in writes}) > 1 or len({write.key for write in writes}) < len(writes):
+            return Raised("TooLarge", "a batch stays in one partition and names each document once")
+        return None
+
+    # What happens by itself
+
+    def tokens(self, result: Any) -> frozenset[Hashable]:
+        return frozenset()
+
+    def events(self, state: StoreState, now_ms: int) -> list[Event]:
+        return []
+
+    def due_ms(self, state: StoreState, now_ms: int) -> int | None:
+        return None
+
+    def moments_ms(self, state: StoreState, now_ms: int) -> tuple[int, ...]:
+        times = {doc.expires_ms for _, partition in state for _, doc in partition.docs}
+        return tuple(sorted(time for time in times if time > now_ms))
+
+    def show(self, state: StoreState, now_ms: int) -> list[str]:
+        return [
+            f"{_place(DocumentKey(name, id))} {_version(doc)} = {doc.body.decode(errors='replace')[:120]}"
+            for name, partition in state
+            for id, doc in partition.docs
+            if doc.body is not None and _is_there(doc, now_ms)
+        ]
+
+    def describe(self, op: Op) -> str:
+        match op.verb:
+            case "read":
+                return f"read {_place(op.args[0])}"
+            case "write":
+                return "; ".join(map(_said, op.args[0]))
+            case "scan":
+                return f"scan {op.args[0]}"
+        return "look for unfinished documents"
+
+
+def partition_of(state: StoreState, name: str) -> Partition:
+    """A partition; an empty one where nothing was ever written."""
+    return next((partition for known, partition in state if known == name), Partition())
+
+
+def _at(partition: Partition, moment: int) -> Partition:
+    """A partition as it was before the write of that moment."""
+    docs = dict(partition.docs)
+    for at, id, before in reversed(partition.past):
+        if at >= moment:
+            docs[id] = before
+    return Partition(tuple(sorted(docs.items(), key=_first)), moment)
+
+
+def visible(state: StoreState, now_ms: int) -> dict[DocumentKey, bytes]:
+    """The bodies of all documents that are there."""
+    return {
+        DocumentKey(name, id): doc.body
+        for name, partition in state
+        for id, doc in partition.docs
+        if doc.body is not None and _is_there(doc, now_ms)
+    }
+
+
+def _is_there(doc: Doc, now_ms: int) -> bool:
+    return doc.body is not None and not 0 < doc.expires_ms <= now_ms
+
+
+def _written(before: Doc | None, write: Write, now_ms: int) -> Doc:
+    count = 1 + (0 if before is None else before.count)
+    if isinstance(write, Delete):
+        return Doc(None, count)
+    return Doc(write.body, count, 0 if write.ttl_s is None else now_ms + round(write.ttl_s * 1_000))
+
+
+def _version(doc: Doc) -> str:
+    return f"v{doc.count}"
+
+
+def _moment(partition: Partition, session: Session) -> int:
+    """From when on what a token names is there."""
+    id, _, count = session.rpartition("@")
+    made = (at + 1 for at, known, before in partition.past if known == id and str(before.count + 1) == count)
+    return next(made, 0)
+
+
+def _is_pending(body: bytes) -> bool:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "pending" in found
+
+
+def _found(document: Document | None) -> str:
+    return "-> nothing" if document is None else f"-> {document.version}"
+
+
+def _place(key: DocumentKey) -> str:
+    return f"{key.partition[:24]}/{key.id[:16]}"
+
+
+def _said(write: Write) -> str:
+    what = write.tag.what or type(write).__name__.lower()
+    match write:
+        case Create():
+            return f"{what}: create {_place(write.key)}"
+        case Replace():
+            return f"{what}: replace {_place(write.key)} at {write.if_match}"
+    return f"{what}: delete {_place(write.key)} at {write.if_match}"
+
+
+def _first(pair: tuple[str, Any]) -> str:
+    return pair[0]

@@ -1,0 +1,295 @@
+"""What the processes of an exploration do: workers that handle one batch after the other, sweepers that finish.
+
+The code that runs is the runtime's own.  An attempt begins with a claim and ends when everything that it began has
+ended; what a worker learns for its next attempt is handed on, and lost in a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from outbox.ports import BlobStore, Document, Journal, StoreCapabilities, StorePorts
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import Again, Backoff
+from outbox.runtime.cache import Held
+from outbox.runtime.endings import Endings
+from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.item_scope import ItemScope
+from outbox.runtime.items import StateItem, encode
+from outbox.runtime.lanes import Lanes
+from outbox.runtime.partition_scope import PartitionScope
+from outbox.runtime.plan import Plan
+from outbox.runtime.scopes import store_protocol
+from outbox.runtime.step import Outcome, Work
+from outbox.runtime.stops import Stops
+from outbox.runtime.sweep import sweep
+from outbox.verify.explorer.clients import ExploredBlobs, ExploredBus, ExploredJournal, ExploredStore
+from outbox.verify.explorer.remembering import remembered
+from outbox.verify.explorer.run import Calls
+
+
+async def _at_once(seconds: float) -> None:
+    """A pause between two tries: others may go first whenever a call waits, so it need not last."""
+    await asyncio.sleep(0)
+
+
+BACKOFF = Backoff(_at_once, count_max=1)
+"""Once at first and once again; whoever gives up sooner gives the message back, and a fresh attempt goes on."""
+
+MakeScope = Callable[..., EngineScope]
+
+
+class EngineWorker:
+    """A worker of engine scope that claims up to `batch` messages at a time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        journal: int = 0,
+        blobs: int | None = None,
+        batch: int = 1,
+        make: MakeScope = EngineScope,
+        name: str = "worker",
+    ) -> None:
+        self.name = name
+        self._plan = plan
+        self._journal = journal
+        self._blobs = journal if blobs is None else blobs
+        self._batch = batch
+        self._make = make
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        journal: Journal = ExploredJournal(calls, self._journal)
+        blobs: BlobStore = ExploredBlobs(calls, self._blobs)
+        tasks = Tasks()
+        scope = self._make(
+            self._plan,
+            journal,
+            blobs,
+            now_ms=calls.now_ms,
+            backoff=BACKOFF,
+            spawn=tasks.spawn,
+            settled=lambda _: None,
+            is_stopping=lambda: False,
+        )
+        scope.suspending.update(carried or ())  # what a worker has seen of its handlers outlives an attempt
+        try:
+            deliveries = await journal.claim(self._plan.paths, count_max=self._batch, wait_s=0)
+        except NOT_DONE:  # as a worker does: claim again; what was claimed is locked until its lock runs out
+            return carried  # type: ignore[no-any-return]  # what was handed on comes back
+        await scope.attempt(deliveries)
+        await tasks.end()
+        return frozenset(scope.suspending) or None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreResources:
+    """Where the resources of a store scope are, and what its stores can do; `infrastructure` may be apart."""
+
+    capabilities: StoreCapabilities
+    store: int = 0
+    bus: int = 1
+    blobs: int = 2
+    infrastructure: int | None = None
+
+
+Protocol = PartitionScope | ItemScope
+MakeProtocol = Callable[..., Protocol]
+
+
+def _ports(calls: Calls, at: StoreResources) -> StorePorts:
+    store = ExploredStore(calls, at.store, at.capabilities)
+    apart = None if at.infrastructure is None else ExploredStore(calls, at.infrastructure, at.capabilities)
+    return StorePorts(store, ExploredBus(calls, at.bus), _no_operations(), ExploredBlobs(calls, at.blobs), apart)
+
+
+def _no_operations() -> Any:
+    """A scope asks its ports for nothing that a client would."""
+    return None
+
+
+class Forgetting:
+    """A protocol that says, whenever a try at a message is over, what is left of it."""
+
+    def __init__(self, protocol: Protocol, calls: Calls) -> None:
+        self._protocol = protocol
+        self._calls = calls
+        self._lanes: Lanes | None = None
+        self._tries = 0
+
+    @property
+    def group_count_max(self) -> int:
+        return self._protocol.group_count_max
+
+    def begin(self, lanes: Lanes) -> None:
+        """The only message of an attempt is about to be handled in these lanes."""
+        self._lanes = lanes
+
+    async def once(self, work: Work) -> Outcome:
+        self._tries += 1
+        try:
+            outcome = await self._protocol.once(work)
+        except Again:
+            self._say("again", work)
+            raise
+        self._say(outcome, work)
+        return outcome
+
+    def _say(self, outcome: Outcome | str, work: Work) -> None:
+        if self._lanes is not None and not work.others and work.whole is None:
+            known = remembered(self._tries, outcome, work, self._protocol, self._lanes)
+            if known is not None:
+                self._calls.remembers(known)
+
+    async def together(self, works: Sequence[Work]) -> list[Outcome]:
+        return await self._protocol.together(works)
+
+    async def redo(self, document: Document) -> bool:
+        return await self._protocol.redo(document)
+
+    @property
+    def unmarked_count(self) -> int:
+        return self._protocol.unmarked_count
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        await self._protocol.finish(only_full=only_full)
+
+
+class StoreWorker:
+    """A worker of partition or item scope; what the store can do decides which.
+
+    One that `merges` says between two tries what it remembers, so that what led there need not be told apart.
+    A `warm` one hands on the states that it has at hand, and what it has staged in vain.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        at: StoreResources,
+        *,
+        batch: int = 1,
+        warm: bool = False,
+        merges: bool = True,
+        make: MakeProtocol = store_protocol,
+        name: str = "worker",
+    ) -> None:
+        self.name = name
+        self._plan = plan
+        self._at = at
+        self._batch = batch
+        self._warm = warm
+        self._merges = merges
+        self._make = make
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        plan, tasks, ports = self._plan, Tasks(), _ports(calls, self._at)
+        endings = _endings(plan, ports, calls)
+        options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
+        protocol = self._make(plan, ports, endings, **options)
+        _recall(protocol, carried)
+        forgetting = Forgetting(protocol, calls)
+        lanes = Lanes(
+            plan,
+            forgetting,
+            endings,
+            Stops(ports.infrastructure or ports.store),
+            ports.blobs,
+            now_ms=calls.now_ms,
+            backoff=BACKOFF,
+            spawn=tasks.spawn,
+        )
+        try:
+            bus = ExploredBus(calls, self._at.bus)
+            deliveries = await bus.receive_any(plan.paths, self._batch)
+        except NOT_DONE:  # as a worker does: receive again; what came is locked until its lock runs out
+            return carried  # type: ignore[no-any-return]  # what was handed on comes back
+        if self._merges and len(deliveries) == 1:
+            forgetting.begin(lanes)
+        await lanes.attempt(deliveries)
+        await tasks.end()
+        return _known(protocol) if self._warm else None
+
+
+class Sweeper:
+    """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        at: StoreResources,
+        *,
+        store: int = 0,
+        make: MakeProtocol = store_protocol,
+        name: str = "sweeper",
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._plan = plan
+        self._at = at
+        self._make = make
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        plan, ports = self._plan, _ports(calls, self._at)
+        options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
+        protocol = self._make(plan, ports, _endings(plan, ports, calls), **options)
+        store = ExploredStore(calls, self._store, self._at.capabilities, seen=carried or "")
+        with suppress(*NOT_DONE):
+            swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
+            if not swept.finished_count:
+                before, _, looks = (carried or "").partition("/")
+                return f"{store.seen}/{int(looks) + 1 if before == store.seen else 1}"
+        return None
+
+
+def _endings(plan: Plan, ports: StorePorts, calls: Calls) -> Endings:
+    return Endings(
+        plan, ports.bus, ports.blobs, backoff=BACKOFF, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None
+    )
+
+
+def _known(protocol: Protocol) -> Hashable:
+    """What a process knows of the world when an attempt has ended."""
+    if isinstance(protocol, PartitionScope):
+        return _hashable(protocol.cache.content()) or None
+    left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)
+    return left or None
+
+
+def _hashable(content: tuple[tuple[str, Held], ...]) -> tuple[tuple[str, bytes, str, str], ...]:
+    return tuple((id, encode(held.item), held.version, held.session) for id, held in content)
+
+
+def _recall(protocol: Protocol, carried: Any) -> None:
+    """Let a process know what it knew when its last attempt ended."""
+    if isinstance(protocol, PartitionScope):
+        for id, body, version, session in carried or ():
+            item = msgspec.json.decode(body, type=StateItem)
+            protocol.cache.remember(id, Held(item, version, session))
+    else:
+        protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})
+
+
+class Tasks:
+    """The tasks that an attempt has started."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> object:
+        """Start a task."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.append(task)
+        return task
+
+    async def end(self) -> None:
+        """Wait until all have ended, and whatever they started; an error of one is raised."""
+        while self._tasks:
+            task = self._tasks.pop(0)
+            await task

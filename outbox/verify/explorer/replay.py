@@ -1,0 +1,145 @@
+"""Traces as files, and running them again, step by step.
+
+A file holds the scenario beside the steps, so that it stands for itself, and names the application as
+module:attribute.  What a scenario holds that is code (an invariant, something in the runtime's place) is given anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from outbox.app import App
+from outbox.lineage import Key
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.ops import Finding
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.trace import Trace, TraceStep, Walk
+from outbox.verify.explorer.world import GHOST
+
+FORMAT = 1
+
+
+class Written(msgspec.Struct):
+    """A trace as it is written down."""
+
+    format: int
+    app: str
+    promise: str
+    text: str
+    names: tuple[str, ...]
+    steps: tuple[TraceStep, ...]
+    messages: list[tuple[str, str, str, str]]
+    """Queue, type, body and id."""
+    given: list[tuple[str, str, str, str]]
+    """Key and its kind, type and body."""
+    budgets: dict[str, int]
+    options: dict[str, Any]
+
+
+_OPTIONS = ("workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "tells_current", "apart")
+_KEYS: dict[str, Any] = {"str": str, "int": int, "UUID": UUID}
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a trace came to: the steps that could be taken, the finding at their end, and why it stopped early."""
+
+    trace: Trace
+    finding: Finding | None
+    stopped: str = ""
+
+    @property
+    def text(self) -> str:
+        """All of it in words."""
+        lines = [self.trace.text, self.stopped]
+        if self.finding is not None:
+            lines.append(f"{self.finding.promise}: {self.finding.text}")
+        elif not self.stopped:
+            lines.append("every step could be taken, and no promise is broken any more")
+        return "\n".join(line for line in lines if line)
+
+
+def write(scenario: Scenario, finding: Finding, trace: Trace, *, app: str = "") -> bytes:
+    """A trace as JSON; `app` is where the application is found, as module:attribute."""
+    messages = []
+    for queue, message, id in scenario.messages:
+        body, wire_type = scenario.app.encode(message)
+        messages.append((queue, wire_type, body.decode(), id))
+    given = []
+    for key, state in scenario.given:
+        codec = scenario.app.state_codec(type(state))
+        given.append((str(key), type(key).__name__, codec.name, codec.codec.encode(state).decode()))
+    options: dict[str, Any] = {name: getattr(scenario, name) for name in _OPTIONS}
+    options["allow"] = sorted(scenario.allow)
+    written = Written(
+        FORMAT, app, finding.promise, finding.text, trace.names, trace.steps, messages, given,
+        asdict(scenario.budgets), options,
+    )  # fmt: skip
+    return msgspec.json.format(msgspec.json.encode(written), indent=1)
+
+
+def read(data: bytes) -> Written:
+    """A trace from JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        written = msgspec.json.decode(data, type=Written)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"this is not a trace: {error}") from error
+    if written.format != FORMAT:
+        raise ValueError(f"this trace has format {written.format}, this version reads {FORMAT}; record it again")
+    return written
+
+
+def scenario_of(written: Written, app: App) -> Scenario:
+    """The scenario of a trace, over an application that has its types."""
+    codecs = {codec.name: codec for codec in app.codecs()}
+    states = app.states()
+    messages = [(queue, codecs[kind].decode(body.encode()), id) for queue, kind, body, id in written.messages]
+    given: list[tuple[Key, Any]] = [
+        (_KEYS[kind](key), states[name].codec.decode(body.encode())) for key, kind, name, body in written.given
+    ]
+    known = {name: written.options[name] for name in _OPTIONS}
+    allow = frozenset(written.options["allow"])
+    return Scenario(app, messages, given, budgets=Budgets(**written.budgets), allow=allow, **known)
+
+
+def replay(scenario: Scenario, steps: Sequence[TraceStep]) -> Replayed:
+    """Run a trace again, each step as it is told, up to the first that cannot be taken."""
+    kernel = scenario.kernel()
+    walk = Walk(kernel)
+    for number, wanted in enumerate(steps, start=1):
+        options = walk.options()
+        found = next((option for option in options if option[0] == wanted), None)
+        if found is None:
+            can = "; ".join(f"{told.who or '~'} {told.told()}" for told, _ in options[:8]) or "nothing"
+            return Replayed(
+                walk.trace(), None, f"step {number} ({wanted.told()}) cannot be taken here; what can: {can}"
+            )
+        walk.take(*found)
+    return Replayed(walk.trace(), finding_at(scenario, walk))
+
+
+def finding_at(scenario: Scenario, walk: Walk) -> Finding | None:
+    """What is wrong with the world at which a walk has come."""
+    kernel, world = walk.kernel, walk.world
+    ghost, states = kernel.ghosts[world[GHOST]], kernel.resource_states(world)
+    if isinstance(ghost, Finding):
+        return ghost
+    wrong = kernel.monitor.check(ghost, states)
+    if wrong is not None or kernel.successors(world)[1]:
+        return wrong
+    missing = kernel.monitor.final(ghost, states, kernel.now_ms(world))
+    return missing[0] if missing else None
+
+
+def with_code(scenario: Scenario, **code: Any) -> Scenario:
+    """A scenario with what a file does not hold: `invariant=`, `make=`."""
+    return replace(scenario, **code)

@@ -1,0 +1,186 @@
+"""One run of a program: a loop of its own, the calls that it has issued, and answers to them."""
+
+from __future__ import annotations
+
+import logging
+from asyncio import Future
+from collections.abc import Coroutine, Hashable
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import msgspec
+
+from outbox.errors import LockLost, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
+from outbox.ports import Commit
+from outbox.verify.explorer.loop import Loop, make_loop
+from outbox.verify.explorer.ops import Op, Raised, Table, canonical
+
+ERRORS: dict[str, type[Exception]] = {
+    kind.__name__: kind for kind in (OutcomeUnknown, Throttled, Refused, LockLost, TooLarge, UnknownDestination)
+}
+TIMER = -1
+"""The position of an answer that is no call's: the program's next timer fires."""
+
+
+class Calls:
+    """The outside, as one run of a program sees it: what it calls, the time, fresh ids."""
+
+    def __init__(self, loop: Loop, ops: Table[Op], now_ms: int) -> None:
+        self.pending: list[tuple[int, Future[Any]]] = []
+        """The calls that wait for an answer, as (number of the op, future), in the order of their issue."""
+        self.time_ms = now_ms
+        self.digest = b""
+        self.made: list[str] = []
+        """The ids that were made since the last answer."""
+        self.remembered: Hashable = None
+        """All that the program remembers, where it has said so since the last answer."""
+        self.is_known = False
+        """Whether what is called next is known from an earlier run, and need not be told apart again."""
+        self._loop = loop
+        self._ops = ops
+        self._id_count = 0
+
+    def now_ms(self) -> int:
+        """The time at which the program was last told anything."""
+        return self.time_ms
+
+    def new_id(self) -> str:
+        """An id that nobody else makes: no two attempts are handed one lock; without one, its log tells it apart."""
+        self._id_count += 1
+        id = blake2b(b"%b/%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
+        self.made.append(id)
+        return id
+
+    def remembers(self, what: Hashable) -> None:
+        """Say that nothing else has a say in what the program does from here on; it must not wait for anything."""
+        if not self.pending:
+            self.remembered = what, self._id_count
+
+    def __call__(self, resource: int, verb: str, *args: Any) -> Future[Any]:
+        """Issue a call."""
+        future = self._loop.create_future()
+        if self.is_known:
+            self.pending.append((-1, future))
+            return future
+        key = b"%d.%b.%b" % (resource, verb.encode(), canonical(args))
+        number = self._ops.number(key, Op(resource, verb, tuple(map(_frozen, args)), key))
+        self.pending.append((number, future))
+        return future
+
+
+def _frozen(value: Any) -> Any:
+    """An argument that its caller cannot change any more."""
+    if isinstance(value, Commit):
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=Commit)
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Alarms(logging.Handler):
+    """Keeps what a program logs from the console, and the alarms among it: what calls for a person."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.CRITICAL)
+        self.told: list[str] = []
+        self._log = logging.getLogger("outbox")
+        self._propagated = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(record.getMessage())
+
+    def __enter__(self) -> Alarms:
+        self.told.clear()
+        self._propagated, self._log.propagate = self._log.propagate, False
+        self._log.addHandler(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._log.removeHandler(self)
+        self._log.propagate = self._propagated
+
+
+class Program(Protocol):
+    """What a process does over and over."""
+
+    @property
+    def name(self) -> str:
+        """Programs of one name are interchangeable."""
+
+    def run(self, calls: Calls, carried: Any) -> Coroutine[Any, Any, Hashable]:
+        """One attempt, from what the last one handed on to what this one does; a fresh process begins with `None`."""
+
+
+class Run:
+    """A program under way; it goes on when it is answered, and only then."""
+
+    def __init__(self, program: Program, carried: Hashable, ops: Table[Op], now_ms: int) -> None:
+        self._loop = make_loop()
+        self._calls = Calls(self._loop, ops, now_ms)
+        self._main = self._loop.create_task(program.run(self._calls, carried))
+
+    def answer(self, position: int, value: Any, now_ms: int, digest: bytes) -> None:
+        """Answer a pending call, or let the next timer fire; `digest` is what new ids are made from."""
+        self._calls.time_ms, self._calls.digest, self._calls.remembered = now_ms, digest, None
+        if position == TIMER:
+            self._loop.fire_timer()
+            return
+        _, future = self._calls.pending.pop(position)
+        if isinstance(value, Raised):
+            future.set_exception(ERRORS[value.error](value.text))
+        else:
+            future.set_result(value)
+
+    def settle(self) -> tuple[int, ...]:
+        """Let the program run on as far as it can; the calls that it gave up.
+
+        Raises:
+            ProgramSpins, LeavesLoop: it does what cannot be explored.
+        """
+        self._loop.run_ready()
+        calls, is_finished = self._calls, self._loop.is_finished
+        dropped = tuple(number for number, future in calls.pending if is_finished or future.cancelled())
+        if dropped:
+            calls.pending = [] if is_finished else [pair for pair in calls.pending if not pair[1].cancelled()]
+        return dropped
+
+    def settle_as(self, ops: tuple[int, ...]) -> bool:
+        """Let the program run on to where it is known to issue these calls; whether it issues as many."""
+        calls = self._calls
+        calls.is_known = True
+        self.settle()
+        calls.is_known = False
+        calls.pending = [(op, future) for op, (_, future) in zip(ops, calls.pending, strict=False)]
+        return len(calls.pending) == len(ops)
+
+    def made(self) -> list[str]:
+        """The ids that the program has made since this was last asked."""
+        found, self._calls.made = self._calls.made, []
+        return found
+
+    @property
+    def remembered(self) -> Hashable:
+        """What the program has said it remembers since it was last answered; None: everything."""
+        return self._calls.remembered
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The calls that wait for an answer, by number."""
+        return tuple(number for number, _ in self._calls.pending)
+
+    @property
+    def has_timer(self) -> bool:
+        """Whether the program waits for time to pass."""
+        return self._loop.has_timer()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the program and everything that it started have ended."""
+        return self._loop.is_finished
+
+    def outcome(self) -> tuple[BaseException | None, Hashable]:
+        """The error that ended the program, or what it hands on."""
+        error = self._main.exception()
+        return error, None if error is not None else self._main.result()
+
+    def dispose(self) -> None:
+        """Drop it."""
+        self._loop.dispose()

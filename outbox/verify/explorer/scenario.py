@@ -1,0 +1,223 @@
+"""What is to be explored: an application, the messages it is sent, who works on them, and what may go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from outbox.app import App
+from outbox.lineage import Key, as_key, state_id
+from outbox.message import Message
+from outbox.ports import Output, StateDocument
+from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.items import STAGED_PREFIX, StateItem, encode, state_key
+from outbox.runtime.plan import Plan, compile_plan
+from outbox.runtime.scopes import store_protocol
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.kernel import Kernel
+from outbox.verify.explorer.models.blobs import BlobModel
+from outbox.verify.explorer.models.bus import BusModel
+from outbox.verify.explorer.models.journal import JournalModel
+from outbox.verify.explorer.models.queues import QueueModel
+from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
+from outbox.verify.explorer.ops import Model
+from outbox.verify.explorer.programs import EngineWorker, StoreResources, StoreWorker, Sweeper
+from outbox.verify.explorer.run import Program
+from outbox.verify.explorer.world import Monitor
+from outbox.verify.monitors.journal_monitor import JournalMonitor
+from outbox.verify.monitors.ledger import Book
+from outbox.verify.monitors.reference import Reference
+from outbox.verify.monitors.store_monitor import StoreMonitor
+from outbox.verify.monitors.view import Invariant
+from outbox.verify.monitors.watching import watched
+
+START_MS = 1_767_225_600_000
+"""When an exploration begins: 2026-01-01 00:00 UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One thing to explore.
+
+    `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
+    number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
+    attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
+    not.  Nobody waits longer than `patience_ms` for what is due later (0: as long as it takes), where an application
+    would wait for ever.  `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in
+    place of the runtime's own.
+    """
+
+    app: App
+    messages: Sequence[tuple[str, Any, str]]
+    given: Sequence[tuple[Key, Any]] = ()
+    workers: int = 2
+    copies: int | Sequence[int] = 1
+    budgets: Budgets = field(default_factory=Budgets)
+    scope: str = "engine"
+    batch: int = 1
+    sweepers: int = 0
+    invariant: Invariant | None = None
+    allow: frozenset[str] = frozenset()
+    symmetric: bool = True
+    ample: bool = True
+    merges: bool = True
+    warm: bool = False
+    tells_current: bool = False
+    apart: bool = False
+    make: Callable[..., Any] | None = None
+    ahead_ms: int = 0
+    patience_ms: int = 0
+
+    def told(self) -> str:
+        """The scope in a few words."""
+        return (
+            f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
+            f"{sum(self.copy_counts)} with copies, {self.budgets.told()}"
+        )
+
+    @property
+    def copy_counts(self) -> list[int]:
+        """How often each message is there."""
+        if isinstance(self.copies, int):
+            return [self.copies] * len(self.messages)
+        return [*self.copies, *[1] * (len(self.messages) - len(self.copies))]
+
+    def with_budgets(self, budgets: Budgets) -> Scenario:
+        """The same with other faults."""
+        return replace(self, budgets=budgets)
+
+    def kernel(self) -> Kernel:
+        """The transition relation of this scenario."""
+        match self.scope:
+            case "engine":
+                return _engine(self)
+            case "partition" | "item":
+                return _store(self)
+        raise ValueError(f"scope={self.scope!r} cannot be explored; 'engine', 'partition' and 'item' can")
+
+    def sent(self) -> list[Output]:
+        """The messages as they lie in their queues at the beginning, copies included."""
+        found = []
+        for (queue, message, id), count in zip(self.messages, self.copy_counts, strict=True):
+            body, wire_type = self.app.encode(message)
+            sent = Message(
+                body=body,
+                outbox_id=id,
+                type=wire_type,
+                created_ms=START_MS + self.ahead_ms,
+                session_id=self.app.session_of(queue, message, None),
+            )
+            found += [Output(self.app.destination(queue), 0, sent)] * count
+        return found
+
+    def documents(self) -> dict[str, StateDocument]:
+        """The states that are there at the beginning."""
+        found = {}
+        for key, state in self.given:
+            codec = self.app.state_codec(type(state))
+            document = StateDocument(codec.codec.encode(state), 1, codec.version, 1)
+            found[state_id(codec.name, as_key(key))] = document
+        return found
+
+
+def queues_of(app: App, plan: Plan) -> tuple[list[QueueModel], dict[str, list[str]]]:
+    """The queues of an application, and where each destination leads."""
+    routes = {name: [name] for name in app.queues}
+    routes |= {topic: [f"{topic}/Subscriptions/{name}" for name in names] for topic, names in app.topics.items()}
+    paths = dict.fromkeys(path for paths in routes.values() for path in paths)
+    ordered = {name for name, spec in app.queues.items() if spec.ordering == "per_key"}
+    return [QueueModel(path, path in ordered, path in plan.sources) for path in paths], routes
+
+
+def _engine(scenario: Scenario) -> Kernel:
+    app, plan = scenario.app, compile_plan(scenario.app)
+    queues, routes = queues_of(app, plan)
+    sent = scenario.sent()
+    journal = JournalModel(
+        queues,
+        routes,
+        documents=scenario.documents(),
+        sent=sent,
+        start_ms=START_MS,
+        retention_ms=plan.retention_ms,
+        merges_copies=scenario.symmetric,
+    )
+    monitor = JournalMonitor(
+        Book(Reference(plan), _as_tuples(routes), sent),
+        journal,
+        invariant=scenario.invariant,
+        allows_dead_letters="dead-letter" in scenario.allow,
+    )
+    worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
+    models = (journal, BlobModel())
+    programs = [worker] * scenario.workers
+    return _kernel(scenario, models, programs, monitor)
+
+
+def _store(scenario: Scenario) -> Kernel:
+    app, plan = scenario.app, compile_plan(scenario.app)
+    queues, routes = queues_of(app, plan)
+    sent = scenario.sent()
+    limits = {"retention_ms": plan.retention_ms, "start_ms": START_MS}
+    budgets = scenario.budgets
+    locks_hold = scenario.ample and not budgets.expire
+    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, locks_hold=locks_hold, **limits)
+    capabilities = replace(
+        CAPABILITIES,
+        atomic_scope="partition" if scenario.scope == "partition" else "item",
+        tells_current=scenario.tells_current,
+    )
+    documents = {
+        state_key(id): encode(StateItem(msgspec.Raw(known.value), known.schema, 1, START_MS))
+        for id, known in scenario.documents().items()
+    }
+    staged_alone = scenario.ample and not (scenario.sweepers or budgets.stale or budgets.delay)
+    apart = scenario.apart and scenario.scope == "item"
+    private = STAGED_PREFIX if staged_alone else ""
+    make_store = partial(
+        StoreModel, capabilities=capabilities, stale_count=budgets.stale, private=private, look_count=1 + budgets.stale
+    )
+    models: list[Model] = [
+        make_store(documents=documents),
+        bus,
+        BlobModel(),
+    ]
+    if apart:
+        models.append(make_store(name="infrastructure"))
+    monitor = StoreMonitor(
+        Book(Reference(plan), _as_tuples(routes), sent),
+        bus,
+        invariant=scenario.invariant,
+        allows_dead_letters="dead-letter" in scenario.allow,
+        is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not hear of changes in the other
+        stores=(0, 3) if apart else (0,),
+    )
+    at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
+    worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
+    programs: list[Program] = [worker] * scenario.workers + [Sweeper(plan, at, make=make)] * scenario.sweepers
+    if apart:
+        programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
+    return _kernel(scenario, models, programs, monitor)
+
+
+def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Program], monitor: Monitor) -> Kernel:
+    return Kernel(
+        models,
+        programs,
+        monitor,
+        scenario.budgets,
+        start_ms=START_MS,
+        symmetric=scenario.symmetric,
+        ample=scenario.ample and not scenario.budgets.jump,
+        allows_alarms="alarm" in scenario.allow,
+        flight_ms_max=compile_plan(scenario.app).attempt_ms_max,
+        patience_ms=scenario.patience_ms,
+    )
+
+
+def _as_tuples(routes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(paths) for name, paths in routes.items()}

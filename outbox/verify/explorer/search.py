@@ -1,0 +1,248 @@
+"""Every world there is, in order of its distance: what is found first has a shortest way to it."""
+
+from __future__ import annotations
+
+import resource
+import time
+from array import array
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Literal
+
+from outbox.verify.explorer.kernel import Kernel
+from outbox.verify.explorer.ops import Finding
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.trace import Trace, trace_of
+from outbox.verify.explorer.world import GHOST, RESOURCES, World
+
+Hashing = Literal["exact", "64", "128"]
+LOOK_EVERY = 4_096
+"""After how many worlds the limits are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where a search gives up: worlds, CPU seconds, bytes of the process's memory."""
+
+    states: int = 5_000_000
+    cpu_s: float = 120.0
+    memory_bytes: int = 3 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """A promise that was broken, and a shortest way to where it shows."""
+
+    promise: str
+    text: str
+    trace: Trace
+
+    @property
+    def steps(self) -> int:
+        """How many steps lead to it."""
+        return len(self.trace.steps)
+
+
+@dataclass(slots=True)
+class Report:
+    """What an exploration found.  `exhausted` says that there is nothing else within its scope."""
+
+    scope: str
+    exhausted: bool = False
+    anomalies: list[Anomaly] = field(default_factory=list)
+    states: int = 0
+    transitions: int = 0
+    runs: int = 0
+    depth: int = 0
+    finals: int = 0
+    cpu_s: float = 0.0
+    stopped: str = ""
+    outcomes: frozenset[Hashable] = field(default=frozenset(), repr=False)
+    """What the final worlds come to."""
+
+    @property
+    def text(self) -> str:
+        """All of it in words."""
+        rate = self.transitions / self.cpu_s if self.cpu_s else 0.0
+        head = (
+            f"{self.scope}: {self.states} worlds, {self.transitions} transitions, {self.finals} ends, "
+            f"depth {self.depth}, {self.runs} runs of code, {self.cpu_s:.2f} CPU s ({rate:.0f}/s)"
+        )
+        verdict = "exhausted" if self.exhausted else f"not exhausted: {self.stopped}"
+        lines = [head, verdict if not self.anomalies else f"{len(self.anomalies)} promise(s) broken"]
+        for anomaly in self.anomalies:
+            lines += ["", f"{anomaly.promise}: {anomaly.text}", anomaly.trace.text]
+        return "\n".join(lines)
+
+
+def search(
+    scenario: Scenario,
+    *,
+    limits: Limits | None = None,
+    hashing: Hashing = "exact",
+    anomaly_count_max: int = 1,
+    live: bool = False,
+) -> Report:
+    """Explore a scenario breadth first, up to the first anomalies.
+
+    `hashing` "exact" keeps every world; "64" and "128" keep that many bits of it and may, very rarely, take one world
+    for another.  `live` also asks that from every world a good end can be reached without further faults.
+    """
+    return Search(scenario, limits or Limits(), hashing, anomaly_count_max, live=live).run()
+
+
+class Search:
+    """One search, under way."""
+
+    def __init__(
+        self, scenario: Scenario, limits: Limits, hashing: Hashing, anomaly_count_max: int, *, live: bool
+    ) -> None:
+        self.scenario = scenario
+        self.kernel: Kernel = scenario.kernel()
+        self.limits = limits
+        self._key = _KEYS[hashing]
+        self._anomaly_count_max = anomaly_count_max
+        self._seen: dict[Hashable, int] = {}
+        self._parents = array("q")
+        self._frontier: list[tuple[int, World]] = []
+        self._outcomes: set[Hashable] = set()
+        self._checked: dict[tuple[int, ...], Finding | None] = {}
+        self._edges: list[array[int]] | None = [] if live else None
+        self._good = bytearray()
+        self.report = Report(scenario.told())
+
+    def run(self) -> Report:
+        began_s = time.process_time()
+        report = self.report
+        self._meet(self.kernel.start, -1)
+        frontier, self._frontier = self._frontier, []
+        while frontier and not self._is_over(began_s, force=True):
+            if not self._expand(frontier, began_s):
+                break
+            frontier, self._frontier = self._frontier, []
+            report.depth += bool(frontier)
+        report.exhausted = not frontier and not report.stopped and not report.anomalies
+        if report.exhausted and self._edges is not None:
+            self._find_trapped(self._edges)
+        report.states, report.runs = len(self._parents), self.kernel.trie.run_count
+        report.outcomes = frozenset(self._outcomes)
+        report.cpu_s = time.process_time() - began_s
+        return report
+
+    def _expand(self, frontier: list[tuple[int, World]], began_s: float) -> bool:
+        """Take every step from every world of a level; False when the search is over."""
+        kernel, seen, key_of, report = self.kernel, self._seen, self._key, self.report
+        successors, edges = kernel.successors, self._edges
+        for count, (index, world) in enumerate(frontier, start=1):
+            steps, is_free = successors(world)
+            report.transitions += len(steps)
+            if not is_free:
+                self._end(index, world)
+            for step in steps:
+                after = step[0]
+                if key_of(after) not in seen:
+                    self._meet(after, index)
+            if edges is not None:
+                while len(edges) <= index:
+                    edges.append(array("q"))
+                edges[index].extend(seen[key_of(step[0])] for step in steps if not step[2].cost)
+            if len(report.anomalies) >= self._anomaly_count_max:
+                return False
+            if count % LOOK_EVERY == 0 and self._is_over(began_s):
+                return False
+        return True
+
+    def _meet(self, world: World, parent: int) -> None:
+        """Take in a world that was not seen before; one that is wrong is not followed."""
+        index = len(self._parents)
+        self._seen[self._key(world)] = index
+        self._parents.append(parent)
+        finding = self.kernel.ghosts[world[GHOST]] if world[GHOST] in self.kernel.bad else self._check(world)
+        if finding is None:
+            self._frontier.append((index, world))
+        else:
+            self._found(finding, index, world)
+
+    def _check(self, world: World) -> Finding | None:
+        kernel = self.kernel
+        key = (world[GHOST], *world[RESOURCES : kernel.first])
+        try:
+            return self._checked[key]
+        except KeyError:
+            found = kernel.monitor.check(kernel.ghosts[world[GHOST]], kernel.resource_states(world))
+            self._checked[key] = found
+            return found
+
+    def _end(self, index: int, world: World) -> None:
+        kernel = self.kernel
+        self.report.finals += 1
+        ghost, states = kernel.ghosts[world[GHOST]], kernel.resource_states(world)
+        findings = kernel.monitor.final(ghost, states, kernel.now_ms(world))
+        if findings:
+            self._found(findings[0], index, world)
+        elif self._edges is not None:
+            self._good.extend(b"\0" * (index + 1 - len(self._good)))
+            self._good[index] = 1
+        self._outcomes.add(kernel.monitor.outcome(ghost, states))
+
+    def _found(self, finding: Finding, index: int, world: World) -> None:
+        report = self.report
+        if any(known.promise == finding.promise for known in report.anomalies):
+            return
+        report.states = len(self._parents)
+        trace = trace_of(self.kernel, self._way(index))
+        report.anomalies.append(Anomaly(finding.promise, finding.text, trace))
+
+    def _way(self, index: int) -> list[World]:
+        """The worlds from the first to this one, made anew step by step: only their parents are kept."""
+        chain = [index]
+        while self._parents[chain[-1]] >= 0:
+            chain.append(self._parents[chain[-1]])
+        worlds = [self.kernel.start]
+        for number in chain[-2::-1]:
+            steps, _ = self.kernel.successors(worlds[-1])
+            worlds.append(next(step[0] for step in steps if self._seen.get(self._key(step[0])) == number))
+        return worlds
+
+    def _is_over(self, began_s: float, *, force: bool = False) -> bool:
+        report, limits = self.report, self.limits
+        if len(self._parents) >= limits.states:
+            report.stopped = f"the limit of {limits.states} worlds is reached"
+        elif time.process_time() - began_s >= limits.cpu_s:
+            report.stopped = f"the limit of {limits.cpu_s:g} CPU seconds is reached"
+        elif resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 >= limits.memory_bytes:
+            report.stopped = f"the limit of {limits.memory_bytes >> 20} MiB of memory is reached"
+        return bool(report.stopped)
+
+    def _find_trapped(self, edges: list[array[int]]) -> None:
+        """Worlds from which no good end can be reached any more, however lucky the rest goes."""
+        count = len(self._parents)
+        back: list[list[int]] = [[] for _ in range(count)]
+        for index, targets in enumerate(edges):
+            for target in targets:
+                back[target].append(index)
+        reached = bytearray(count)
+        todo = [index for index in range(len(self._good)) if self._good[index]]
+        for index in todo:
+            reached[index] = 1
+        while todo:
+            for source in back[todo.pop()]:
+                if not reached[source]:
+                    reached[source] = 1
+                    todo.append(source)
+        trapped = reached.find(0)
+        if trapped >= 0:
+            text = f"{reached.count(0)} of {count} worlds never reach a good end; this is the nearest"
+            self._found(Finding("Progress", text), trapped, self.kernel.start)
+
+
+def _exact(world: World) -> Hashable:
+    return world
+
+
+def _bits_128(world: World) -> Hashable:
+    return blake2b(array("q", world).tobytes(), digest_size=16).digest()
+
+
+_KEYS: dict[Hashing, Callable[[World], Hashable]] = {"exact": _exact, "64": hash, "128": _bits_128}

@@ -1,0 +1,263 @@
+"""What the monitors of every protocol share: who was applied, who was refused, what was emitted.
+
+A ledger is a value that grows with each effect, and the place where a second effect shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from outbox.lineage import fingerprint
+from outbox.message import Message
+from outbox.ports import Output
+from outbox.verify.explorer.models.told import short
+from outbox.verify.explorer.ops import Finding, canonical
+from outbox.verify.monitors.lines import Lines
+from outbox.verify.monitors.reference import Handling, Reference
+from outbox.verify.monitors.watching import Deed
+
+Emission = tuple[str, str, bytes]
+"""A committed output: destination, identity, digest of all of it."""
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """What has taken effect so far: inbox keys applied, refused and quarantined; outputs committed and pushed."""
+
+    applied: frozenset[bytes] = frozenset()
+    refused: frozenset[bytes] = frozenset()
+    fenced: frozenset[bytes] = frozenset()
+    emitted: frozenset[Emission] = frozenset()
+    pushed: frozenset[tuple[str, str]] = frozenset()
+    staged: frozenset[tuple[str, bytes]] = frozenset()
+    """Item scope: what is staged, by transaction."""
+    pointers: frozenset[tuple[str, str]] = frozenset()
+    """Item scope: states that point to a transaction."""
+    called: frozenset[str] = frozenset()
+    """The idempotency keys under which something outside was called."""
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The meaning of a commit: what it applied, refused and emits, and whose inputs it settles for good."""
+
+    applied: tuple[bytes, ...] = ()
+    refused: tuple[bytes, ...] = ()
+    emitted: tuple[Emission, ...] = ()
+    settled: tuple[bytes, ...] = ()
+    fenced: tuple[bytes, ...] = ()
+    """Refused because of their age: what is known of them may be forgotten by then, and they do not take effect."""
+
+
+class Pushed(msgspec.Struct, frozen=True):
+    """The meaning of a send: what has left."""
+
+    outputs: tuple[Emission, ...] = ()
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """The meaning of a write that says of handlings that their outputs have left."""
+
+    inboxes: tuple[bytes, ...] = ()
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The meaning of a settlement that was the last of its message; `buried` as a dead letter."""
+
+    inboxes: tuple[bytes, ...] = ()
+    buried: bool = False
+
+
+class Book:
+    """Messages, handlings and routes by name, for those who judge and those who tell."""
+
+    def __init__(self, reference: Reference, routes: Mapping[str, Iterable[str]], sent: Iterable[Output]) -> None:
+        self.reference = reference
+        self.routes = {name: tuple(paths) for name, paths in routes.items()}
+        self.sent = tuple(sent)
+        self._messages: dict[Emission, Message] = {}
+        """By what tells them apart: what is sent under one identity may depend on what came before."""
+        self._variants: dict[tuple[str, str], list[Message]] = {}
+        self._names: dict[bytes, str] = {}
+        self._handlings: dict[bytes, dict[bytes, Handling]] = {}
+        """By inbox key and payload."""
+        self._shared: dict[bytes, str] = {}
+        """Inbox keys that two handlers have in common, and which."""
+        self._lines = Lines()
+        for output in self.sent:
+            self._learn(output)
+            self._line_up(output)
+
+    def _line_up(self, output: Output) -> None:
+        for path in self.routes.get(output.destination, ()):
+            source = self.reference.plan.sources.get(path)
+            if source is not None and source.ordered:
+                self._lines.add(path, output.message.session_id, self.handlings(path, output.message))
+
+    def _learn(self, output: Output) -> Emission:
+        """Know a message, and what it sets off wherever it goes."""
+        emission = digest_of(output)
+        if emission not in self._messages:
+            self._messages[emission] = output.message
+            self._variants.setdefault(emission[:2], []).append(output.message)
+            for path in self.routes.get(output.destination, ()):
+                self.handlings(path, output.message)
+        return emission
+
+    def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
+        """What a message of a queue sets off."""
+        found = self.reference.handlings(path, message)
+        for handling in found:
+            payloads = self._handlings.setdefault(handling.inbox, {})
+            payloads.setdefault(fingerprint(message.body, message.type), handling)
+            known = next(iter(payloads.values()))
+            self._names[handling.inbox] = f"{short(message.identity)} ({handling.handler.name})"
+            if known.handler.name != handling.handler.name:
+                self._shared[handling.inbox] = f"{known.handler.name} and {handling.handler.name}"
+        return found
+
+    def find(self, inbox: bytes, payload: bytes) -> Handling | None:
+        """The handling of an inbox key and a payload's fingerprint, if there is such a message."""
+        payloads = self._handlings.get(inbox, {})
+        return payloads.get(payload) or next(iter(payloads.values()), None)
+
+    def variants(self, destination: str, identity: str) -> list[Message]:
+        """All that may be sent to a destination under an identity."""
+        return self._variants.get((destination, identity), [])
+
+    def name(self, inbox: bytes) -> str:
+        """An inbox key in words."""
+        return self._names.get(inbox, inbox.hex()[:8])
+
+    def emission(self, output: Output) -> Emission:
+        """What is remembered of an output."""
+        return self._learn(output)
+
+    def apply(self, ledger: Ledger, event: Applied) -> Ledger | Finding:
+        """A ledger after a commit."""
+        for inbox in event.applied:
+            if inbox in self._shared:
+                text = f"{self._shared[inbox]} have one inbox key for {self.name(inbox)}: one swallows the other's part"
+                return Finding("EveryMessageEnds", text)
+            if inbox in ledger.applied or event.applied.count(inbox) > 1:
+                return Finding("NoDuplicate", f"{self.name(inbox)} took effect twice")
+            if inbox in ledger.refused:
+                return Finding("NoDuplicate", f"{self.name(inbox)} was refused, and takes effect all the same")
+        for inbox in event.refused:
+            if inbox in ledger.applied:
+                return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is refused all the same")
+        wrong = self._out_of_order(ledger, event)
+        if wrong is not None:
+            return wrong
+        known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
+        for destination, identity, digest in event.emitted:
+            if known.get((destination, identity), digest) != digest:
+                return Finding("ConsistentOutput", f"output {short(identity)} to {destination} has two payloads")
+            if (destination, identity) in known:
+                return Finding("NoDuplicate", f"output {short(identity)} to {destination} was committed twice")
+        after = msgspec.structs.replace(
+            ledger,
+            applied=ledger.applied.union(event.applied),
+            refused=ledger.refused.union(event.refused),
+            fenced=ledger.fenced.union(i for i in event.fenced if i not in ledger.applied),
+            emitted=ledger.emitted.union(event.emitted),
+        )
+        return self.early(after, event.settled) or after
+
+    def _out_of_order(self, ledger: Ledger, event: Applied) -> Finding | None:
+        ended = ledger.applied.union(ledger.refused, ledger.fenced, event.applied, event.refused, event.fenced)
+        found = self._lines.wrong(event.applied, ended, ledger.refused.union(event.refused))
+        if found is None:
+            return None
+        inbox, other, told = found
+        return Finding("InOrder", f"{self.name(inbox)} {told} {self.name(other)}")
+
+    def stands_still(self, ledger: Ledger, path: str, message: Message) -> bool:
+        """Whether the session of a message has stopped behind one that was refused."""
+        return any(self._lines.stopped_by(h.inbox, ledger.refused) for h in self.handlings(path, message))
+
+    def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
+        """A ledger after a send: what leaves was committed, and is what was committed."""
+        known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
+        for destination, identity, digest in event.outputs:
+            if (destination, identity) not in known:
+                return Finding("NoGhost", f"output {short(identity)} to {destination} leaves and is not committed")
+            if known[destination, identity] != digest:
+                return Finding("ConsistentOutput", f"output {short(identity)} leaves otherwise than it was committed")
+        left = ledger.pushed.union((destination, identity) for destination, identity, _ in event.outputs)
+        return msgspec.structs.replace(ledger, pushed=left)
+
+    def mark(self, ledger: Ledger, event: Marked) -> Ledger | Finding:
+        """A ledger after a mark, which may only say what is so."""
+        wrong = self.early(ledger, event.inboxes)
+        if wrong is not None:
+            return wrong
+        causes = {inbox.hex() for inbox in event.inboxes}
+        for destination, identity, _ in ledger.emitted:
+            if identity.rpartition("-")[0] in causes and (destination, identity) not in ledger.pushed:
+                return Finding("NoLost", f"output {short(identity)} is marked as sent, and has not left")
+        return ledger
+
+    def settle(self, ledger: Ledger, event: Settled) -> Ledger | Finding:
+        """A ledger after the last settlement of a message."""
+        if event.buried:
+            for inbox in event.inboxes:
+                if inbox in ledger.applied:
+                    return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
+        return self.early(ledger, event.inboxes) or ledger
+
+    def note(self, ledger: Ledger, deed: Deed) -> Ledger | Finding:
+        """A ledger after something that no commit takes back."""
+        if deed.what != "call":
+            return Finding("StaysInside", f"a handler reaches outside by itself: {deed.key}; use ctx.call")
+        if deed.key in ledger.called:
+            inbox = bytes.fromhex(deed.key[:64])
+            text = "makes a call of ctx.call twice, under one key"
+            return Finding("OneCall", f"{self.name(inbox)} {text}; if the other side knows it, say idempotent=True")
+        return msgspec.structs.replace(ledger, called=ledger.called | {deed.key})
+
+    def early(self, ledger: Ledger, settled: Iterable[bytes]) -> Finding | None:
+        """An input that is settled for good though nothing of it is committed."""
+        for inbox in settled:
+            if not has_ended(ledger, inbox):
+                return Finding("NothingLeavesEarly", f"{self.name(inbox)} is settled, but its effect is not committed")
+        return None
+
+    def logical(self, ledger: Ledger) -> list[tuple[str, Message]]:
+        """Every message there is, once: those that were sent, and the committed outputs."""
+        found = {(output.destination, output.message.identity): output.message for output in self.sent}
+        for emission in ledger.emitted:
+            found[emission[:2]] = self._messages[emission]
+        return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
+
+    def outcome(
+        self, ledger: Ledger, documents: Mapping[str, tuple[bytes, int]], dead: Iterable[tuple[str, str]]
+    ) -> Hashable:
+        """What a world comes to: states, outputs, verdicts and dead letters."""
+        states = tuple(sorted(documents.items()))
+        verdicts = ledger.applied, ledger.refused, ledger.fenced
+        return states, ledger.emitted, verdicts, tuple(sorted(set(dead)))
+
+    def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
+        """Whether a message is still to be handled, by one handler at least; one that nobody reads always is.
+
+        What was quarantined for its age is: nobody has decided anything about it.
+        """
+        handlings = [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
+        return not handlings or any(h.inbox not in ledger.applied and h.inbox not in ledger.refused for h in handlings)
+
+
+def digest_of(output: Output) -> Emission:
+    """What tells an output from others."""
+    digest = blake2b(canonical(output), digest_size=12).digest()
+    return output.destination, output.message.identity, digest
+
+
+def has_ended(ledger: Ledger, inbox: bytes) -> bool:
+    """Whether a handling has come to its end: applied, refused or quarantined."""
+    return inbox in ledger.applied or inbox in ledger.refused or inbox in ledger.fenced
+
+
+def _place(item: tuple[tuple[str, str], Message]) -> tuple[str, str]:
+    return item[0]

@@ -1,0 +1,52 @@
+"""Who stands behind whom: in an ordered queue a handling waits until all that came before it in its session has ended.
+
+Only of what was there from the beginning is the order known; outputs arrive as their causes are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from outbox.verify.monitors.reference import Handling
+
+
+class Lines:
+    """The sessions of ordered queues."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, str], list[bytes]] = {}
+        self._ahead: dict[bytes, tuple[bytes, ...]] = {}
+        self._stopping: set[bytes] = set()
+
+    def add(self, path: str, session_id: str, handlings: Iterable[Handling]) -> None:
+        """Put a message behind those that its session has already; a copy of one stands where the first does."""
+        line = self._lines.setdefault((path, session_id), [])
+        ahead = tuple(line)
+        for handling in handlings:
+            if handling.inbox not in line:
+                line.append(handling.inbox)
+                self._ahead[handling.inbox] = ahead
+            if handling.handler.on_dead_letter == "stop_key":
+                self._stopping.add(handling.inbox)
+
+    def overtaken(self, inbox: bytes, ended: Set[bytes]) -> bytes | None:
+        """The first handling before this one that has not ended."""
+        return next((other for other in self._ahead.get(inbox, ()) if other not in ended), None)
+
+    def stopped_by(self, inbox: bytes, refused: Set[bytes]) -> bytes | None:
+        """The refused handling behind which the session of this one stands still."""
+        ahead = self._ahead.get(inbox, ())
+        return next((other for other in ahead if other in self._stopping and other in refused), None)
+
+    def wrong(
+        self, applied: Iterable[bytes], ended: Set[bytes], refused: Set[bytes]
+    ) -> tuple[bytes, bytes, str] | None:
+        """What takes effect before its turn or behind what its session stands still for, and what stands before it."""
+        for inbox in applied:
+            earlier = self.overtaken(inbox, ended)
+            if earlier is not None:
+                return inbox, earlier, "takes effect before what stands before it:"
+            stop = self.stopped_by(inbox, refused)
+            if stop is not None:
+                return inbox, stop, "takes effect, though its session stopped behind"
+        return None

@@ -1,0 +1,62 @@
+"""A world as an application sees it: states, and messages whose emission is committed and whose handling is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outbox.lineage import Key, as_key, state_id
+from outbox.verify.explorer.ops import Finding
+
+if TYPE_CHECKING:
+    from outbox.verify.monitors.ledger import Book, Ledger
+
+T = TypeVar("T")
+
+
+class View:
+    """What an invariant is given."""
+
+    def __init__(self, book: Book, ledger: Ledger, documents: Mapping[str, tuple[bytes, int]]) -> None:
+        self._book = book
+        self._ledger = ledger
+        self._documents = documents
+
+    def states(self, kind: type[T]) -> list[T]:
+        """All states of a type."""
+        codec = self._book.reference.plan.app.state_codec(kind)
+        found = sorted((id, stored) for id, stored in self._documents.items() if id.rpartition(":")[0] == codec.name)
+        return [codec.decode(value, schema) for _, (value, schema) in found]
+
+    def state(self, kind: type[T], key: Key) -> T | None:
+        """The state of a key; None where there is none."""
+        codec = self._book.reference.plan.app.state_codec(kind)
+        found = self._documents.get(state_id(codec.name, as_key(key)))
+        if found is None:
+            return None
+        value: T = codec.decode(*found)
+        return value
+
+    def in_flight(self, kind: type[T]) -> list[T]:
+        """The messages of a type that are committed and not handled, each once however many copies there are."""
+        codec = self._book.reference.plan.app.codec(kind)
+        found: list[T] = []
+        for destination, message in self._book.logical(self._ledger):
+            if message.type == codec.name and self._book.open(self._ledger, destination, message):
+                found.append(codec.decode(message.body))
+        return found
+
+    def judged(self, invariant: Invariant) -> Finding | None:
+        """What is wrong by an invariant, which may return False or raise an `AssertionError`."""
+        try:
+            if invariant(self):
+                return None
+            told = ""
+        except AssertionError as error:
+            told = f": {error}" if str(error) else ""
+        shown = ", ".join(f"{id} {value.decode()}" for id, (value, _) in sorted(self._documents.items()))
+        return Finding("Invariant", f"the invariant does not hold{told} at {shown or 'no states'}")
+
+
+Invariant = Callable[[View], Any]
+"""What must be true of every world."""

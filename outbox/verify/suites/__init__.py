@@ -1,0 +1,1 @@
+"""The contract suites, one for each port."""
