@@ -99,13 +99,17 @@ def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add_emulator(commands: _Commands[argparse.ArgumentParser]) -> None:
-    parser = _add(commands, "emulator", "Serve a Service Bus endpoint on loopback without an application.")
+    parser = _add(
+        commands, "emulator", "Serve Service Bus, and on request Cosmos DB, on loopback without an application."
+    )
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)")
     _add_host(parser)
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--amqp-port", type=port, metavar="PORT", help="port of the endpoint (5672; 0: any free one)")
+    cosmos_help = "also serve Cosmos DB, on this port (8081 is what its clients expect; 0: any free one)"
+    parser.add_argument("--cosmos-port", type=port, metavar="PORT", help=cosmos_help)
     parser.add_argument(
         "--entities", type=Path, metavar="FILE", help="queues and topics in the official emulator's JSON"
     )

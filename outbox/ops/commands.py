@@ -59,18 +59,19 @@ def run_app(options: Options) -> None:
 
 
 def emulate(options: Options) -> None:
-    """Serve the Service Bus endpoint alone."""
+    """Serve the emulators alone."""
     _log_to_stderr()
     _check_sync(options.sync)
     _serve(options, sys.stdout)
 
 
 def _serve(options: Options, out: Any, **more: Any) -> None:
+    from outbox.ops.endpoints import EndpointSettings
     from outbox.ops.host import HostSettings, serve
 
     settings = HostSettings(
         folder=options.data,
-        amqp_port=options.amqp_port,
+        endpoints=EndpointSettings(options.amqp_port, options.cosmos_port),
         entities=options.entities,
         sync=options.sync,
         accept_clock=options.accept_clock,

@@ -18,11 +18,18 @@ SIZE_MAX_BYTES = 4_096
 
 
 class ControlFile(msgspec.Struct, frozen=True):
-    """Port, process and token of a host's control endpoint."""
+    """Port, process and token of a host's control endpoint.
+
+    As soon as they listen also the ports of the emulators (0: there is none), and the token that their fault endpoints
+    at `/_outbox/faults` ask for.
+    """
 
     port: int
     pid: int
     token: str
+    amqp_port: int = 0
+    cosmos_port: int = 0
+    faults_token: str = ""
 
     def __repr__(self) -> str:
         return f"ControlFile(port={self.port}, pid={self.pid})"
@@ -50,6 +57,14 @@ def write_control_file(folder: Path, content: ControlFile) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(content))
     temporary.replace(folder / FILE_NAME)
+
+
+def tell_endpoints(folder: Path, amqp_port: int, cosmos_port: int, faults_token: str) -> None:
+    """Add where the emulators listen to the file that the host has written; the caller holds the folder's lock."""
+    content = read_control_file(folder)
+    if content is not None:
+        more = {"amqp_port": amqp_port, "cosmos_port": cosmos_port, "faults_token": faults_token}
+        write_control_file(folder, msgspec.structs.replace(content, **more))
 
 
 def remove_control_file(folder: Path) -> None:

@@ -1,32 +1,29 @@
-"""The host process: an engine, its workers, a Service Bus endpoint and a control endpoint, until told to stop.
+"""The host process: an engine, its workers, the endpoints for clients and one for commands, until told to stop.
 
-Order matters.  Up: the log, queues, workers, then the Service Bus endpoint, so that whoever connects finds everything
+Order matters.  Up: the log, queues, workers, then the clients' endpoints, so that whoever connects finds everything
 there; the control endpoint follows in the background, because its library takes longer to import than all else, and
-commands wait for it.  Down, on the first SIGINT or SIGTERM: the endpoint closes, workers finish what they hold, then
+commands wait for it.  Down, on the first SIGINT or SIGTERM: the endpoints close, workers finish what they hold, then
 the control endpoint and the log close.  A second signal ends the process at once; nothing acknowledged is lost by it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from outbox.app import App
-from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
-from outbox.errors import AlreadyOpen, EngineStopped, Refused
-from outbox.ops.control_file import read_control_file, remove_control_file
+from outbox.errors import AlreadyOpen, EngineStopped
+from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints
+from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen
 from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
 from outbox.ports import Backend
@@ -34,7 +31,6 @@ from outbox.worker import Worker
 
 log = logging.getLogger("outbox.host")
 
-AMQP_PORT = 5672
 OPEN_WITHIN_S = 5.0
 """How long a command that is using the log is waited for; another host, which has a control file, is not."""
 OPEN_EVERY_S = 0.05
@@ -42,11 +38,11 @@ OPEN_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What to serve; without a `folder` in memory only, and `amqp_port` None is the usual one."""
+    """What to serve; without a `folder` in memory only."""
 
     folder: Path | None
     app: App | None = None
-    amqp_port: int | None = None
+    endpoints: EndpointSettings = field(default_factory=EndpointSettings)
     worker_count: int = 1
     concurrency: int = 64
     entities: Path | None = None
@@ -57,14 +53,14 @@ class HostSettings:
 
 
 async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None:
-    """Serve until a signal arrives, then drain; `announce` gets the connection string when everything is ready.
+    """Serve until a signal arrives, then drain; `announce` gets the connection strings when everything is ready.
 
     Raises:
         OutboxError: it could not start, or the engine stopped.
     """
     stopping = asyncio.Event()
     _stop_on_signals(stopping)
-    _check_port(settings.amqp_port)
+    check_ports(settings.endpoints)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(await open_engine(settings))
         stopped = _watch(engine)
@@ -75,9 +71,11 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         backend: Backend = engine
         if settings.history is not None and settings.app is not None:
             backend = _recorded(stack, engine, settings.app, settings.history)
+        control: _Control | None = None
         if settings.folder is not None:
             operator = Operator(engine, meter if settings.app is not None else None)
-            watched.append(await stack.enter_async_context(_Control(operator, settings.folder)))
+            control = _Control(operator, settings.folder, settings.endpoints.faults_token)
+            watched.append(await stack.enter_async_context(control))
         if settings.app is not None:
             for _ in range(settings.worker_count):
                 worker = Worker(settings.app, Metered(backend, meter), concurrency=settings.concurrency)
@@ -86,8 +84,11 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             _tell_unhandled(engine, settings.app)
         for part in watched:
             part.add_done_callback(_seen)
-        server = await _listen(stack, engine, settings.amqp_port)
-        announce(server.connection_string)
+        endpoints = await listen(stack, engine, settings.endpoints)
+        if control is not None:
+            control.tell(endpoints)
+        for line in endpoints.lines:
+            announce(line)
         await _first_of(stopping, watched)
         log.info("draining; a second signal ends the process at once")
 
@@ -181,11 +182,17 @@ def _tell_unhandled(engine: Engine, app: App) -> None:
 
 
 class _Control:
-    """The control endpoint as a task that imports its library off the loop, opens, and closes when left."""
+    """The control endpoint as a task that imports its library off the loop, opens, and closes when left.
 
-    def __init__(self, operator: Operator, folder: Path) -> None:
+    What stands in the control file besides follows when both are known.
+    """
+
+    def __init__(self, operator: Operator, folder: Path, faults_token: str) -> None:
         self._operator = operator
         self._folder = folder
+        self._faults_token = faults_token
+        self._endpoints: Endpoints | None = None
+        self._is_open = False
         self._closing = asyncio.Event()
 
     async def __aenter__(self) -> asyncio.Future[Any]:
@@ -199,40 +206,20 @@ class _Control:
     async def _serve(self) -> None:
         control = await asyncio.to_thread(import_module, "outbox.ops.control")
         async with control.serve_control(self._operator, self._folder):
+            self._is_open = True
+            self._write()
             await self._closing.wait()
+            self._is_open = False
 
+    def tell(self, endpoints: Endpoints) -> None:
+        """Say where the clients' endpoints listen, and what their fault endpoints ask for."""
+        self._endpoints = endpoints
+        self._write()
 
-async def _listen(stack: AsyncExitStack, engine: Engine, port: int | None) -> ServiceBusServer:
-    server = ServiceBusServer(engine, port=AMQP_PORT if port is None else port)
-    try:
-        return await stack.enter_async_context(server)
-    except OSError as error:
-        raise _port_refused(error, port) from error
-
-
-def _check_port(port: int | None) -> None:
-    """Make sure that the endpoint's port is free before anything is made; it is taken only when all else is up.
-
-    Raises:
-        Refused: it is not.
-    """
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", AMQP_PORT if port is None else port))
-    except OSError as error:
-        raise _port_refused(error, port) from error
-
-
-def _port_refused(error: OSError, port: int | None) -> Exception:
-    """What to tell of a port that cannot be had; an error that says something else goes on as it is."""
-    if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-        return error
-    wanted = AMQP_PORT if port is None else port
-    why = os.strerror(error.errno).lower()
-    return Refused(
-        f"port {wanted} cannot be used ({why}); give another by --amqp-port, or --amqp-port 0 for a free one"
-    )
+    def _write(self) -> None:
+        if self._is_open and self._endpoints is not None:
+            known = self._endpoints
+            tell_endpoints(self._folder, known.amqp_port, known.cosmos_port, self._faults_token)
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> None:

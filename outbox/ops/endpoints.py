@@ -1,0 +1,99 @@
+"""What a host lets clients in by: the Service Bus endpoint, and on request the Cosmos DB one, on loopback.
+
+Both emulators take fault rules from whoever knows one token.  It is made anew for each host and stands in the folder's
+control file, which only the folder's owner can read; a host without a folder has nobody to tell it to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.engine import Engine
+from outbox.errors import Refused
+
+AMQP_PORT = 5672
+AMQP_OPTION, COSMOS_OPTION = "--amqp-port", "--cosmos-port"
+
+
+def new_token() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_urlsafe(32)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSettings:
+    """Where to listen: `amqp_port` None is the usual one, `cosmos_port` None none at all, 0 any free one."""
+
+    amqp_port: int | None = None
+    cosmos_port: int | None = None
+    faults_token: str = field(default_factory=new_token, repr=False)
+
+    @property
+    def ports(self) -> tuple[tuple[int, str], ...]:
+        """The ports that are wanted, each with the option that names another."""
+        amqp = AMQP_PORT if self.amqp_port is None else self.amqp_port
+        return ((amqp, AMQP_OPTION), *([] if self.cosmos_port is None else [(self.cosmos_port, COSMOS_OPTION)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Where a host listens: ports (0: not at all), and what clients are told."""
+
+    amqp_port: int
+    cosmos_port: int
+    lines: tuple[str, ...] = field(repr=False)
+    """A connection string for each endpoint."""
+
+
+async def listen(stack: AsyncExitStack, engine: Engine, settings: EndpointSettings) -> Endpoints:
+    """Open the endpoints; they close with the stack.
+
+    Raises:
+        Refused: a port cannot be had.
+    """
+    (amqp_port, _), *cosmos = settings.ports
+    server = ServiceBusServer(engine, port=amqp_port, control_token=settings.faults_token)
+    try:
+        await stack.enter_async_context(server)
+    except OSError as error:
+        raise _port_refused(error, amqp_port, AMQP_OPTION) from error
+    if not cosmos:
+        return Endpoints(server.port, 0, (server.connection_string,))
+    from outbox.emulator.cosmos.server import CosmosEmulator  # here, because few hosts need it
+
+    emulator = CosmosEmulator(engine, port=cosmos[0][0], control_token=settings.faults_token)
+    try:
+        await stack.enter_async_context(emulator)
+    except OSError as error:
+        raise _port_refused(error, cosmos[0][0], COSMOS_OPTION) from error
+    lines = (server.connection_string, emulator.connection.connection_string)
+    return Endpoints(server.port, emulator.port, lines)
+
+
+def check_ports(settings: EndpointSettings) -> None:
+    """Make sure that the ports are free before anything is made; they are taken only when all else is up.
+
+    Raises:
+        Refused: one is not.
+    """
+    for port, option in settings.ports:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise _port_refused(error, port, option) from error
+
+
+def _port_refused(error: OSError, port: int, option: str) -> Exception:
+    """What to tell of a port that cannot be had; an error that says something else goes on as it is."""
+    if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+        return error
+    why = os.strerror(error.errno).lower()
+    return Refused(f"port {port} cannot be used ({why}); give another by {option}, or {option} 0 for a free one")
