@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,11 +12,18 @@ from typing import Any, Literal
 from outbox.azure.cosmos import CosmosStateStore
 from outbox.azure.cosmos_account import CosmosAccount
 from outbox.azure.cosmos_containers import ContainerSpec
+from outbox.azure.servicebus import ServiceBusBus
+from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.adapters import dead_letters
 from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
 from outbox.testing import START_S, VirtualClock
+from outbox.verify.contracts import BusFixture
 
 SPEC = ContainerSpec("outbox")
+ORDERED = QueueSettings("contract-ordered", ordering="per_key")
 Sleep = Callable[[float], Awaitable[None]]
 
 
@@ -68,3 +76,50 @@ async def cosmos_ground(**options: Any) -> AsyncIterator[CosmosGround]:
 async def cosmos_store(scope: Literal["partition", "item"], **options: Any) -> AsyncIterator[CosmosStateStore]:
     async with cosmos_ground() as ground:
         yield ground.store(scope=scope, **options)
+
+
+class BusGround:
+    """A Service Bus with the two queues of the contract, and an adapter of its own."""
+
+    def __init__(self, engine: Engine, server: ServiceBusServer, clock: VirtualClock) -> None:
+        self.engine = engine
+        self.server = server
+        self.clock = clock
+        self.namespaces: list[ServiceBusNamespace] = []
+        self.buses: list[ServiceBusBus] = []
+
+    def bus(self, **options: Any) -> ServiceBusBus:
+        """Another process: a client of its own."""
+        self.namespaces.append(ServiceBusNamespace(self.server.connection_string))
+        self.buses.append(ServiceBusBus(self.namespaces[-1], ordered=[ORDERED.name], **options))
+        return self.buses[-1]
+
+    async def wait(self, seconds: float) -> None:
+        """Let the server's time pass."""
+        self.clock.seconds += seconds
+        self.engine.tick()
+        await asyncio.sleep(0.01)
+
+    async def dead_letters(self, queue: str) -> list[tuple[str, str]]:
+        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine, queue)]
+
+
+@asynccontextmanager
+async def bus_ground(**options: Any) -> AsyncIterator[BusGround]:
+    clock = VirtualClock(time.time())  # the SDK compares locks with the real time
+    async with Engine.in_memory(clock=clock) as engine, ServiceBusServer(engine, **options) as server:
+        engine.declare(QueueSettings("contract"), ORDERED)
+        ground = BusGround(engine, server, clock)
+        try:
+            yield ground
+        finally:
+            await asyncio.gather(*(bus.close() for bus in ground.buses))
+            await asyncio.gather(*(namespace.close() for namespace in ground.namespaces))
+
+
+@asynccontextmanager
+async def bus_fixture() -> AsyncIterator[BusFixture]:
+    async with bus_ground() as ground:
+        bus = ground.bus()
+        await bus.receive("contract", count_max=1, wait_s=0.01)  # a link takes a while to open
+        yield BusFixture(bus, ground.engine.now_ms, ground.wait, ground.dead_letters)

@@ -1,0 +1,195 @@
+"""Service Bus as a message bus, over the real asynchronous SDK.
+
+*Theory of operation.*  Links stay open: a sender for each destination, a receiver for each queue or session.  What was
+received is remembered with the link that it came by, since only that can settle it, under a number that is the
+delivery's lock; a number that is not known (any more) is a lost lock.  Nothing that the SDK does is cancelled half way:
+it would leave the link in the middle of a frame.
+
+A message that is given back *until a time* rests here, under its lock, and so does its session; there is no such thing
+on Service Bus, and a copy would overtake.  Should this process die, it comes back when its lock runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from azure.servicebus import ServiceBusReceivedMessage
+
+from outbox.azure.servicebus_links import Link
+from outbox.azure.servicebus_messages import broker_id, from_wire, milliseconds
+from outbox.azure.servicebus_namespace import ServiceBusNamespace
+from outbox.azure.servicebus_sending import Sending
+from outbox.azure.servicebus_sources import SESSION_COUNT_MAX, PlainSource, SessionSource, Source, Tasks
+from outbox.azure.usage import Usage
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown
+from outbox.ports import Delivery, MessageBus, Output, Settle
+
+REST_S_MAX = 300.0
+"""How long a message may rest here under its lock; after that it comes back early."""
+HELD_COUNT_MAX = 20_000
+"""How many messages may be out; the oldest of more have long lost their locks."""
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Held:
+    """A message that is out: its link, what the SDK settles, and until when it is ours."""
+
+    link: Link
+    message: ServiceBusReceivedMessage
+    until_ms: int
+
+
+class ServiceBusBus:
+    """The queues and topics of a namespace."""
+
+    def __init__(
+        self,
+        namespace: ServiceBusNamespace,
+        *,
+        ordered: Collection[str] = (),
+        session_count_max: int = SESSION_COUNT_MAX,
+        usage: Usage | None = None,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        """Take a namespace; the queues `ordered` require sessions."""
+        self.usage = Usage() if usage is None else usage
+        self._namespace = namespace
+        self._ordered = set(ordered)
+        self._session_count_max = session_count_max
+        self._now_ms = now_ms
+        self._numbers = itertools.count(1)
+        self._held: dict[int, Held] = {}
+        self._sending: dict[str, Sending] = {}
+        self._sources: dict[str, Source] = {}
+        self._tasks = Tasks()
+        self._closing = asyncio.Event()
+
+    def order(self, queues: Collection[str]) -> None:
+        """Know that these queues require sessions."""
+        self._ordered.update(queues)
+
+    # Sending
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        groups: dict[tuple[str, str], list[Output]] = {}
+        for output in outputs:
+            groups.setdefault((output.destination, broker_id(output.message.session_id)), []).append(output)
+        sent_count = 0
+        for (destination, _), group in groups.items():
+            if destination not in self._sending:
+                self._sending[destination] = Sending(self._namespace, destination, self.usage)
+            try:
+                await self._tasks.shielded(self._sending[destination].send(group))
+            except OutboxError as error:
+                if sent_count == 0 or isinstance(error, OutcomeUnknown):
+                    raise
+                raise OutcomeUnknown(f"{error}; {sent_count} others were sent: send all of them again") from error
+            sent_count += len(group)
+
+    # Receiving
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        taken = await self._source(queue).receive(count_max, wait_s)
+        if taken is None:
+            return []
+        self.usage.note("receive")
+        link, messages = taken
+        return [self._delivery(queue, link, message) for message in messages]
+
+    def _source(self, queue: str) -> Source:
+        found = self._sources.get(queue)
+        if found is None:
+            if queue in self._ordered:
+                found = SessionSource(
+                    self._namespace, queue, now_ms=self._now_ms, session_count_max=self._session_count_max
+                )
+            else:
+                found = PlainSource(self._namespace, queue, now_ms=self._now_ms)
+            self._sources[queue] = found
+        return found
+
+    def _delivery(self, queue: str, link: Link, message: ServiceBusReceivedMessage) -> Delivery:
+        lock, until_ms = next(self._numbers), milliseconds(link.locked_until(message))
+        if len(self._held) >= HELD_COUNT_MAX:
+            self._held.pop(next(iter(self._held)))
+        self._held[lock] = Held(link, message, until_ms)
+        return Delivery(
+            queue=queue,
+            sequence=message.sequence_number or 0,
+            message=from_wire(message),
+            lock=lock,
+            enqueued_ms=milliseconds(message.enqueued_time_utc),
+            locked_until_ms=until_ms,
+            delivery_count=message.delivery_count or 0,
+        )
+
+    # Settling
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        held = self._held.pop(delivery.lock, None)
+        if held is None:
+            raise self._lost(delivery)
+        rest_s = min(REST_S_MAX, (settle.due_ms - self._now_ms()) / 1_000)
+        if settle.how in ("abandon", "release") and rest_s > 0 and not self._closing.is_set():
+            self._tasks.start(self._rest(held, settle, rest_s))
+            return
+        try:
+            await held.link.settle(held.message, settle)
+        except OutboxError:
+            self.usage.note(settle.how, failed=True)
+            raise
+        self.usage.note(settle.how)
+
+    async def _rest(self, held: Held, settle: Settle, rest_s: float) -> None:
+        """Keep a message under its lock for a while, then settle it."""
+        due_ms = self._now_ms() + rest_s * 1_000
+        while not self._closing.is_set() and (left_s := (due_ms - self._now_ms()) / 1_000) > 0:
+            lock_s = max(1.0, (held.until_ms - self._now_ms()) / 1_000)
+            try:
+                async with asyncio.timeout(min(left_s, lock_s / 2)):
+                    await self._closing.wait()
+            except TimeoutError:
+                if left_s > lock_s / 2:
+                    held.until_ms = await held.link.renew(held.message)
+        await held.link.settle(held.message, settle)
+        self.usage.note(settle.how)
+
+    async def renew(self, delivery: Delivery) -> int:
+        held = self._held.get(delivery.lock)
+        if held is None:
+            raise self._lost(delivery)
+        held.until_ms = await held.link.renew(held.message)
+        self.usage.note("renew")
+        return held.until_ms
+
+    def _lost(self, delivery: Delivery) -> LockLost:
+        return LockLost(f"{delivery.queue}/{delivery.sequence} is not held here; it was settled, or comes again")
+
+    # Closing
+
+    async def close(self) -> None:
+        """Let what is being sent and settled end, give back what rests or was read ahead, and close the links.
+
+        What is out stays locked until it is settled elsewhere or its lock runs out; settle it before.
+        """
+        self._closing.set()
+        await self._tasks.close()
+        sources, self._sources = self._sources, {}
+        sending, self._sending = self._sending, {}
+        await asyncio.gather(
+            *(source.close() for source in sources.values()), *(one.close() for one in sending.values())
+        )
+        self._held.clear()
+        self._closing = asyncio.Event()
+
+
+_conforms: type[MessageBus] = ServiceBusBus

@@ -1,0 +1,244 @@
+"""One receiving link of Service Bus: what is read ahead, what is out under lock, how it is settled.
+
+*Theory of operation.*  The SDK's receiver must not be cancelled in the middle of a frame and hands out a batch only
+after waiting for more.  So a task of the link's own, the pump, reads one message after the other as long as somebody
+wants some, and whoever receives takes what is there; a caller that is cancelled leaves the pump alone.  Settlements go
+one at a time, because concurrent ones poll the same socket and are slower.
+
+A link that fails is dead: its messages come again when their locks run out.  It is never reopened under the messages
+that it has handed out, because a delivery's number means another message on another link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusReceiver
+
+from outbox.azure.servicebus_messages import milliseconds
+from outbox.azure.servicebus_outcomes import FAILURES, as_error
+from outbox.errors import LockLost, OutboxError
+from outbox.ports import Settle
+
+T = TypeVar("T")
+
+OPEN_S = 30.0
+SETTLE_S = 20.0
+CLOSE_S = 5.0
+TEXT_LENGTH_MAX = 4_096
+SLICE_S = 0.2
+"""How long the pump waits for a message before it looks whether one is still wanted."""
+
+
+class Link:
+    """A receiver that is open, and its pump."""
+
+    def __init__(
+        self,
+        path: str,
+        receiver: ServiceBusReceiver,
+        *,
+        arrived: Callable[[], None],
+        now_ms: Callable[[], int],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take a receiver that is open; `arrived` is called when something has changed."""
+        self.path = path
+        self.receiver = receiver
+        self.ready: deque[ServiceBusReceivedMessage] = deque()
+        self.out_count = 0
+        """How many messages are out under lock."""
+        self.error: OutboxError | None = None
+        """Why it is dead."""
+        self.used_s = self.opened_s = self._renewed_s = monotonic_s()
+        self._arrived = arrived
+        self._now_ms = now_ms
+        self._monotonic_s = monotonic_s
+        self._wanted_count = 0
+        self._want = asyncio.Event()
+        self._settling = asyncio.Lock()
+        self._closing = False
+        self._pump: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Future[Any]] = set()
+
+    @classmethod
+    async def open(
+        cls, path: str, receiver: ServiceBusReceiver, *, arrived: Callable[[], None], now_ms: Callable[[], int]
+    ) -> Self:
+        """Open a receiver; it may take half a second.
+
+        Raises:
+            OutboxError: it cannot be opened.
+        """
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await receiver.__aenter__()
+        except FAILURES as error:
+            with suppress(*FAILURES):
+                await receiver.close()
+            raise as_error(error, f"receiver of {path}") from error
+        return cls(path, receiver, arrived=arrived, now_ms=now_ms)
+
+    @property
+    def session_id(self) -> str:
+        """The session that it is of, if any."""
+        session: Any = self.receiver.session  # None without one, though its type does not say so
+        return "" if session is None else str(session.session_id)
+
+    def locked_until(self, message: ServiceBusReceivedMessage) -> datetime | None:
+        """Until when a message is ours."""
+        session: Any = self.receiver.session
+        return message.locked_until_utc if session is None else session.locked_until_utc
+
+    # Receiving
+
+    def want(self, count: int) -> None:
+        """Let the pump read until so many messages are ready."""
+        self._wanted_count = max(count, 0)
+        if self._pump is None and self.error is None and not self._closing:
+            self._pump = asyncio.create_task(self._read(), name=f"receiver of {self.path}")
+        if self._wanted_count > len(self.ready):
+            self._want.set()
+        else:
+            self._want.clear()
+
+    async def _read(self) -> None:
+        while not self._closing:
+            await self._want.wait()
+            try:
+                found = await self.receiver.receive_messages(1, max_wait_time=SLICE_S)
+            except FAILURES as error:
+                self._die(as_error(error, f"receive from {self.path}"))
+                return
+            if found and not self._closing:
+                self.ready.extend(found)
+                self.used_s = self._monotonic_s()
+                self._arrived()
+            if len(self.ready) >= self._wanted_count:
+                self._want.clear()
+
+    def take(self, count: int) -> list[ServiceBusReceivedMessage]:
+        """Up to so many messages that are ready and still locked; they are out then."""
+        taken: list[ServiceBusReceivedMessage] = []
+        while self.ready and len(taken) < count:
+            message = self.ready.popleft()
+            until = self.locked_until(message)
+            if until is None or milliseconds(until) > self._now_ms():
+                taken.append(message)
+        self.out_count += len(taken)
+        return taken
+
+    def _die(self, error: OutboxError) -> None:
+        self.error = error
+        self.ready.clear()
+        self._arrived()
+
+    # Settling
+
+    async def settle(self, message: ServiceBusReceivedMessage, settle: Settle) -> None:
+        """Settle a message that is out.
+
+        Raises:
+            LockLost: it is not ours any more.
+            OutcomeUnknown: nobody can tell.
+        """
+        what = f"{settle.how} of {self.path}/{message.sequence_number}"
+        try:
+            await self._alone(lambda: self._settle(message, settle), what)
+        finally:
+            self.out_count -= 1
+            self.used_s = self._monotonic_s()
+            self._arrived()  # a session goes on
+
+    async def renew(self, message: ServiceBusReceivedMessage) -> int:
+        """Extend the lock of a message, or of the session; its new end in milliseconds since 1970.
+
+        Raises:
+            LockLost: it is not ours any more.
+            OutcomeUnknown: nobody can tell.
+        """
+        what = f"renewal of {self.path}/{message.sequence_number}"
+        return await self._alone(lambda: self._renew(message), what)
+
+    async def _renew(self, message: ServiceBusReceivedMessage) -> int:
+        session: Any = self.receiver.session
+        if session is None:
+            return milliseconds(await self.receiver.renew_message_lock(message))
+        left_s = milliseconds(session.locked_until_utc) / 1_000 - self._now_ms() / 1_000
+        if left_s <= 0 or self._monotonic_s() - self._renewed_s > left_s / 8:  # else another message had it renewed
+            await session.renew_lock()
+            self._renewed_s = self._monotonic_s()
+        return milliseconds(session.locked_until_utc)
+
+    async def _settle(self, message: ServiceBusReceivedMessage, settle: Settle) -> None:
+        match settle.how:
+            case "complete":
+                await self.receiver.complete_message(message)
+            case "abandon":
+                await self.receiver.abandon_message(message)
+            case "defer":
+                await self.receiver.defer_message(message)
+            case "dead-letter":
+                reason, description = cut(settle.reason), cut(settle.description)
+                await self.receiver.dead_letter_message(message, reason=reason, error_description=description)
+            case "release":
+                await release(self.receiver, message)
+
+    async def _alone(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        """Make one call of the SDK at a time; whoever waits for it may be cancelled, it may not."""
+        task = asyncio.ensure_future(self._in_turn(call, what))
+        self._calls.add(task)
+        task.add_done_callback(self._called)
+        return await asyncio.shield(task)
+
+    async def _in_turn(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        async with self._settling:
+            if self.error is not None:
+                raise LockLost(f"{what}: its link is gone ({self.error}); the message comes again")
+            try:
+                async with asyncio.timeout(SETTLE_S):
+                    return await call()
+            except FAILURES as error:
+                meant = as_error(error, what)
+                if isinstance(error, TimeoutError):
+                    self._die(meant)  # it was interrupted in the middle of whatever it did
+                raise meant from error
+
+    def _called(self, task: asyncio.Future[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it has it, or nobody
+
+    # Closing
+
+    async def close(self) -> None:
+        """Give back what nobody has taken, and close."""
+        self._closing = True
+        self._want.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.gather(*filter(None, (self._pump, *self._calls)), return_exceptions=True)
+        while self.ready and self.error is None:
+            with suppress(OutboxError):
+                await self._in_turn(partial(release, self.receiver, self.ready.popleft()), "release")
+        with suppress(*FAILURES):
+            async with asyncio.timeout(CLOSE_S):
+                await self.receiver.close()
+
+
+async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+    """Give a message back uncounted: the SDK does that with what it has read ahead, but offers no call for it."""
+    await receiver._handler.settle_messages_async(message._delivery_id, message._delivery_tag, "released")
+
+
+def cut(text: str) -> str:
+    """A text as the properties of a dead letter may hold it."""
+    return text if len(text) <= TEXT_LENGTH_MAX else text[: TEXT_LENGTH_MAX - 3] + "..."
