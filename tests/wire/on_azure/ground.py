@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal
 
+from outbox.azure.connecting import AzureBackend, connect
 from outbox.azure.cosmos import CosmosStateStore
 from outbox.azure.cosmos_account import CosmosAccount
 from outbox.azure.cosmos_containers import ContainerSpec
 from outbox.azure.servicebus import ServiceBusBus
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.emulator.faults import Faults
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.adapters import dead_letters
 from outbox.engine.engine import Engine
@@ -123,3 +125,35 @@ async def bus_fixture() -> AsyncIterator[BusFixture]:
         bus = ground.bus()
         await bus.receive("contract", count_max=1, wait_s=0.01)  # a link takes a while to open
         yield BusFixture(bus, ground.engine.now_ms, ground.wait, ground.dead_letters)
+
+
+class Place:
+    """All of Azure that an application needs, as emulators on one engine each, and backends over it."""
+
+    def __init__(self, cosmos: CosmosEmulator, servicebus: ServiceBusServer) -> None:
+        self.cosmos = cosmos
+        self.servicebus = servicebus
+
+    def connect(self, **options: Any) -> AzureBackend:
+        """Another process: clients of its own."""
+        return connect(
+            cosmos=self.cosmos.connection.connection_string,
+            database="bank",
+            servicebus=self.servicebus.connection_string,
+            **{"create": True, **options},
+        )
+
+    def declare(self, *queues: QueueSettings) -> None:
+        """Queues that are not as the adapter would make them."""
+        self.servicebus.engine.declare(*queues)
+
+
+@asynccontextmanager
+async def place(*, cosmos_faults: Faults | None = None, bus_faults: Faults | None = None) -> AsyncIterator[Place]:
+    async with (
+        Engine.in_memory() as documents,
+        Engine.in_memory() as queues,
+        CosmosEmulator(documents, port=0, faults=cosmos_faults) as cosmos,
+        ServiceBusServer(queues, faults=bus_faults) as servicebus,
+    ):
+        yield Place(cosmos, servicebus)

@@ -1,0 +1,174 @@
+"""A store, a bus and blobs on Azure, as one value that workers and clients take.
+
+    backend = azure.connect(cosmos="https://bank.documents.azure.com", database="bank",
+                            servicebus="bank.servicebus.windows.net")
+    async with backend, Worker(app, backend) as worker: ...
+
+What is given as an address is asked for with DefaultAzureCredential; what is given as a connection string brings its
+key along.  Nothing is opened before it is needed, on the loop that needs it.  No key is ever part of a `repr`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from azure.identity.aio import DefaultAzureCredential
+
+from outbox.azure.blobs import AzureBlobStore, BlobAccount, NoBlobs
+from outbox.azure.cosmos import CosmosStateStore
+from outbox.azure.cosmos_account import CosmosAccount
+from outbox.azure.cosmos_containers import ContainerSpec
+from outbox.azure.operations import AzureOperations
+from outbox.azure.servicebus import ServiceBusBus, wall_ms
+from outbox.azure.servicebus_entities import ServiceBusEntities
+from outbox.azure.servicebus_letters import ServiceBusLetters
+from outbox.azure.servicebus_namespace import ServiceBusNamespace
+from outbox.azure.usage import Usage
+from outbox.ports import Backend, BlobStore, Operations, StorePorts
+
+CONTAINER = "outbox"
+BLOB_CONTAINER = "outbox"
+
+
+@dataclass(frozen=True, slots=True)
+class AzureBackend:
+    """Where an application runs on Azure; an async context manager that closes what it has opened."""
+
+    store: CosmosStateStore
+    bus: ServiceBusBus
+    operations: Operations
+    blobs: BlobStore
+    usage: Usage
+    _closing: tuple[Any, ...] = field(default=(), repr=False)
+
+    def ports(self) -> StorePorts:
+        """The ports that the runtime uses."""
+        return StorePorts(self.store, self.bus, self.operations, self.blobs)
+
+    async def close(self) -> None:
+        """Let what is under way end, and close every client."""
+        await self.bus.close()
+        await asyncio.gather(*(part.close() for part in self._closing), return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def connect(
+    *,
+    cosmos: str,
+    database: str,
+    servicebus: str,
+    blobs: str | None = None,
+    container: str = CONTAINER,
+    blob_container: str = BLOB_CONTAINER,
+    blob_api_version: str | None = None,
+    scope: Literal["partition", "item"] = "partition",
+    create: bool = False,
+    credential: Any = None,
+    user_agent: str = "outbox",
+) -> AzureBackend:
+    """A backend of partition scope (or item scope), not yet open.
+
+    `cosmos`, `servicebus` and `blobs` are each an address or a connection string.  `create` makes the database, the
+    containers and what the application declares, where they are not there yet.  `credential` is one of
+    azure.identity.aio, for the addresses; whoever gives it closes it.
+
+    Raises:
+        ValueError: something given cannot be used.
+    """
+    identity = _Identity(credential)
+    usage = Usage()
+    account = _cosmos_account(cosmos, database, identity, user_agent)
+    namespace = _namespace(servicebus, identity)
+    blob_account = _blob_account(blobs, blob_container, identity, blob_api_version)
+    store = CosmosStateStore(partial(account.container, container), scope=scope, usage=usage)
+    bus = ServiceBusBus(namespace, usage=usage)
+
+    async def prepare() -> None:
+        await account.prepare(ContainerSpec(container), create=create)
+        if blob_account is not None:
+            await blob_account.prepare(create=create)
+
+    operations = AzureOperations(
+        store,
+        bus,
+        ServiceBusEntities(namespace),
+        ServiceBusLetters(namespace, bus, now_ms=wall_ms),
+        prepare=prepare,
+        create=create,
+        now_ms=wall_ms,
+    )
+    places = (account, namespace, *([] if blob_account is None else [blob_account]), identity)
+    held = NoBlobs() if blob_account is None else AzureBlobStore(blob_account, usage=usage)
+    return AzureBackend(store, bus, operations, held, usage, places)
+
+
+class _Identity:
+    """Who asks where no key was given: made when it is first needed, closed if it was made here."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._made: DefaultAzureCredential | None = None
+
+    def credential(self) -> Any:
+        if self._given is not None:
+            return self._given
+        if self._made is None:
+            self._made = DefaultAzureCredential()
+        return self._made
+
+    async def close(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            await made.close()
+
+
+def _cosmos_account(address: str, database: str, identity: _Identity, user_agent: str) -> CosmosAccount:
+    parts = _parts(address)
+    if "AccountEndpoint" in parts and "AccountKey" in parts:
+        return CosmosAccount(parts["AccountEndpoint"], database, parts["AccountKey"], user_agent=user_agent)
+    if parts or not address.startswith(("https://", "http://")):
+        raise ValueError("cosmos= is neither an address (https://...) nor AccountEndpoint=...;AccountKey=...")
+    return CosmosAccount(address, database, identity.credential(), user_agent=user_agent)
+
+
+def _namespace(address: str, identity: _Identity) -> ServiceBusNamespace:
+    parts = _parts(address)
+    if "Endpoint" in parts:
+        return ServiceBusNamespace(address)
+    if parts or "/" in address or not address:
+        raise ValueError("servicebus= is neither a host name (...servicebus.windows.net) nor Endpoint=sb://...")
+    return ServiceBusNamespace(address, identity.credential())
+
+
+def _blob_account(
+    address: str | None, container: str, identity: _Identity, api_version: str | None
+) -> BlobAccount | None:
+    if address is None:
+        return None
+    parts = _parts(address)
+    if "AccountName" in parts or "BlobEndpoint" in parts:
+        return BlobAccount(address, container, api_version=api_version)
+    if parts or not address.startswith(("https://", "http://")):
+        raise ValueError("blobs= is neither an address (https://...) nor a storage connection string")
+    return BlobAccount(address, container, identity.credential(), api_version=api_version)
+
+
+def _parts(address: str) -> dict[str, str]:
+    """The parts of a connection string; none where it is an address."""
+    if address.startswith(("https://", "http://")) or "=" not in address:
+        return {}
+    return dict(part.partition("=")[::2] for part in address.strip().split(";") if part)
+
+
+_backend: type[Backend] = AzureBackend

@@ -1,0 +1,103 @@
+"""What clients and operators ask of the adapters: states and notes of the store, queues and dead letters of the bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from outbox.azure.servicebus import ServiceBusBus
+from outbox.azure.servicebus_entities import ServiceBusEntities
+from outbox.azure.servicebus_letters import ServiceBusLetters
+from outbox.errors import OutcomeUnknown, Throttled
+from outbox.ports import (
+    Buried,
+    Create,
+    Document,
+    DocumentKey,
+    Operations,
+    Output,
+    Replace,
+    StateDocument,
+    StateStore,
+    Tag,
+    Version,
+    Won,
+)
+from outbox.runtime.cache import held
+from outbox.runtime.items import state_key
+
+SEND_COUNT_MAX = 4
+SEND_PAUSE_S = 0.2
+
+
+class AzureOperations:
+    """The operations of a store and a namespace."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        bus: ServiceBusBus,
+        entities: ServiceBusEntities,
+        letters: ServiceBusLetters,
+        *,
+        prepare: Callable[[], Awaitable[None]],
+        create: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics."""
+        self._store = store
+        self._bus = bus
+        self._entities = entities
+        self._letters = letters
+        self._prepare = prepare
+        self._create = create
+        self.now_ms = now_ms
+
+    async def declare(
+        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
+    ) -> None:
+        """See to it that all of this can be used; that dead letters stop keys is the runtime's affair here."""
+        self._bus.order([name for name, ordering in queues.items() if ordering == "per_key"])
+        await self._prepare()
+        if self._create:
+            await self._entities.declare(queues, topics)
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        """Send messages, again under the same ids while nobody can tell: their receivers tell copies by those."""
+        for count in range(1, SEND_COUNT_MAX + 1):
+            try:
+                await self._bus.send(outputs)
+                return
+            except (OutcomeUnknown, Throttled):
+                if count == SEND_COUNT_MAX:
+                    raise
+            await asyncio.sleep(SEND_PAUSE_S * count)
+
+    async def state(self, id: str) -> StateDocument | None:
+        item = held(await self._store.read(state_key(id))).item
+        if item.is_tombstone:
+            return None
+        return StateDocument(bytes(item.value), item.version, item.schema, item.version)
+
+    async def dead_letters(self, queue: str) -> list[Buried]:
+        return await self._letters.list(queue)
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        await self._letters.resubmit(queue, sequence)
+
+    async def discard(self, queue: str, sequence: int) -> None:
+        await self._letters.discard(queue, sequence)
+
+    async def is_idle(self, queues: Sequence[str]) -> bool:
+        return await self._entities.is_idle(queues)
+
+    async def note(self, name: str) -> Document | None:
+        return await self._store.read(DocumentKey("notes", name))
+
+    async def write_note(self, name: str, body: bytes, version: Version) -> bool:
+        key, tag = DocumentKey("notes", name), Tag("note")
+        write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
+        return isinstance(await self._store.write([write]), Won)
+
+
+_conforms: type[Operations] = AzureOperations
