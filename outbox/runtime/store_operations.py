@@ -1,4 +1,7 @@
-"""What clients and operators ask of a store and a bus that are apart: states from the one, queues from the other."""
+"""What clients and operators ask of a store and a bus that are apart: states from the one, queues from the other.
+
+Dead letters lie in both: with the bus, or in the store where whoever delivered the message could not dead-letter it.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from outbox.ports import (
 )
 from outbox.runtime.cache import held
 from outbox.runtime.items import state_key
+from outbox.runtime.letters import Letters
 from outbox.runtime.stops import Stops
 
 
@@ -37,6 +41,7 @@ class StoreOperations:
         self._store = ports.store
         self._bus = ports.operations
         self._stops = Stops(ports.infrastructure or ports.store)
+        self._letters = Letters(ports.infrastructure or ports.store, ports.blobs)
         self.now_ms = ports.operations.now_ms
 
     async def declare(
@@ -54,18 +59,25 @@ class StoreOperations:
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
 
     async def dead_letters(self, queue: str) -> list[Buried]:
-        return await self._bus.dead_letters(queue)
+        found = [*await self._bus.dead_letters(queue), *await self._letters.list(queue)]
+        return sorted(found, key=lambda letter: letter.sequence)
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         message = await self._letter(queue, sequence)
         if message is not None and message.session_id:
             await self._stops.resubmitted(queue, message)  # its session goes on when it is applied
-        await self._bus.resubmit(queue, sequence)
+        if await self._letters.has(queue, sequence):
+            await self._letters.resubmit(queue, sequence, self._bus.send, now_ms=self.now_ms())
+        else:
+            await self._bus.resubmit(queue, sequence)
 
     async def discard(self, queue: str, sequence: int) -> None:
         message = await self._letter(queue, sequence)
         await self._let_go(queue, message)  # first: of a letter that is gone nobody could let the session go
-        await self._bus.discard(queue, sequence)
+        if await self._letters.has(queue, sequence):
+            await self._letters.discard(queue, sequence)
+        else:
+            await self._bus.discard(queue, sequence)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)
@@ -80,7 +92,7 @@ class StoreOperations:
         return isinstance(await self._store.write([write]), Won)
 
     async def _letter(self, queue: str, sequence: int) -> Message | None:
-        found = [letter.message for letter in await self._bus.dead_letters(queue) if letter.sequence == sequence]
+        found = [letter.message for letter in await self.dead_letters(queue) if letter.sequence == sequence]
         return found[0] if found else None
 
     async def _let_go(self, queue: str, message: Message | None) -> None:

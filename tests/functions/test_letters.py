@@ -1,0 +1,136 @@
+"""Dead letters that lie in the store: kept once, listed beside the bus's, resubmitted and discarded like those."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from outbox import App, Client, Engine, Reject
+from outbox.engine.narrow import NarrowEngine
+from outbox.lineage import Key
+from outbox.message import Message
+from outbox.ports import Delivery, StorePorts
+from outbox.runtime.letters import Letters
+from outbox.worker import Worker
+
+
+@dataclass
+class Note:
+    id: str
+    amount: int = 0
+
+
+@dataclass
+class Sum:
+    total: int = 0
+
+
+def made() -> App:
+    app = App("letters")
+
+    @app.handler("notes", key="id")
+    def add(note: Note, sum: Sum) -> None:
+        if note.amount < 0:
+            raise Reject("negative")
+        sum.total += note.amount
+
+    return app
+
+
+@dataclass
+class Place:
+    app: App
+    backend: NarrowEngine
+    client: Client
+    letters: Letters
+    ports: StorePorts
+
+    async def keep(self, id: str, sequence: int, amount: int = 1, *, limit_bytes: int = 1_000) -> None:
+        body = b'{"id":"%s","amount":%d}' % (id.encode(), amount)
+        message = Message(body=body, outbox_id=id, type="Note", created_ms=1)
+        delivery = Delivery("notes", sequence, message, 1, 5, 10, delivery_count=2, failures=1)
+        await self.letters.keep(delivery, "failed", "boom", claim_check_bytes=limit_bytes)
+
+    async def state(self, key: Key) -> Any:
+        return await self.client.state(Sum, key)
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    async with Engine.in_memory() as engine:
+        app, backend = made(), NarrowEngine(engine, "partition")
+        ports = backend.ports()
+        client = Client(app, backend)
+        await client.declare()
+        yield Place(app, backend, client, Letters(ports.store, ports.blobs), ports)
+
+
+async def test_a_letter_that_is_kept_twice_is_one(place: Place) -> None:
+    await place.keep("a", 7)
+    await place.keep("a", 7)
+    (letter,) = await place.client.dead_letters("notes")
+    assert (letter.id, letter.reason, letter.description, letter.delivery_count) == ("a", "failed", "boom", 4)
+    assert letter.message == Note("a", 1)
+
+
+async def test_letters_of_the_store_and_the_bus_are_one_list_by_sequence(place: Place) -> None:
+    async with Worker(place.app, place.backend) as worker:
+        await worker.send("notes", Note("b", -1), id="b")
+        await worker.wait_idle(timeout_s=5)
+    await place.keep("a", 1_000_000)
+    await place.keep("c", 0)
+    assert [letter.id for letter in await place.client.dead_letters("notes")] == ["c", "b", "a"]
+    for id in "abc":
+        await place.client.discard("notes", id)
+    assert await place.client.dead_letters("notes") == []
+
+
+async def test_a_resubmitted_letter_runs_once_and_its_copies_go(place: Place) -> None:
+    await place.keep("a", 7, amount=5)
+    await place.keep("a", 8, amount=5)
+    await place.client.resubmit("notes", "a")
+    assert await place.client.dead_letters("notes") == []
+    async with Worker(place.app, place.backend) as worker:
+        await worker.wait_idle(timeout_s=5)
+    assert await place.state("a") == Sum(5)
+
+
+async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect(place: Place) -> None:
+    await place.keep("a", 7, amount=5)
+    sent = []
+
+    async def send_and_die(outputs: Any) -> None:
+        sent.extend(outputs)
+        await place.ports.bus.send(outputs)
+        raise ConnectionError
+
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            await place.letters.resubmit("notes", 7, send_and_die, now_ms=place.ports.operations.now_ms())
+    async with Worker(place.app, place.backend) as worker:
+        await worker.wait_idle(timeout_s=5)
+    assert await place.state("a") == Sum(5)
+    assert {output.message.message_id for output in sent} == {"a~7-1"}
+
+
+async def test_a_large_body_goes_to_a_blob_and_comes_back(place: Place) -> None:
+    await place.keep("a", 7, amount=123_456_789, limit_bytes=10)
+    (kept,) = await place.letters.list("notes")
+    assert kept.message.body == b"" and kept.message.claim.startswith("claims/")
+    (letter,) = await place.client.dead_letters("notes")
+    assert letter.message == Note("a", 123_456_789)
+
+
+async def test_a_letter_that_is_not_there_is_told_by_its_id(place: Place) -> None:
+    with pytest.raises(LookupError, match="notes has no dead letter 3"):
+        await place.letters.discard("notes", 3)
+    with pytest.raises(LookupError, match="notes has no dead letter 3"):
+        await place.letters.resubmit("notes", 3, place.ports.bus.send, now_ms=1)
+
+
+async def test_letters_are_nothing_that_a_sweeper_takes_up(place: Place) -> None:
+    await place.keep("a", 7)
+    assert [document.key.partition async for document in place.ports.store.unfinished()] == []
