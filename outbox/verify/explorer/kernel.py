@@ -87,6 +87,7 @@ class Kernel:
         self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
         self._ghost_steps: dict[tuple[int, int], int] = {}
         self._in_use = InUse(self.trie, self.states, self.flights)
+        self._spent: dict[tuple[int, int], bool] = {}
         self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
         self._passing = Passing(models, self.times, until_ms=start_ms + patience_ms if patience_ms else 0)
 
@@ -203,6 +204,8 @@ class Kernel:
             after[GHOST] = self._ghost_after(world[GHOST], move.event)
         if move.flight:
             after[FLIGHT] = self._flight_with(world[FLIGHT], move.flight)
+        if after[FLIGHT] and move.resource:
+            after[FLIGHT] = self._still_flying(after)
         for begin, end in self._groups:
             if end - begin == 2:
                 if after[begin] > after[begin + 1]:
@@ -234,6 +237,20 @@ class Kernel:
             found = self._merged[flight, ops] = self.flights.number(together, together)
         return found
 
+    def _still_flying(self, world: Sequence[int]) -> int:
+        """The calls in flight that may yet change something; whether others arrive makes no difference."""
+        flying = self.flights[world[FLIGHT]]
+        left = tuple(op for op in flying if not self._is_spent(op, world[RESOURCES + self.trie.ops[op].resource]))
+        return world[FLIGHT] if len(left) == len(flying) else self.flights.number(left, left)
+
+    def _is_spent(self, op: int, state: int) -> bool:
+        found = self._spent.get((op, state))
+        if found is None:
+            called = self.trie.ops[op]
+            before = self.states[called.resource][state]
+            found = self._spent[op, state] = self._ample and self.models[called.resource].is_spent(before, called)
+        return found
+
     # A process is answered
 
     def _waiting(self, number: int) -> list[Waiting]:
@@ -252,8 +269,7 @@ class Kernel:
             ops = [self.trie.ops[op] for op in node.ops]
             if self._ample and ops and all(self.models[op.resource].is_private(op) for op in ops):
                 self._first_alone[number] = 1
-            root = self.trie.root(node.program)
-            if node is not root:
+            if node is not (root := self.trie.root(node.program)):
                 self._restart[number] = Move(cost_of("crash"), 0, 0, root.number, 0, (), "", "crash")
         return found
 
@@ -356,6 +372,7 @@ class Kernel:
                 continue
             place = RESOURCES + self.trie.ops[op].resource
             rest = flying[:index] + flying[index + 1 :]
+            left = self.flights.number(rest, rest)
             key = (op, world[place], world[TIME])
             landings = self._landings.get(key)
             if landings is None:
@@ -365,9 +382,7 @@ class Kernel:
                     if not r.fault
                 ]
             for move in landings:
-                after = list(self._after(world, 0, move))
-                after[FLIGHT] = self.flights.number(rest, rest)
-                steps.append((tuple(after), 0, move))
+                steps.append((self._after((*world[:FLIGHT], left, *world[FLIGHT + 1 :]), 0, move), 0, move))
         return bool(flying)
 
     def told(self, op: int) -> str:

@@ -96,6 +96,9 @@ class Model(Protocol):
         A call that takes is told which locks are `in_use` somewhere: held, or named by an id that was made from them.
         """
 
+    def is_spent(self, state: Any, op: Op) -> bool:
+        """Whether a call that is still on its way can change nothing any more, whatever happens before it lands."""
+
     def events(self, state: Any, now_ms: int) -> list[Event]:
         """What may happen without a call."""
 

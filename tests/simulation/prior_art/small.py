@@ -33,6 +33,9 @@ class Resource:
     def is_private(self, op: Op) -> bool:
         return False
 
+    def is_spent(self, state: Any, op: Op) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class Small:

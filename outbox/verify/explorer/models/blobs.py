@@ -24,6 +24,9 @@ class BlobModel:
     def is_private(self, op: Op) -> bool:
         return False
 
+    def is_spent(self, state: BlobState, op: Op) -> bool:
+        return False
+
     def outcomes(self, state: BlobState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         blobs = dict(state)
         name = op.args[0]

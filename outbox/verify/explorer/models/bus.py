@@ -137,6 +137,10 @@ class BusModel(Queues):
             return all(number >= 0 and not self.queues[number].is_read for number in numbers)
         return self._locks_hold and op.verb == "settle" and op.args[1].how in ("complete", "dead-letter")
 
+    def is_spent(self, state: BusState, op: Op) -> bool:
+        """A settlement whose lock is gone."""
+        return op.verb == "settle" and self.holder(state, op.args[0]) is None
+
     def lies(self, state: BusState, path: str, identity: str, but: int = -1) -> bool:
         """Whether a copy of a message lies in a queue, other than the one of sequence `but`."""
         return any(

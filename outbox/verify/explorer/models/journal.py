@@ -51,6 +51,9 @@ class JournalModel(Queues):
     def is_private(self, op: Op) -> bool:
         return False
 
+    def is_spent(self, state: JournalState, op: Op) -> bool:
+        return False
+
     def outcomes(self, state: JournalState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         match op.verb:
             case "claim":

@@ -128,6 +128,14 @@ class StoreModel:
             return False
         return all(isinstance(write, Create) and write.key.id.startswith(self._private) for write in op.args[0])
 
+    def is_spent(self, state: StoreState, op: Op) -> bool:
+        """One whose condition names a version that is gone: versions never come back."""
+        return any(
+            not isinstance(write, Create)
+            and _is_past(partition_of(state, write.key.partition), write.key.id, write.if_match)
+            for write in op.args[0]
+        )
+
     # Reading
 
     def _read(self, state: StoreState, key: DocumentKey, session: Session, now_ms: int) -> Iterator[Outcome]:
@@ -276,6 +284,10 @@ def visible(state: StoreState, now_ms: int) -> dict[DocumentKey, bytes]:
         for id, doc in partition.docs
         if doc.body is not None and _is_there(doc, now_ms)
     }
+
+
+def _is_past(partition: Partition, id: str, version: str) -> bool:
+    return any(known == id and doc.count > int(version[1:]) for known, doc in partition.docs)
 
 
 def _is_there(doc: Doc, now_ms: int) -> bool:
