@@ -147,7 +147,10 @@ class StoreDuel:
             theirs = [document async for document in self._store.scan(partition, prefix=prefix)]
             ours = self._model_says("scan", partition, prefix)
         else:
-            theirs = [document async for document in self._store.unfinished()]
+            found = [document async for document in self._store.unfinished()]
+            theirs = sorted(
+                found, key=lambda d: (d.key.partition, d.key.id)
+            )  # in which order they come is not promised
             outcomes = self._model.outcomes(self._state, op_of("unfinished", ""), self._now_ms)
             ours = outcomes[0].result[0] if outcomes else ()
         _same(len(theirs) == len(ours), f"{kind}: the store gives {theirs}, its model {ours}")
