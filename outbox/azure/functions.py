@@ -1,0 +1,217 @@
+"""An application as Azure Functions: a trigger for each queue, a timer that sweeps.
+
+    app = func.FunctionApp()
+    app.register_functions(functions.blueprint(bank, settings))
+
+or triggers of one's own, which call `await functions.process(bank, message, source="transfers", settings=settings)`.
+
+What one process of the host knows of an application is kept here, once for each application: the host starts functions
+one by one and has no other place for what they share.  Nothing is opened when functions are registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+
+import azure.functions as func
+
+from outbox.app import App
+from outbox.azure.functions_processor import GivenBack, Processor, pause_s
+from outbox.azure.functions_settings import FunctionsSettings
+from outbox.errors import Refused
+from outbox.ports import Backend
+from outbox.runtime.plan import Plan, Source, compile_plan
+
+__all__ = ["FunctionsSettings", "GivenBack", "blueprint", "process", "processor_of", "sweep"]
+
+NAME_LENGTH_MAX = 120
+SUBSCRIPTIONS = "/Subscriptions/"
+
+
+class Site:
+    """One application in this process: its settings, and its processor once the running event loop has one."""
+
+    def __init__(self, app: App, settings: FunctionsSettings) -> None:
+        self.app = app
+        self.settings = settings
+        self.plan = compile_plan(app)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+        self._backend: Backend | None = None
+        self._processor: Processor | None = None
+
+    async def processor(self) -> Processor:
+        """The processor, open; one invocation opens it and the others wait.
+
+        Raises:
+            OutboxError: the backend cannot be used, or not reached now; the next invocation tries again.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:  # clients belong to their loop; those of another are not ours to close
+            self._loop, self._opening = loop, asyncio.Lock()
+            self._backend = self._processor = None
+        if self._processor is not None:
+            return self._processor
+        async with self._opening:
+            if self._processor is None:
+                if self._backend is None:
+                    self._backend = self.settings.connect()
+                made = Processor(self.app, self._backend, self.settings)
+                await made.open()
+                self._processor = made
+            return self._processor
+
+
+_sites: dict[int, Site] = {}
+"""By the identity of their application, which each of them keeps alive."""
+
+
+def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
+    """The functions of an application: one for each queue and subscription that it reads, and a timer.
+
+    Raises:
+        Refused: the application has other settings in this process already.
+    """
+    site, names = _site(app, settings), Names()
+    made = func.Blueprint()  # type: ignore[no-untyped-call]  # the SDK gives its constructor no types
+    for source in site.plan.sources.values():
+        _add_trigger(made, site, source, names)
+    _add_timer(made, site, names)
+    return made
+
+
+async def process(
+    app: App, message: func.ServiceBusMessage, *, source: str = "", settings: FunctionsSettings | None = None
+) -> None:
+    """Handle a message in a trigger of one's own; let what it raises out, for then the message must come again.
+
+    `source` is the queue, or `topic/Subscriptions/name`, that the trigger reads; it may be left out where the
+    application reads one only, or only one takes messages of this type.  `settings` are needed where no blueprint of
+    the application is registered.  The trigger must say `data_type=func.DataType.BINARY`.
+
+    Raises:
+        GivenBack: the message must come again.
+        Refused: the source or the settings are not known.
+    """
+    site = _site(app, settings)
+    source = source or _source_of(site.plan, message)
+    async with edge():
+        try:
+            processor = await site.processor()
+        except Exception:
+            await asyncio.sleep(pause_s(message.delivery_count or 1, random.random()))
+            raise
+        await processor.message(source, message)
+
+
+async def sweep(app: App, *, settings: FunctionsSettings | None = None) -> None:
+    """Finish what crashes have left; for a timer of one's own.
+
+    Raises:
+        OutboxError: the backend cannot be asked now; the next run does it.
+    """
+    async with edge():
+        await (await _site(app, settings).processor()).sweep()
+
+
+async def processor_of(app: App) -> Processor:
+    """What handles an application here, open; its `client` sends and reads states."""
+    return await _site(app, None).processor()
+
+
+@asynccontextmanager
+async def edge() -> AsyncIterator[None]:
+    """Let no exception out that the worker cannot answer: of others than `Exception` its host would never hear."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"the invocation was ended by {type(error).__name__}; its message comes again") from error
+
+
+def _site(app: App, settings: FunctionsSettings | None) -> Site:
+    known = _sites.get(id(app))
+    if known is None:
+        if settings is None:
+            raise Refused(f"{app.name} has no settings in this process; register its blueprint, or pass settings=")
+        known = _sites[id(app)] = Site(app, settings)
+    elif settings is not None and settings is not known.settings and settings != known.settings:
+        raise Refused(f"{app.name} has other settings in this process already; make them once and pass them everywhere")
+    return known
+
+
+def _source_of(plan: Plan, message: func.ServiceBusMessage) -> str:
+    """Where a message of one's own trigger came from, as far as its type tells."""
+    if len(plan.sources) == 1:
+        return next(iter(plan.sources))
+    kind = (message.application_properties or message.user_properties or {}).get("outbox-type")
+    found = [path for path, source in plan.sources.items() if kind in source.routes]
+    if len(found) != 1:
+        raise Refused(
+            f"which source is message {message.message_id!r} from? say source=, one of {', '.join(plan.sources)}"
+        )
+    return found[0]
+
+
+# Functions
+
+
+class Names:
+    """Names of functions: the host knows a function by nothing else."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def name(self, kind: str, text: str) -> str:
+        """A name that the host takes and nobody has; the same text has the same one in every deployment."""
+        plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")
+        name = f"{kind}_{plain}" if plain else kind
+        if name != f"{kind}_{text}" and text:
+            name = f"{name[:NAME_LENGTH_MAX]}_{sha256(text.encode()).hexdigest()[:6]}"
+        if len(name) > NAME_LENGTH_MAX + 7 or name in self._taken:
+            raise Refused(f"function {name} is there twice; two sources of one name cannot be told apart")
+        self._taken.add(name)
+        return name
+
+
+def _add_trigger(made: func.Blueprint, site: Site, source: Source, names: Names) -> None:
+    async def handle(message: func.ServiceBusMessage) -> None:
+        await process(site.app, message, source=source.path)
+
+    topic, slash, subscription = source.path.partition(SUBSCRIPTIONS)
+    if slash:
+        name = names.name("topic", f"{topic}_{subscription}")
+        trigger = made.service_bus_topic_trigger(
+            arg_name="message",
+            connection=site.settings.servicebus,
+            topic_name=topic,
+            subscription_name=subscription,
+            data_type=func.DataType.BINARY,
+            is_sessions_enabled=source.ordered,
+        )
+    else:
+        name = names.name("queue", source.path)
+        trigger = made.service_bus_queue_trigger(
+            arg_name="message",
+            connection=site.settings.servicebus,
+            queue_name=source.path,
+            data_type=func.DataType.BINARY,
+            is_sessions_enabled=source.ordered,
+        )
+    made.function_name(name)(trigger(handle))
+
+
+def _add_timer(made: func.Blueprint, site: Site, names: Names) -> None:
+    async def handle(timer: func.TimerRequest) -> None:
+        await sweep(site.app)
+
+    trigger = made.timer_trigger(
+        arg_name="timer", schedule=site.settings.sweep_schedule, run_on_startup=False, use_monitor=False
+    )
+    made.function_name(names.name("sweep", ""))(trigger(handle))

@@ -1,0 +1,196 @@
+"""An application at work in one process of a Functions host: invocations in, commits out.
+
+*Theory of operation.*  Invocations of one process share one runtime: its cache of states, its lanes (messages of one
+key follow each other, and are committed together where several wait), its marks.  An invocation hands its message to
+the runtime and waits until that is through with it; it runs nothing itself, so an invocation that the host gives up
+takes nobody else's message with it.  It ends in one of two ways:
+
+    returns   what becomes of the message is committed, sent and, if it was refused, kept: the host completes it
+    raises    nothing is known to be committed, or the message is to come again: the host abandons it
+
+Both are safe at any moment and in any number, as every settlement is.  A message that comes again at once would use up
+its deliveries within seconds, so what is given back rests first, under its lock, for a time that grows.
+
+The backend is opened by the first invocation of an event loop and is not closed: what it holds may be cut at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+from uuid import uuid4
+
+import azure.functions as func
+
+from outbox.app import App
+from outbox.azure.functions_bus import Invocation, TriggerBus
+from outbox.azure.functions_messages import to_delivery
+from outbox.azure.functions_settings import FunctionsSettings
+from outbox.client import Client
+from outbox.errors import NotRegistrable
+from outbox.ports import Backend, StorePorts
+from outbox.runtime.backoff import Backoff
+from outbox.runtime.lanes import Lanes
+from outbox.runtime.letters import Letters
+from outbox.runtime.plan import compile_plan
+from outbox.runtime.registry import register_handlers
+from outbox.runtime.retention import register_retention
+from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.store_operations import operations_over
+from outbox.runtime.sweep import Swept, sweep
+
+log = logging.getLogger("outbox.functions")
+
+MARK_AFTER_S = 0.2
+"""How long what has left waits to be marked, for others of its partition to be marked with it."""
+REST_FIRST_S = 0.25
+"""How long a message rests that is given back for the first time; each time twice as long."""
+REST_DOUBLINGS_MAX = 7
+
+
+def pause_s(delivery_count: int, chance: float) -> float:
+    """How long a message rests that cannot be handled now: longer with each delivery (from 1), and jittered."""
+    return float(REST_FIRST_S * 2 ** min(delivery_count - 1, REST_DOUBLINGS_MAX) * (0.5 + chance))
+
+
+class GivenBack(RuntimeError):
+    """The message is to come again; its host logs this and abandons it."""
+
+
+class Processor:
+    """Handles an application's messages on one event loop."""
+
+    def __init__(
+        self,
+        app: App,
+        backend: Backend,
+        settings: FunctionsSettings,
+        *,
+        new_tx: Callable[[], str] = lambda: uuid4().hex,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Take an application and the backend that it runs on; nothing is opened yet.
+
+        Raises:
+            NotRegistrable: the backend has no store and bus of its own.
+        """
+        ports = backend.ports()
+        if not isinstance(ports, StorePorts):
+            raise NotRegistrable(f"{type(backend).__name__} is served by a Worker; give azure.connect(...) here")
+        self.app = app
+        self.client = Client(app, backend)
+        self._settings = settings
+        self._chance = chance
+        self._plan = compile_plan(app)
+        self._ports = ports
+        self._operations = operations_over(ports)
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweep_start = 0
+        letters = Letters(ports.infrastructure or ports.store, ports.blobs)
+        self._bus = TriggerBus(ports.bus, letters, claim_check_bytes=self._plan.claim_check_bytes)
+        scope = scope_over(
+            self._plan,
+            StorePorts(ports.store, self._bus, ports.operations, ports.blobs, ports.infrastructure),
+            now_ms=self._operations.now_ms,
+            backoff=Backoff(asyncio.sleep),
+            spawn=self._spawn,
+            settled=self._bus.settled,
+            is_stopping=lambda: False,
+            new_tx=new_tx,
+            linger=_linger,
+        )
+        assert isinstance(scope, Lanes), "a store and a bus make lanes"
+        self._scope = scope
+
+    async def open(self) -> None:
+        """Look whether the backend is as the application needs it, and register what the application is.
+
+        Raises:
+            OutboxError: it cannot be used, or not reached now.
+        """
+        await self.client.declare()
+        await register_handlers(self.app, self._operations)
+        await register_retention(self.app.name, self._plan.memory, self._operations)
+
+    # Messages
+
+    async def message(self, source: str, received: func.ServiceBusMessage) -> None:
+        """Handle a message that a trigger of `source` was given; on return it may be completed.
+
+        Raises:
+            GivenBack: it must come again.
+        """
+        lock_ms, now_ms = round(self._settings.lock_s * 1_000), self._operations.now_ms()
+        delivery = to_delivery(source, received, lock=next(self._numbers), lock_ms=lock_ms, now_ms=now_ms)
+        invocation = Invocation(delivery)
+        self._bus.take(invocation)
+        self._spawn(self._scope.attempt([delivery]))
+        try:
+            async with asyncio.timeout(self._settings.attempt_s):
+                await invocation.ended
+        except TimeoutError:
+            why = f"not handled within {self._settings.attempt_s:g} s"
+        except RuntimeError as error:
+            why = str(error)
+        else:
+            why = "not known to be committed, or to be tried again"
+        finally:
+            self._bus.let_go(invocation)
+        if not invocation.is_done:
+            await self._rest(invocation)
+            where = f"{source}/{delivery.sequence} ({delivery.message.identity or 'without an id'})"
+            raise GivenBack(f"{where}: {why}; it comes again")
+
+    async def _rest(self, invocation: Invocation) -> None:
+        """Keep a message until it is due, or for longer each time that it comes; not for longer than there is."""
+        if invocation.due_ms:
+            rest_s = (invocation.due_ms - self._operations.now_ms()) / 1_000
+        else:
+            rest_s = pause_s(1 + invocation.delivery.delivery_count, self._chance())
+        await asyncio.sleep(max(0.0, min(rest_s, self._settings.rest_s)))
+
+    # Sweeping
+
+    async def sweep(self) -> Swept:
+        """Finish what crashes have left, of this process or any other; what could not be sent is told.
+
+        Raises:
+            Refused, OutcomeUnknown: the store cannot be asked.
+        """
+        for unsent in self._scope.unsent.take():
+            fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
+            log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
+        stores, now_ms = stores_of(self._ports), self._operations.now_ms
+        swept = await sweep(self._scope.protocol, *stores, now_ms=now_ms, start=self._sweep_start)
+        self._sweep_start = swept.next_start
+        if swept.seen_count:
+            fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
+            log.info("swept", extra=fields)
+        return swept
+
+    # Tasks
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._guarded(coroutine), name=f"{self.app.name} messages")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a part of the runtime; whatever comes out of it, the process and its other messages live on."""
+        try:
+            await coroutine
+        except asyncio.CancelledError as error:  # the loop closes
+            self._bus.fail(error)
+        except BaseException as error:
+            log.error("runtime failed; the messages in hand come again", extra={"app": self.app.name}, exc_info=error)
+            self._bus.fail(error)
+
+
+async def _linger() -> None:
+    await asyncio.sleep(MARK_AFTER_S)

@@ -1,0 +1,36 @@
+"""What a Functions app is told: how to reach its backend, and the limits of its host that matter here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from outbox.ports import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionsSettings:
+    """Settings of one application under a Functions host.
+
+    `connect` makes the backend; it is called once for each event loop that handles anything, and may raise: then each
+    invocation fails and says why.  `servicebus` is the *name* of the app setting (or the prefix of settings) that the
+    host's triggers read.  `attempt_s` is how long an invocation waits for its message: it must be below the host's
+    functionTimeout, which kills the process and every other invocation in it.  `rest_s` is the longest that a message
+    rests in an invocation before it is given back: the host gives it back at once, and it would come again at once.
+    """
+
+    connect: Callable[[], Backend] = field(repr=False)
+    servicebus: str = "OUTBOX_SERVICEBUS"
+    sweep_schedule: str = "30 * * * * *"
+    """When the timer sweeps: second 30 of every minute."""
+    attempt_s: float = 150.0
+    rest_s: float = 60.0
+    lock_s: float = 300.0
+    """How long the host renews a lock (maxAutoLockRenewalDuration)."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.attempt_s + self.rest_s < self.lock_s:
+            raise ValueError(
+                f"attempt_s={self.attempt_s:g} and rest_s={self.rest_s:g} together must be above 0 and below "
+                f"lock_s={self.lock_s:g}: the host renews a lock no longer than that"
+            )

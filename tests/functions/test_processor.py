@@ -1,0 +1,232 @@
+"""Messages of a trigger: committed once, refused into the store, given back by raising; nothing else gets out."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import azure.functions as func
+import pytest
+from azure.functions.servicebus import ServiceBusMessage
+
+from outbox import App, Context, Engine, Reject, Retries, Retry
+from outbox.azure import functions
+from outbox.azure.functions_processor import Processor, pause_s
+from outbox.azure.functions_settings import FunctionsSettings
+from outbox.engine.narrow import NarrowEngine
+from outbox.errors import Refused
+from outbox.lineage import Key
+from outbox.ports import Backend
+from outbox.worker import Worker
+
+
+@dataclass
+class Order:
+    id: str
+    customer: str
+    items: int
+
+
+@dataclass
+class Customer:
+    items: int = 0
+
+
+def made(**options: Any) -> App:
+    app = App("shop", retry=Retries(limit=3, delays_s=(0.05,)), **options)
+    app.queue("shipments")
+    app.queue("ordered", "per_key")
+
+    @app.handler("orders", key="customer")
+    @app.handler("ordered", key="customer", name="in_order")
+    async def order(order: Order, customer: Customer, ctx: Context) -> None:
+        if order.items == 0:
+            raise Reject("nothing ordered")
+        if order.items == 13:
+            raise ValueError("unlucky")
+        if order.items == 14:
+            raise Retry("later", after_s=0.05)
+        if order.items == 15:
+            raise asyncio.CancelledError
+        if order.items == 16:
+            raise SystemExit(3)
+        customer.items += order.items
+        ctx.send("shipments", order)
+
+    return app
+
+
+@dataclass
+class Host:
+    """A trigger's host in miniature: it hands messages over and tells what became of them."""
+
+    processor: Processor
+    engine: Engine
+    settings: FunctionsSettings
+    numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    async def deliver(self, id: str, items: int, *, source: str = "orders", customer: str = "ann", **more: Any) -> bool:
+        """Hand a message over; whether it may be completed."""
+        body = b'{"id":"%s","customer":"%s","items":%d}' % (id.encode(), customer.encode(), items)
+        try:
+            await self.processor.message(source, received(id, body, next(self.numbers), **more))
+        except functions.GivenBack:
+            return False
+        return True
+
+    async def state(self, key: Key) -> Any:
+        return await self.processor.client.state(Customer, key)
+
+    def waiting(self, queue: str) -> list[Any]:
+        return list(self.engine.queue(queue).tasks.values())
+
+    async def letters(self, queue: str = "orders") -> list[tuple[str, str]]:
+        return [(letter.id, letter.reason) for letter in await self.processor.client.dead_letters(queue)]
+
+
+def received(id: str, body: bytes, sequence: int, **more: Any) -> func.ServiceBusMessage:
+    properties: dict[str, Any] = {"outbox-id": id, "outbox-type": "Order"} | more.pop("properties", {})
+    fields: dict[str, Any] = {"message_id": id, "sequence_number": sequence, "delivery_count": 1}
+    fields["enqueued_time_utc"] = datetime.now(UTC)
+    return ServiceBusMessage(
+        body=body, trigger_metadata=None, application_properties=properties, user_properties={}, **fields | more
+    )
+
+
+@pytest.fixture(params=["partition", "item"])
+async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, request.param)
+        settings = FunctionsSettings(lambda: backend, attempt_s=2, rest_s=0.2)
+        processor = Processor(made(), backend, settings, chance=lambda: 0.0)
+        await processor.open()
+        yield Host(processor, engine, settings)
+
+
+async def test_a_message_that_comes_again_has_no_further_effect(host: Host) -> None:
+    assert await host.deliver("o1", 2) and await host.deliver("o1", 2)
+    assert await host.state("ann") == Customer(2) and len(host.waiting("shipments")) == 1
+
+
+async def test_concurrent_messages_of_one_key_are_all_applied(host: Host) -> None:
+    done = await asyncio.gather(*(host.deliver(f"o{n}", 1) for n in range(40)), *(host.deliver("o0", 1),))
+    assert all(done) and await host.state("ann") == Customer(40)
+    assert len({task.message.identity for task in host.waiting("shipments")}) == 40
+
+
+async def test_a_refused_message_is_kept_and_completed(host: Host) -> None:
+    assert await host.deliver("o1", 0)
+    assert await host.letters() == [("o1", "nothing ordered")]
+    (letter,) = await host.processor.client.dead_letters("orders")
+    assert letter.message == Order("o1", "ann", 0) and await host.state("ann") is None
+
+
+async def test_what_cannot_be_decoded_is_kept_as_it_came(host: Host) -> None:
+    await host.processor.message("orders", received("o1", b"{nonsense", 5))
+    (letter,) = await host.processor.client.dead_letters("orders")
+    assert (letter.reason, letter.body) == ("undecodable", b"{nonsense")
+
+
+async def test_a_refusal_that_cannot_be_kept_is_given_back(host: Host) -> None:
+    store = host.processor._ports.store
+    write = store.write
+
+    async def fails(operations: Any) -> Any:
+        if operations[0].tag.what == "letter":
+            raise Refused("no room")
+        return await write(operations)
+
+    store.write = fails  # type: ignore[method-assign]  # a store that fails at one moment
+    assert not await host.deliver("o1", 0)
+    store.write = write  # type: ignore[method-assign]  # as above
+    assert await host.letters() == []
+    assert await host.deliver("o1", 0, delivery_count=2) and await host.letters() == [("o1", "nothing ordered")]
+
+
+async def test_a_failed_message_comes_back_as_a_delayed_copy_until_its_last_failure(host: Host) -> None:
+    assert await host.deliver("o1", 13)
+    (copy,) = host.waiting("orders")
+    assert (copy.message.identity, copy.message.failures) == ("o1", 1) and copy.message.message_id != "o1"
+    assert await host.deliver("o1", 13, properties={"outbox-failures": 2})
+    assert await host.letters() == [("o1", "failed")]
+
+
+async def test_in_order_a_message_to_be_tried_again_rests_and_is_given_back(host: Host) -> None:
+    began_s = asyncio.get_running_loop().time()
+    assert not await host.deliver("o1", 14, source="ordered", session_id="ann")
+    assert asyncio.get_running_loop().time() - began_s >= 0.04 and host.waiting("ordered") == []
+    assert await host.deliver("o2", 1, source="ordered", session_id="ann", customer="bob")
+
+
+async def test_a_resubmitted_letter_runs_again(host: Host) -> None:
+    assert await host.deliver("o1", 0)
+    await host.processor.client.resubmit("orders", "o1")
+    (again,) = host.waiting("orders")
+    assert again.message.attempt == 1 and await host.letters() == []
+
+
+@pytest.mark.parametrize("items", [15, 16])
+async def test_a_handler_that_ends_the_process_or_its_task_does_neither(host: Host, items: int) -> None:
+    host.processor._settings = FunctionsSettings(lambda: None, attempt_s=1, rest_s=0.01)  # type: ignore[arg-type,return-value]  # not used
+    results = await asyncio.gather(host.deliver("bad", items), host.deliver("o1", 1, customer="bob"))
+    assert results[1] or await host.deliver("o1", 1, customer="bob")
+    assert await host.state("bob") == Customer(1) and await host.state("ann") is None
+
+
+async def test_a_body_cannot_say_who_it_is(host: Host) -> None:
+    body = b'{"id":"x","customer":"ann","items":1,"MessageId":"o9","SessionId":"s","DeliveryCount":"x"}'
+    spoofed = {"outbox-id": "", "message-id": "spoofed", "session-id": "s", "reply-to": "elsewhere"}
+    await host.processor.message("orders", received("o1", body, 3, properties=spoofed))
+    (shipped,) = host.waiting("shipments")
+    assert await host.deliver("o1", 1, properties={"outbox-id": ""}) is True
+    assert len(host.waiting("shipments")) == 1 and await host.letters() == [("o1", "payload-differs")]
+    assert shipped.message.session_id == ""
+
+
+async def test_what_could_not_be_sent_is_sent_when_its_message_comes_again(host: Host) -> None:
+    bus = host.processor._ports.bus
+    send, refusing = bus.send, True
+
+    async def fails(outputs: Any) -> None:
+        if refusing:
+            raise Refused("no connection")
+        await send(outputs)
+
+    bus.send = fails  # type: ignore[method-assign]  # a bus that is away for a while
+    assert not await host.deliver("o1", 1)
+    refusing = False
+    assert await host.state("ann") == Customer(1) and host.waiting("shipments") == []
+    swept = await host.processor.sweep()
+    assert swept.seen_count == swept.young_count > 0  # somebody may be at work on it
+    assert await host.deliver("o1", 1, delivery_count=2) and len(host.waiting("shipments")) == 1
+
+
+def test_a_message_rests_longer_each_time_it_comes() -> None:
+    rests = [pause_s(count, 0.5) for count in range(1, 101)]
+    assert rests == sorted(rests) and rests[0] == 0.25 and rests[-1] == 32
+    assert sum(rests) > 45 * 60  # a hundred deliveries outlast an hour's outage, or nearly
+
+
+def test_settings_leave_room_within_the_lock() -> None:
+    with pytest.raises(ValueError, match="below lock_s=300"):
+        FunctionsSettings(lambda: None, attempt_s=280, rest_s=30)  # type: ignore[arg-type,return-value]  # refused before
+
+
+async def test_an_engine_of_its_own_is_for_workers() -> None:
+    async with Engine.in_memory() as engine:
+        backend: Backend = engine
+        with pytest.raises(TypeError, match="served by a Worker"):
+            Processor(made(), backend, FunctionsSettings(lambda: backend))
+
+
+async def test_a_worker_and_functions_know_each_others_messages(host: Host) -> None:
+    assert await host.deliver("o1", 2)
+    backend = host.settings.connect()
+    async with Worker(host.processor.app, backend) as worker:
+        await worker.send("orders", Order("o1", "ann", 2), id="o1")
+        await worker.wait_idle(timeout_s=5)
+    assert await host.state("ann") == Customer(2) and len(host.waiting("shipments")) == 1
