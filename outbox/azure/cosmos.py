@@ -239,9 +239,9 @@ class CosmosStateStore:
                 async with asyncio.timeout(self._timeout_s):
                     return await send(await self._container())
             except FAILURES as error:
-                self.usage.note(kind, charge_of(headers_of(error)), failed=True)
-                meant = as_error(error, what)
-                if not isinstance(meant, Throttled) or as_lost(error) is not None:
+                meant, is_lost = as_error(error, what), as_lost(error) is not None
+                self.usage.note(kind, charge_of(headers_of(error)), failed=not (is_lost and kind == "read"))
+                if is_lost or not isinstance(meant, Throttled):
                     raise
                 pause_s = meant.retry_after_s * (1 + self._chance())  # those throttled together come back apart
                 waited_s += pause_s

@@ -2,8 +2,11 @@
 
 *Theory of operation.*  The SDK's receiver must not be cancelled in the middle of a frame and hands out a batch only
 after waiting for more.  So a task of the link's own, the pump, reads one message after the other as long as somebody
-wants some, and whoever receives takes what is there; a caller that is cancelled leaves the pump alone.  Settlements go
-one at a time, because concurrent ones poll the same socket and are slower.
+wants some, and whoever receives takes what is there; a caller that is cancelled leaves the pump alone.
+
+Whoever reads holds the socket for a fifth of a second if nothing comes, and a settlement has to read its confirmation.
+So settlements go one at a time and the pump stands aside: its waiting read is cancelled, which the SDK does itself
+whenever a read runs out of time, and goes on when no settlement is left.
 
 A link that fails is dead: its messages come again when their locks run out.  It is never reopened under the messages
 that it has handed out, because a delivery's number means another message on another link.
@@ -67,6 +70,10 @@ class Link:
         self._settling = asyncio.Lock()
         self._closing = False
         self._pump: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
+        self._turn_count = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._calls: set[asyncio.Future[Any]] = set()
 
     @classmethod
@@ -113,8 +120,13 @@ class Link:
     async def _read(self) -> None:
         while not self._closing:
             await self._want.wait()
+            await self._quiet.wait()
+            self._reading = asyncio.create_task(self.receiver.receive_messages(1, max_wait_time=SLICE_S))
+            await asyncio.wait({self._reading})
+            if self._reading.cancelled():
+                continue
             try:
-                found = await self.receiver.receive_messages(1, max_wait_time=SLICE_S)
+                found = self._reading.result()
             except FAILURES as error:
                 self._die(as_error(error, f"receive from {self.path}"))
                 return
@@ -124,6 +136,13 @@ class Link:
                 self._arrived()
             if len(self.ready) >= self._wanted_count:
                 self._want.clear()
+
+    async def _stand_aside(self) -> None:
+        """Let nobody read the socket."""
+        reading = self._reading
+        if reading is not None and not reading.done():
+            reading.cancel()
+            await asyncio.wait({reading})
 
     def take(self, count: int) -> list[ServiceBusReceivedMessage]:
         """Up to so many messages that are ready and still locked; they are out then."""
@@ -200,17 +219,24 @@ class Link:
         return await asyncio.shield(task)
 
     async def _in_turn(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        async with self._settling:
-            if self.error is not None:
-                raise LockLost(f"{what}: its link is gone ({self.error}); the message comes again")
-            try:
+        self._turn_count += 1
+        self._quiet.clear()
+        try:
+            async with self._settling:
+                if self.error is not None:
+                    raise LockLost(f"{what}: its link is gone ({self.error}); the message comes again")
+                await self._stand_aside()
                 async with asyncio.timeout(SETTLE_S):
                     return await call()
-            except FAILURES as error:
-                meant = as_error(error, what)
-                if isinstance(error, TimeoutError):
-                    self._die(meant)  # it was interrupted in the middle of whatever it did
-                raise meant from error
+        except FAILURES as error:
+            meant = as_error(error, what)
+            if isinstance(error, TimeoutError):
+                self._die(meant)  # it was interrupted in the middle of whatever it did
+            raise meant from error
+        finally:
+            self._turn_count -= 1
+            if not self._turn_count:
+                self._quiet.set()
 
     def _called(self, task: asyncio.Future[Any]) -> None:
         self._calls.discard(task)

@@ -21,7 +21,7 @@ from outbox.azure.servicebus_messages import to_wire
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
 from outbox.azure.usage import Usage
-from outbox.errors import OutboxError, OutcomeUnknown
+from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Output
 
 SEND_S = 10.0
@@ -62,8 +62,9 @@ class Sending:
                     is_first = False
             except FAILURES as error:
                 self._usage.note("send", failed=True)
-                await self._drop()
                 meant = as_error(error, f"send to {self._destination}", sends=True)
+                if not isinstance(meant, Refused):
+                    await self._drop()  # a refusal came over a link that works
                 if is_first or isinstance(meant, OutcomeUnknown):
                     raise meant from error
                 raise OutcomeUnknown(f"{meant}; some were sent: send all of them again") from error
