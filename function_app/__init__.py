@@ -1,0 +1,16 @@
+"""The Functions app: the sample bank, with a trigger for each of its queues and a timer that sweeps.
+
+Exactly one name here may be bound to a FunctionApp: the worker looks at all of them and refuses two, and two names of
+one count as two.
+"""
+
+from __future__ import annotations
+
+import azure.functions as func
+
+from function_app.bank import app as bank
+from function_app.settings import settings
+from outbox.azure import functions
+
+app = func.FunctionApp(http_auth_level=func.AuthLevel.FUNCTION)
+app.register_functions(functions.blueprint(bank, settings))

@@ -4,8 +4,8 @@ A transfer is two semi-transactions on two accounts.  The withdrawal may be refu
 closed, and then the money goes back by a refund, which is never refused.  Money in flight is the message that carries
 it, so at every moment the balances and the messages on their way add up to what was paid in.
 
-The handlers know nothing of where they run.  Today that is a worker on the embedded engine, by
-`outbox run function_app.bank:app`; the Functions app that is to serve the same handlers on Azure comes later.
+The handlers know nothing of where they run: in a worker on the embedded engine, by
+`outbox run function_app.bank:app`, or as the Functions app that this folder is.
 """
 
 from __future__ import annotations

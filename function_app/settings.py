@@ -1,0 +1,85 @@
+"""What the environment says, read in this one place.
+
+    OUTBOX_SERVICEBUS                              a connection string, or with an identity
+    OUTBOX_SERVICEBUS__fullyQualifiedNamespace     bank.servicebus.windows.net
+    OUTBOX_COSMOS                                  a connection string, or with an identity
+    OUTBOX_COSMOS__accountEndpoint                 https://bank.documents.azure.com
+    OUTBOX_DATABASE                                the database (bank)
+    OUTBOX_BLOBS, OUTBOX_BLOBS__blobServiceUri     for bodies that no queue takes; may be left out
+    OUTBOX_CREATE                                  1: make containers and queues that are not there; for emulators
+    OUTBOX_SWEEP                                   when the timer sweeps (30 * * * * *)
+
+The names with `__` are those that the host's own triggers know, so one setting serves both.  Which identity is asked is
+for azure.identity: AZURE_CLIENT_ID names a user-assigned one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import partial
+
+from outbox import azure
+from outbox.azure.functions_settings import FunctionsSettings
+from outbox.errors import Refused
+from outbox.ports import Backend
+
+SERVICEBUS, COSMOS, BLOBS = "OUTBOX_SERVICEBUS", "OUTBOX_COSMOS", "OUTBOX_BLOBS"
+WAYS = {
+    SERVICEBUS: (SERVICEBUS, f"{SERVICEBUS}__fullyQualifiedNamespace"),
+    COSMOS: (COSMOS, f"{COSMOS}__accountEndpoint"),
+    BLOBS: (BLOBS, f"{BLOBS}__blobServiceUri"),
+}
+REQUIRED = (SERVICEBUS, COSMOS)
+UNDER_HOST = "FUNCTIONS_WORKER_RUNTIME"
+"""Set by every Functions host: there a missing setting ends the start, elsewhere the first use."""
+
+
+def read(environment: Mapping[str, str]) -> FunctionsSettings:
+    """The settings that an environment means.
+
+    Raises:
+        Refused: under a Functions host, a setting is missing.
+    """
+    if environment.get(UNDER_HOST):
+        check(environment)
+    return FunctionsSettings(
+        connect=partial(connect, dict(environment)),
+        servicebus=SERVICEBUS,
+        sweep_schedule=environment.get("OUTBOX_SWEEP") or "30 * * * * *",
+    )
+
+
+def check(environment: Mapping[str, str]) -> None:
+    """Make sure that nothing is missing.
+
+    Raises:
+        Refused: something is; the text names all of it.
+    """
+    missing = [" or ".join(WAYS[name]) for name in REQUIRED if not address(environment, name)]
+    if missing:
+        raise Refused(f"app settings are missing: {'; '.join(missing)}. local.settings.json.example has all of them")
+
+
+def connect(environment: Mapping[str, str]) -> Backend:
+    """The backend that an environment means, not yet open.
+
+    Raises:
+        Refused: a setting is missing.
+    """
+    check(environment)
+    return azure.connect(
+        cosmos=address(environment, COSMOS),
+        servicebus=address(environment, SERVICEBUS),
+        blobs=address(environment, BLOBS) or None,
+        database=environment.get("OUTBOX_DATABASE") or "bank",
+        create=environment.get("OUTBOX_CREATE", "").lower() in ("1", "true", "yes"),
+    )
+
+
+def address(environment: Mapping[str, str], name: str) -> str:
+    """A connection string or address, whichever way it is given; empty where it is not."""
+    return next((environment[way] for way in WAYS[name] if environment.get(way)), "")
+
+
+settings = read(os.environ)
