@@ -34,6 +34,7 @@ FAILURES = (AzureError, aiohttp.ClientError, TimeoutError, OSError)
 NAME_LENGTH_MAX = 900
 TIMEOUT_S = 60.0
 BUSY_PAUSE_S = 1.0
+NO_SUCH_RANGE = 416
 _ESCAPED = re.compile(r"[^A-Za-z0-9_/-]|(?<![A-Za-z0-9_-])/|/(?![A-Za-z0-9_-])")
 
 
@@ -121,6 +122,8 @@ class AzureBlobStore:
                 raise as_error(error, what) from error
             return None
         except FAILURES as error:
+            if getattr(error, "status_code", None) == NO_SUCH_RANGE:
+                return b""  # of an empty blob no range can be read
             raise as_error(error, what) from error
         if len(data) > bytes_max:
             raise TooLarge(f"blob {name} is over {bytes_max} bytes; raise the limit or split it")
@@ -171,7 +174,7 @@ def _escape(match: re.Match[str]) -> str:
     return "".join(f"~{byte:02x}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 
-def is_no_container(error: HttpResponseError) -> bool:
+def is_no_container(error: BaseException) -> bool:
     """Whether it is the container that was not found."""
     return getattr(error, "error_code", None) == "ContainerNotFound"
 
