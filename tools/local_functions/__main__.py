@@ -1,0 +1,61 @@
+"""python -m tools.local_functions --app . --port 7071: run a Functions app on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+
+from tools.local_functions.host import FunctionsHost, HostFailed
+from tools.local_functions.workers import IndexingFailed
+
+PORT = 7071
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.local_functions", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--app", default=".", metavar="FOLDER", help="where host.json is (.)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port of HTTP functions ({PORT}; 0: any free one)")
+    parser.add_argument(
+        "--worker", choices=("auto", "runtime", "library"), default="auto", help="what runs the functions"
+    )
+    parser.add_argument("--verbose", action="store_true", help="show tracebacks of functions that fail")
+    options = parser.parse_args()
+    level = logging.DEBUG if options.verbose else logging.INFO
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for name in ("local_functions", "outbox"):
+        logging.getLogger(name).setLevel(level)
+    try:
+        asyncio.run(serve(options))
+    except (IndexingFailed, HostFailed, ValueError, OSError) as error:
+        print(f"local_functions: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(options: argparse.Namespace) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with FunctionsHost(options.app, worker=options.worker, port=options.port) as host:
+        for name, function in host.functions.items():
+            print(f"  {name}: {function.trigger['type']}", file=sys.stderr)
+        if not host.functions:
+            print("  no functions: is function_app.py there?  Azure would not complain either", file=sys.stderr)
+        print(f"http://127.0.0.1:{host.port} ({host.worker.name})", flush=True)
+        failed = asyncio.ensure_future(host.wait_failed())
+        stopped = asyncio.ensure_future(stopping.wait())
+        done, rest = await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in rest:
+            task.cancel()
+        if failed in done:
+            failed.result()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
