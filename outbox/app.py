@@ -13,51 +13,25 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
+from outbox.answering import answering
 from outbox.binding import Binding, bind, key_kind, name_of_key
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
+from outbox.handlers import NO_KEY, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
+from outbox.http_paths import METHODS, Template, parse_template
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
 from outbox.retries import Retries
 
+__all__ = ["CLAIM_CHECK_BYTES", "NO_KEY", "App", "Handler", "HttpRoute", "QueueSpec"]
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 Type = TypeVar("Type", bound=type[Any])
 KeyOf = str | Callable[[Any], Any]
-Ordering = Literal["unordered", "per_key"]
 
 CLAIM_CHECK_BYTES = 192_000
 """A larger body goes to the blob store; Service Bus Standard takes 256 KiB with the properties."""
-
-
-NO_KEY = "-"
-"""The key name of a handler without a key."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSpec:
-    """A declared queue; `identity` says what to use for a message that carries no id."""
-
-    name: str
-    ordering: Ordering = "unordered"
-    identity: Literal["required", "sequence-number"] = "required"
-
-
-@dataclass(frozen=True, slots=True)
-class Handler:
-    """A registered handler, ready to run."""
-
-    name: str
-    source: str
-    binding: Binding
-    key: Callable[[Any], Any] | None
-    state: StateCodec | None
-    on_dead_letter: Literal["continue", "stop_key"]
-    prefix: bytes = field(repr=False)
-    key_name: str = NO_KEY
-    """What the key is called where handlers are registered: with another one, the same message has another identity."""
-    key_kind: str = ""
-    """What the key is, as far as its type tells: `text`, `int` or `uuid`."""
 
 
 @dataclass(slots=True)
@@ -74,6 +48,7 @@ class App:
     margin: timedelta = timedelta(hours=1)
     clock_skew: timedelta = timedelta(minutes=5)
     handlers: list[Handler] = field(default_factory=list, init=False, repr=False)
+    routes: list[HttpRoute] = field(default_factory=list, init=False, repr=False)
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
     topics: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
     ways: dict[tuple[str, type], Way] = field(default_factory=dict, init=False, repr=False)
@@ -196,7 +171,8 @@ class App:
 
     def states(self) -> dict[str, StateCodec]:
         """The states that handlers use, by name."""
-        return {handler.state.name: handler.state for handler in self.handlers if handler.state is not None}
+        every = [*self.handlers, *(route.handler for route in self.routes)]
+        return {handler.state.name: handler.state for handler in every if handler.state is not None}
 
     def encode(self, message: Any) -> tuple[bytes, str]:
         """A message's body and wire type."""
@@ -267,6 +243,53 @@ class App:
             self.topics[source].append(subscription)
         return f"{source}/Subscriptions/{subscription}"
 
+    def http(
+        self,
+        method: str,
+        path: str,
+        *,
+        key: KeyOf | None = None,
+        caller: Caller | None = None,
+        name: str | None = None,
+        retries: Retries | None = None,
+    ) -> Callable[[Function], Function]:
+        """Handle HTTP requests as messages: the body is the message, the `Idempotency-Key` header its identity.
+
+        What the handler returns is the response, stored with its commit.  GET reads only.  Each `{parameter}` of the
+        path is a field of the message.  `caller` tells from a request who sends it; no caller sees another's replies.
+        `name` (else method and path) is part of what a request is known by: keep it where only the path changes.
+        `retries` tries a handler that fails again at once, and keeps the last failure; else a failure is not kept.
+
+        Raises:
+            NotRegistrable: the function does not fit; the text says what to change.
+        """
+        local_names = sys._getframe(1).f_locals
+
+        def register(function: Function) -> Function:
+            verb, template = method.upper(), parse_template(path)
+            known_as = name or f"{verb} {path}"
+            binding = bind(function, local_names)
+            self._check_route(known_as, verb, template, binding)
+            prefix = inbox_prefix(self.name, f"http {known_as}", "")  # no queue's name has a space
+            own_name = getattr(function, "__name__", known_as)
+            handler = self._made(own_name, answering(binding), "http", key, "continue", None, prefix, retries or UNKEPT)
+            self.routes.append(HttpRoute(known_as, verb, template, handler, caller))
+            return function
+
+        return register
+
+    def _check_route(self, name: str, verb: str, template: Template, binding: Binding) -> None:
+        if verb not in METHODS:
+            raise NotRegistrable(f"{name}: a method is one of {', '.join(METHODS)}, not {verb!r}")
+        for known in self.routes:
+            if known.name == name or (known.method == verb and known.template.literals == template.literals):
+                raise NotRegistrable(f"{name!r} is registered twice; give it another path or name=")
+        if len(binding.messages) > 1:
+            raise NotRegistrable(f"{name}: a body has no property that tells its type; take one type of message")
+        missing = [field for field in template.names if field not in self.codec(binding.messages[0]).fields]
+        if missing:
+            raise NotRegistrable(f"{name}: {binding.messages[0].__name__} has no field {missing[0]!r} for the path's")
+
     def _add(
         self,
         function: Callable[..., Any],
@@ -279,10 +302,27 @@ class App:
     ) -> None:
         if any(handler.name == name and handler.source == path for handler in self.handlers):
             raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
-        if binding.state is not None and key is None:
-            raise NotRegistrable(f"{name} has a state but no key; pass key= to say which state a message belongs to")
         if on_dead_letter not in ("continue", "stop_key"):
             raise NotRegistrable(f"{name}: on_dead_letter is 'continue' or 'stop_key', not {on_dead_letter!r}")
+        # Two handlers of one name on two sources are two: neither may swallow the other's messages.
+        state = "" if binding.state is None else self.state_codec(binding.state).name
+        prefix = inbox_prefix(self.name, f"{path}/{name}", state)
+        self.handlers.append(self._made(name, binding, path, key, on_dead_letter, key_name, prefix, None))
+
+    def _made(
+        self,
+        name: str,
+        binding: Binding,
+        path: str,
+        key: KeyOf | None,
+        on_dead_letter: Literal["continue", "stop_key"],
+        key_name: str | None,
+        prefix: bytes,
+        retries: Retries | None,
+    ) -> Handler:
+        """A handler, if it fits."""
+        if binding.state is not None and key is None:
+            raise NotRegistrable(f"{name} has a state but no key; pass key= to say which state a message belongs to")
         if key is not None and not isinstance(key, str) and not callable(key):
             raise NotRegistrable(f"{name}: key={key!r}; give a field's name or a function of the message")
         codecs = [self.codec(kind) for kind in binding.messages]
@@ -290,11 +330,9 @@ class App:
             if isinstance(key, str) and key not in codec.fields and not hasattr(codec.type, key):
                 raise NotRegistrable(f"{name}: {codec.type.__name__} has no field {key!r} to take the key from")
         state = None if binding.state is None else self._checked_state(name, binding.state)
-        # Two handlers of one name on two sources are two: neither may swallow the other's messages.
-        prefix = inbox_prefix(self.name, f"{path}/{name}", "" if state is None else state.name)
         getter = attrgetter(key) if isinstance(key, str) else key
         known_as, kind = NO_KEY if key is None else key_name or name_of_key(key), key_kind(binding.messages, key)
-        self.handlers.append(Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind))
+        return Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind, retries)
 
     def _checked_state(self, name: str, kind: type[Any]) -> StateCodec:
         codec = self.state_codec(kind)

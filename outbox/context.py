@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
+from outbox.http import Reply
 from outbox.lineage import Key, derived_bytes, output_id
 from outbox.message import Message, Scalar
 from outbox.ports import Output
@@ -111,6 +112,8 @@ class Context(msgspec.Struct, gc=False):
     call_count: int = 0
     is_plain: bool = True
     """Whether it captured nothing but outputs that the bus can take."""
+    answer: Reply | None = None
+    """What an HTTP request is answered with."""
 
     # Who and what
 
@@ -129,6 +132,11 @@ class Context(msgspec.Struct, gc=False):
     def idempotency_key(self) -> str:
         """A key for calls to other systems: the same for every attempt at this message by this handler."""
         return str(self.work.inbox.hex())
+
+    @property
+    def caller(self) -> str:
+        """Who sent the HTTP request, as its entry's `caller=` told; empty where nobody asked, and for messages."""
+        return str(self.work.caller)
 
     @property
     def delivery_count(self) -> int:

@@ -74,6 +74,9 @@ def derived_bytes(inbox: bytes, purpose: str, position: int) -> bytes:
     return sha256(b"%b|%b|%d" % (purpose.encode(), inbox, position)).digest()
 
 
+FINGERPRINT_BYTES = 32
+
+
 def fingerprint(body: bytes, wire_type: str) -> bytes:
     """A digest of what was sent under an identity; the same identity with another payload is refused.  32 bytes."""
     return sha256(wire_type.encode() + b"\0" + body).digest()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -31,6 +31,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.memory_disk import Crash
 from outbox.engine.narrow import NarrowEngine
 from outbox.engine.state import STATES
+from outbox.http import Response
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, properties_of
 from outbox.ports import (
@@ -54,6 +55,7 @@ from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.sweep import sweep
+from outbox.testing_http import Clientele
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 from outbox.verify.histories.committed import BusRecorder, JournalRecorder, Sent, StoreRecorder
 
@@ -118,6 +120,7 @@ class Harness:
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self._stopping = False
+        self._clientele = Clientele(app, self._plan, spawn=self._spawn, crash=self._crash)
 
     async def __aenter__(self) -> Self:
         self._open(self._disk)
@@ -153,6 +156,7 @@ class Harness:
             is_stopping=lambda: self._stopping,
             new_tx=lambda: self._chance.randbytes(16).hex(),
         )
+        self._clientele.open(ports, self._scope, self._engine, self._outputs)
 
     def __getattr__(self, name: str) -> Any:
         """Tell the cure where a harness is used that was never opened."""
@@ -234,6 +238,19 @@ class Harness:
 
     # Act
 
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Response:
+        """Send an HTTP request, with `key` as its Idempotency-Key; after a crash it is sent again, as clients do."""
+        return await self._clientele.request(method, path, json, key, headers, body)
+
     async def wait_idle(self) -> None:
         """Handle everything that is due; time does not move."""
         for _ in range(STEP_COUNT_MAX):
@@ -269,7 +286,7 @@ class Harness:
             for task in done:
                 task.result()
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> object:
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         return task
@@ -310,6 +327,7 @@ class Harness:
     async def _abandon(self) -> None:
         tasks, self._tasks = self._tasks, set()
         self._stopping = True
+        self._clientele.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from outbox.engine import records
+from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
 from outbox.engine.items import (
@@ -28,7 +29,7 @@ from outbox.engine.items import (
 from outbox.engine.limits import EngineLimits
 from outbox.engine.queues import Queue
 from outbox.engine.rules import Facts, routed
-from outbox.errors import LockLost, Throttled, TooLarge, UnknownDestination
+from outbox.errors import LockLost, TooLarge, UnknownDestination
 from outbox.message import Message
 
 
@@ -127,12 +128,7 @@ class Broker(Core):
         for message in messages:
             if held_bytes(message) > limit:
                 raise TooLarge(f"message {message.identity} to {path} is over {limit} bytes; send a claim check")
-        if self.state.body_bytes + self.state.overhead_bytes > self.limits.memory_bytes_max:
-            raise Throttled(
-                f"the engine holds {self.limits.memory_bytes_max} bytes, all that it may; drain queues, shorten "
-                "retention or raise memory_bytes_max",
-                retry_after_s=1.0,
-            )
+        check_room(self.state, self.limits)
         keyed = any(queue.settings.ordering == "per_key" for queue in self.state.routes[path])
         if keyed and not all(message.session_id for message in messages):
             raise TooLarge(f"{path} is ordered by key; every message to it needs a session id")

@@ -17,7 +17,8 @@ import msgspec
 from outbox.engine import records
 from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, TopicSettings
 from outbox.engine.limits import EngineLimits
-from outbox.errors import NotRegistrable, OutboxError, Refused
+from outbox.engine.state import State
+from outbox.errors import NotRegistrable, OutboxError, Refused, Throttled
 from outbox.message import Message
 from outbox.ports import Clock
 
@@ -191,4 +192,18 @@ def check_clock(logged_ms: int, clock: Clock, limits: EngineLimits) -> None:
         raise OutboxError(
             f"the wall clock is {ahead_ms // 86_400_000} days ahead of the log; markers would expire at once.  If the "
             "clock is right, open with accept_clock=True (on the command line: --accept-clock)"
+        )
+
+
+def check_room(state: State, limits: EngineLimits) -> None:
+    """Make sure that there is room for something more from outside.
+
+    Raises:
+        Throttled: the engine holds all that it may.
+    """
+    if state.body_bytes + state.overhead_bytes > limits.memory_bytes_max:
+        raise Throttled(
+            f"the engine holds {limits.memory_bytes_max} bytes, all that it may; drain queues, shorten retention or "
+            "raise memory_bytes_max",
+            retry_after_s=1.0,
         )

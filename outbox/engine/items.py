@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from outbox.lineage import FINGERPRINT_BYTES
 from outbox.message import Message
 
 ACTIVE, LOCKED, SCHEDULED, DEFERRED = range(4)
@@ -113,3 +114,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     description: str = ""
     expires_ms: int = 0
+
+
+def reply_bytes_of(markers: Iterable[object]) -> int:
+    """What markers hold beside a fingerprint: the replies of HTTP requests."""
+    return sum([len(m) - FINGERPRINT_BYTES for m in markers if isinstance(m, bytes) and len(m) > FINGERPRINT_BYTES])

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from outbox.engine import records
+from outbox.engine.checks import check_room
 from outbox.engine.engine import Engine
 from outbox.engine.entities import Settlement
 from outbox.engine.items import LOCKED, Task, pack_token
@@ -94,9 +95,12 @@ class EngineJournal:
         states, markers = self.moved(commit), self.taken(commit)
         if locks or states or markers:
             return Conflict(frozenset(locks), frozenset(states), frozenset(markers))
+        is_request = not (commit.consumed or commit.buried or commit.postponed)
+        if is_request:
+            check_room(engine.state, engine.limits)
         engine.do(self.record(commit, consumed))
         engine.wake()
-        await engine.gate(alone=True)
+        await engine.gate(alone=not is_request)  # requests come side by side: those of one turn share a flush
         return None
 
     def _check_outputs(self, outputs: Sequence[Output]) -> None:

@@ -16,7 +16,7 @@ from outbox.engine import records
 from outbox.engine.changes import free_slot
 from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.items import Task, held_bytes, version_of
+from outbox.engine.items import Task, held_bytes, reply_bytes_of, version_of
 from outbox.engine.queues import KeyedQueue
 from outbox.engine.rules import Rule
 from outbox.engine.segments import Recovery, read_sealed
@@ -147,6 +147,7 @@ def _restore(image: Image) -> State:
         for id, document in space.items():
             state.put(name, id, document)
     state.markers.update(image.applied)
+    state.body_bytes += reply_bytes_of(image.applied.values())
     state.markers.update(image.refused)
     state.marker_ages = deque(image.marker_ages)
     state.renewed, state.operations = image.renewed, image.operations

@@ -14,7 +14,7 @@ from typing import Any
 
 from outbox.engine import changes, records
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path, subscription_path
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of
+from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of, reply_bytes_of
 from outbox.engine.queues import KeyedQueue, Queue, make_queue
 from outbox.engine.rules import Rules, admits
 from outbox.lineage import fingerprint
@@ -314,6 +314,7 @@ class State:
                 self.renewed[key] = record.markers_expire_ms
         markers.update(record.applied)
         markers.update(record.refused)
+        self.body_bytes += reply_bytes_of(record.applied.values())
         self.marker_ages.append((record.markers_expire_ms, keys))
 
     def _postpone(self, postponed: records.Postponed, version: int) -> None:
@@ -357,7 +358,7 @@ class State:
         while ages and ages[0][0] <= now_ms:
             for key in ages.popleft()[1]:
                 if self.renewed.get(key, 0) <= now_ms:
-                    self.markers.pop(key, None)
+                    self.body_bytes -= reply_bytes_of([self.markers.pop(key, b"")])
                     self.renewed.pop(key, None)
 
     # The general mutation

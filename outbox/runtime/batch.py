@@ -106,7 +106,8 @@ class Batch:
             blobs += context.blobs or []
         self._value, self._schema = value, schema
         self.blobs += blobs
-        self._add(work, Record("", b"", 0, bool(outputs), tuple(outputs)))
+        reply = None if context is None else context.answer
+        self._add(work, Record("", b"", 0, bool(outputs), tuple(outputs), reply=reply))
 
     def refuse(self, work: Work, poison: PoisonMessage) -> None:
         """Add a refusal: the message's record; the state stays as it is and is conditional all the same."""

@@ -17,6 +17,7 @@ from outbox.lineage import fingerprint
 from outbox.ports import Burial, Commit, Marker, Output, Postponement, Refusal, StateChange, StateDocument
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
+from outbox.runtime.replies import fingerprint_in, with_reply
 from outbox.runtime.step import Later, Work
 
 
@@ -58,7 +59,7 @@ class Group:
         message = work.delivery.message
         marker = self.markers.get(work.inbox) if work.remembered else None
         if marker is not None:
-            known = marker.fingerprint if isinstance(marker, Refusal) else marker
+            known = marker.fingerprint if isinstance(marker, Refusal) else fingerprint_in(marker)
             if known != work.fingerprint:
                 return PoisonMessage(
                     "payload-differs", f"id {message.identity} was used with another payload; use a new id"
@@ -107,10 +108,13 @@ class Group:
         key = work.inbox
         commit.handled.append(key)
         if work.remembered:
+            marker = work.fingerprint
+            if context is not None and context.answer is not None:
+                marker = with_reply(marker, context.answer)
             if key in self.markers:
-                self._mark(work, work.fingerprint)
+                self._mark(work, marker)
             else:
-                self.markers[key] = commit.applied[key] = work.fingerprint
+                self.markers[key] = commit.applied[key] = marker
 
     def _write(self, id: str, value: bytes, schema: int) -> None:
         """Change a state, under the condition that it still is as loaded; one that is unchanged is a condition only."""

@@ -170,7 +170,8 @@ def _recorded(group: Effects, work: Work, found: PoisonMessage | bool) -> Outcom
 
 def failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
     """What an error of a handling means; a refusal makes its record."""
-    outcome = judge(error, work.delivery, plan.retries)
+    own = work.handler.retries if work.handler is not None else None
+    outcome = judge(error, work.delivery, own or plan.retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)
     return outcome

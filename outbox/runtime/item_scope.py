@@ -173,6 +173,7 @@ class ItemScope:
         swapped = await self._swap(work, state_id, batch, token)  # 7
         if isinstance(swapped, Document):
             return self._follow(work, swapped)
+        work.know(staged.record)
         await self._dispatch(state_id, swapped, Found(staged, version, token))  # 8, 9, 10
         return outcome
 
@@ -189,6 +190,7 @@ class ItemScope:
         if work.fingerprint and record.fingerprint != work.fingerprint:
             text = f"id {work.delivery.message.identity} was used with another payload; use a new id"
             return PoisonMessage("payload-differs", text)
+        work.know(record)
         return record.refusal
 
     async def _look(self, work: Work, batch: Batch, token: Session) -> None:

@@ -11,6 +11,7 @@ What has no time to live stays until it is finished.
                               `overflow:<tx>`  the blob that an attempt may have written outputs to that did not fit
                               `failures:<key>` how often a message of an ordered source has failed
     partition = inbox:<key>   `inbox:<key>`    the record of a stateless handler's message
+    partition = claim:<key>   `claim`          which HTTP request an idempotency key stands for
     partition = session:<..>  `stopped`        the dead letter behind which a session stands still
 
 Markers and staged records share a partition, because a session token is good for the partition that it came from.
@@ -23,6 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from outbox.errors import CorruptRecord, PoisonMessage
+from outbox.http import Reply
 from outbox.ports import Document, DocumentKey, Output, Session, Version
 
 STATE = "state"
@@ -56,7 +58,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one handled message did: the outputs of its effect, or the reason of its refusal.
 
     `fingerprint` is the digest of its payload, `at_ms` the time of its commit, `attempt` the resubmission that it
-    answers, `spilled` the blob that holds the outputs where they do not fit in here.
+    answers, `spilled` the blob that holds the outputs where they do not fit in here, `reply` what an HTTP request is
+    answered with, for as long as the record lives.
     """
 
     tx: str
@@ -68,6 +71,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     description: str = ""
     attempt: int = 0
+    reply: Reply | None = None
 
     @property
     def refusal(self) -> PoisonMessage | None:
@@ -113,6 +117,15 @@ class Overflow(msgspec.Struct, frozen=True):
     at_ms: int
 
 
+class Claim(msgspec.Struct, frozen=True):
+    """Which request an idempotency key stands for: its payload's digest, its state and key, and when it came first."""
+
+    fingerprint: bytes
+    state: str
+    key: str
+    created_ms: int
+
+
 class Failures(msgspec.Struct, frozen=True):
     """How often a message of an ordered source has failed; it may undercount."""
 
@@ -135,6 +148,11 @@ def failures_key(state_id: str | None, inbox: bytes) -> DocumentKey:
     return DocumentKey(state_id or RECORD_PREFIX + inbox.hex(), "failures:" + inbox.hex())
 
 
+def claim_key(inbox: bytes) -> DocumentKey:
+    """Where the idempotency key of a request is claimed, whatever state it names."""
+    return DocumentKey("claim:" + inbox.hex(), "claim")
+
+
 def staged_key(state_id: str, tx: str) -> DocumentKey:
     """Where an attempt's result is staged."""
     return DocumentKey(state_id, STAGED_PREFIX + tx)
@@ -152,7 +170,7 @@ def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
 
 encode = msgspec.json.Encoder().encode
 
-Item = TypeVar("Item", StateItem, Record, Staged, Overflow, Failures)
+Item = TypeVar("Item", StateItem, Record, Staged, Overflow, Claim, Failures)
 
 
 def decode(document: Document, kind: type[Item]) -> Item:

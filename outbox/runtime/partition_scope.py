@@ -301,6 +301,7 @@ class PartitionScope:
         if self._is_resubmitted(work, record):
             work.replaces = document.version
             raise Again
+        work.know(record)
         await self.dispatch(document.key, document, record, work.inbox)
         return record.refusal
 
@@ -336,6 +337,8 @@ class PartitionScope:
     # Push
 
     async def _push(self, batch: Batch, state_id: str | None) -> None:
+        for entry in batch.entries:
+            entry.work.know(entry.record)
         await self._endings.push([output for entry in batch.entries for output in entry.record.outputs])
         for entry in batch.entries:
             if entry.record.pending:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -21,6 +21,7 @@ from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state
 from outbox.message import Message
 from outbox.ports import Delivery, Version
 from outbox.retries import Reject, Retries, Retry
+from outbox.runtime.items import Record
 from outbox.runtime.plan import REASON_LENGTH_MAX, Plan, Route, Source
 
 GIVE_BACK_DELAY_S = 5.0
@@ -29,10 +30,11 @@ GIVE_BACK_DELAY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A delivery that is given back: for how long, and how many failures it has had."""
+    """A delivery that is given back: for how long, how many failures it has had, and what the last one was."""
 
     delay_s: float
     failures: int
+    text: str = ""
 
 
 class Work(msgspec.Struct, gc=False):
@@ -67,6 +69,18 @@ class Work(msgspec.Struct, gc=False):
     """Whether its session stands still behind it, and goes on when it is applied."""
     replaces: Version = ""
     """The version of the refusal that a resubmission replaces; empty: its record is to be created."""
+    caller: str = ""
+    """Who sent it, where it is an HTTP request and somebody asked."""
+    record: Record | None = None
+    """What is on record for it, as soon as it is known to be."""
+    on_record: Callable[[], None] | None = None
+    """Told then: whoever waits for a reply need not wait until outputs have left."""
+
+    def know(self, record: Record) -> None:
+        """Learn what is on record for it, and say so."""
+        self.record = record
+        if self.on_record is not None:
+            self.on_record()
 
     @property
     def stays_in_place(self) -> bool:
@@ -292,7 +306,7 @@ def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonM
             return PoisonMessage(error.reason, told(error.description))
     failures = delivery.failures + 1
     if failures < retries.limit:
-        return Later(retries.delay_s(failures), failures)
+        return Later(retries.delay_s(failures), failures, failure_text(error))
     return PoisonMessage("failed", failure_text(error))
 
 

@@ -1,0 +1,48 @@
+"""A handler of HTTP requests as the commit protocols run it: what it returns becomes the reply of its context.
+
+The protocols ignore what a handler returns.  So the function is called through one that keeps it: encoded at once,
+within the attempt, so that a reply which cannot be stored fails the handling and nothing of it takes effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import replace
+from inspect import isawaitable
+from typing import Any
+
+import msgspec
+
+from outbox.binding import Binding
+from outbox.context import Context
+from outbox.http import reply_of
+
+
+def answering(binding: Binding) -> Binding:
+    """A handler that puts what it returns into its context."""
+    call = binding.call
+
+    async def wait(returned: Awaitable[Any], context: Context) -> None:
+        _answer(await returned, context)
+
+    def answer(message: Any, state: Any, context: Context) -> Awaitable[None] | None:
+        returned = call(message, state, context)
+        if isawaitable(returned):
+            return wait(returned, context)
+        _answer(returned, context)
+        return None
+
+    return replace(binding, wants_context=True, is_async=False, call=answer)
+
+
+def _answer(returned: Any, context: Context) -> None:
+    context.answer = reply_of(returned, encoded)
+    context.is_plain = False  # there is more to keep than what the runtime's short way does
+
+
+def encoded(value: Any) -> bytes:
+    """A value as JSON: a dataclass, a msgspec Struct, a pydantic model or plain data."""
+    if hasattr(value, "model_dump_json"):
+        data: bytes = value.model_dump_json(by_alias=True).encode()
+        return data
+    return msgspec.json.encode(value)

@@ -1,0 +1,365 @@
+"""HTTP entries without HTTP: a request goes in, the response that its commit has stored comes out.
+
+Theory of operation.  A request under an idempotency key becomes a `Work` and goes through the commit protocol of the
+backend, as a message of a queue does; its reply is part of the same commit.  It is worked on in a task of its own, so
+a client that hangs up cancels nothing, and whoever asks again meanwhile waits for that same task.  Requests of one
+state take turns in this process; against other processes the protocols' conditions hold.
+
+What is on record answers: the reply, or the refusal.  An outcome that nobody knows, a failure, a conflict that does
+not end: nothing is kept, the response is 500 or 503 with `Retry-After`, and the same request again is safe.
+
+    async with HttpEntry(app, backend) as entry:
+        response = await entry.handle("POST", "/transfers", {"Idempotency-Key": "k1"}, body)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import msgspec
+
+from outbox.app import App
+from outbox.client import Client
+from outbox.errors import CorruptRecord, OutboxError, PoisonMessage
+from outbox.handlers import UNKEPT
+from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
+from outbox.http_paths import Place, find
+from outbox.ports import Backend, StorePorts
+from outbox.runtime import http_answers
+from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.endings import Endings
+from outbox.runtime.handling import Life, run_part
+from outbox.runtime.http_scopes import requests_over
+from outbox.runtime.lanes import StoreProtocol
+from outbox.runtime.marks import Lingering
+from outbox.runtime.plan import Plan, compile_plan
+from outbox.runtime.requests import Reader
+from outbox.runtime.retention import register_retention
+from outbox.runtime.scopes import store_protocol
+from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.store_operations import operations_over
+from outbox.runtime.turns import Turns
+
+log = logging.getLogger("outbox.http")
+
+REQUEST_COUNT_MAX = 1_000
+WAIT_S = 30.0
+MARK_AFTER_S = 0.2
+"""How long what has left waits to be marked, for others of its partition to be marked with it."""
+FINISH_WITHIN_S = 5.0
+"""How long an entry that stops takes at most for its last marks; the sweeper finds what is left."""
+
+
+class Pending:
+    """A request that is being worked on: its response, as soon as there is one, and the task that works on it."""
+
+    def __init__(self) -> None:
+        self.response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None] | None = None
+
+    def answer(self, response: Response) -> None:
+        """Answer whoever waits; the first answer counts."""
+        if not self.response.done():
+            self.response.set_result(response)
+
+    def fail(self, error: BaseException) -> None:
+        """Let whoever waits know that there will be no answer."""
+        if not self.response.done():
+            self.response.set_exception(error)
+            self.response.exception()  # somebody may look at it later, or nobody
+
+
+class HttpEntry:
+    """The HTTP entries of an application on a backend; use it as an async context manager.
+
+    Beside a worker of the same backend it may share that one's `plan` and `protocol`, and so the states at hand.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        backend: Backend,
+        *,
+        plan: Plan | None = None,
+        protocol: StoreProtocol | None = None,
+        wait_s: float = WAIT_S,
+        drain_s: float = 30.0,
+        body_bytes_max: int = BODY_BYTES_MAX,
+        request_count_max: int = REQUEST_COUNT_MAX,
+        mark_after_s: float = MARK_AFTER_S,
+        new_tx: Callable[[], str] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] | None = None,
+    ) -> None:
+        self.app = app
+        self.body_bytes_max = body_bytes_max
+        self._wait_s = wait_s
+        self._drain_s = drain_s
+        self._request_count_max = request_count_max
+        self._sleep = sleep
+        self._spawn = spawn or self._start
+        self._client = Client(app, backend)
+        self._places = [Place(route.method, route.template, Reader(app, route)) for route in app.routes]
+        self._plan = plan or compile_plan(app)
+        self._backoff = Backoff(sleep)
+        self._turns = Turns()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pending: dict[tuple[bytes, bytes], Pending] = {}
+        self._request_count = 0
+        self._is_stopping = False
+        ports = backend.ports()
+        self._operations = operations_over(ports)
+        self._now_ms = self._operations.now_ms
+        self._life = Life(self._now_ms, lambda: self._is_stopping)
+        self._endings: Endings | None = None
+        if protocol is None and isinstance(ports, StorePorts):
+            protocol = self._own_protocol(ports, new_tx or (lambda: uuid4().hex))
+        self._protocol = protocol
+        linger = None if protocol is None or not mark_after_s else Lingering(protocol, lambda: sleep(mark_after_s))
+        self._lingering = linger
+        self._requests = requests_over(
+            self._plan, ports, protocol, now_ms=self._now_ms, is_stopping=self._life.is_stopping
+        )
+
+    def _own_protocol(self, ports: StorePorts, new_tx: Callable[[], str]) -> StoreProtocol:
+        """The protocol of a store and a bus, without a worker's deliveries."""
+        now_ms, plan = self._now_ms, self._plan
+        self._endings = Endings(
+            plan, ports.bus, ports.blobs, backoff=self._backoff, now_ms=now_ms, new_tx=new_tx, settled=lambda _: None
+        )
+        return store_protocol(
+            plan, ports, self._endings, now_ms=now_ms, new_tx=new_tx, is_stopping=self._life.is_stopping
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.declare()
+        await register_retention(self.app.name, self._plan.memory, self._operations)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Stop: take nothing on, let what is under way end for a time, and cancel the rest, which is safe to repeat."""
+        self.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._drain_s)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(TimeoutError, OutboxError):
+            async with asyncio.timeout(FINISH_WITHIN_S):
+                await self._finish()
+
+    def stop(self) -> None:
+        """Take nothing on any more; from here on a request that is cancelled is not its handler's failure."""
+        self._is_stopping = True
+
+    # One request
+
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
+        """Answer a request; `path` is as it was sent, with its query.  Names of headers may be in any case.
+
+        Raises:
+            EngineStopped: the backend stopped for good.
+        """
+        response, _ = await self.answered(method, path, headers, body)
+        return response or http_answers.unavailable()
+
+    async def answered(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> tuple[Response | None, asyncio.Task[None] | None]:
+        """Answer a request; the response, and the task that may go on behind it with what the commit has emitted.
+
+        None is the response to a request that was cut off, as when the process ends.
+        """
+        bare, _, query = path.partition("?")
+        request = Request(method.upper(), bare, {name.lower(): text for name, text in headers.items()}, body, query)
+        if self._is_stopping or self._request_count >= self._request_count_max:
+            return http_answers.unavailable(), None
+        self._request_count += 1
+        try:
+            response, task = await self._answered(request)
+        except Unfit as unfit:
+            response, task = unfit.response, None
+        finally:
+            self._request_count -= 1
+        if request.method == "HEAD" and response is not None:
+            response = Response(response.status, response.headers, b"")
+        return response, task
+
+    async def _answered(self, request: Request) -> tuple[Response | None, asyncio.Task[None] | None]:
+        found = find(self._places, request.method, request.path)
+        reader = found.target
+        if reader is None and found.allowed:
+            allow = ", ".join(found.allowed)
+            return problem(405, "method-not-allowed", f"this path takes {allow}", allow=allow), None
+        if reader is None:
+            return problem(404, "not-found", "nothing is served at this path"), None
+        if len(request.body) > self.body_bytes_max:
+            text = f"the body takes {len(request.body)} bytes, over {self.body_bytes_max}"
+            return problem(413, "too-large", text), None
+        caller = await reader.caller(request)
+        if reader.route.is_read:
+            pending, is_first = self._look(reader.look(request, found.parameters, caller, self._now_ms())), True
+        else:
+            pending, is_first = self._take_on(reader.work(request, found.parameters, caller, self._now_ms()))
+        await asyncio.wait([pending.response], timeout=self._wait_s)
+        if not pending.response.done():
+            return (http_answers.unavailable() if is_first else http_answers.in_progress()), pending.task
+        return None if pending.response.cancelled() else pending.response.result(), pending.task
+
+    def _take_on(self, work: Work) -> tuple[Pending, bool]:
+        """Work on a request, or join whoever is at it; whether it is the first."""
+        name = work.inbox, work.fingerprint
+        known = self._pending.get(name)
+        if known is not None:
+            return known, False
+        pending = self._pending[name] = Pending()
+        pending.task = self._spawn(self._write(work, pending, name))
+        return pending, True
+
+    def _look(self, work: Work) -> Pending:
+        pending = Pending()
+        pending.task = self._spawn(self._read(work, pending))
+        return pending
+
+    # Requests that change something
+
+    async def _write(self, work: Work, pending: Pending, name: tuple[bytes, bytes]) -> None:
+        """Bring a request to its end; the answer may be known before."""
+        work.on_record = lambda: pending.answer(http_answers.answer_of(work.record)) if work.record else None
+        try:
+            pending.answer(await self._ended(work))
+        except asyncio.CancelledError:
+            pending.response.cancel()
+            raise
+        except BaseException as error:
+            pending.fail(error)
+            raise
+        finally:
+            work.on_record = None
+            self._pending.pop(name, None)
+        await self._finish()
+
+    async def _ended(self, work: Work) -> Response:
+        """What becomes of a request, as far as anybody can tell now."""
+        try:
+            outcome = await self._tried(self._requests.begin, work) or await self._handled(work)
+        except RetryError:
+            return http_answers.unavailable()
+        except CorruptRecord as error:
+            log.error("request put off", extra={"error": str(error)})
+            return http_answers.unavailable()
+        _tell(work, outcome)
+        if work.record is not None:
+            return http_answers.answer_of(work.record)
+        if isinstance(outcome, Later):
+            return http_answers.put_off(outcome, work)
+        assert outcome is not None, "what was applied is on record"
+        return http_answers.refused(outcome)
+
+    async def _handled(self, work: Work) -> Outcome:
+        """Handle a request, again while its handler fails and its entry declares that it may."""
+        while True:
+            async with self._turns.of(work.lane):
+                outcome = await self._tried(self._requests.once, work)
+            has_failed = isinstance(outcome, Later) and outcome.failures > work.delivery.failures
+            if not has_failed or work.handler is None or work.handler.retries is UNKEPT:
+                return outcome
+            assert isinstance(outcome, Later), "only that is a failure that is not the last"
+            _tell(work, outcome)
+            await self._sleep(outcome.delay_s)
+            work.delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
+
+    async def _tried(self, step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
+        """Make a step, again while nothing is known to have come of it."""
+        with suppress(Again):
+            return await _made(step, work)
+        async for attempt in self._backoff.attempts():
+            with attempt:
+                return await _made(step, work)
+        raise AssertionError("the last attempt raises")
+
+    async def _finish(self) -> None:
+        """Mark what has left, soon."""
+        if self._lingering is not None:
+            await self._lingering.write(self._spawn)
+        elif self._protocol is not None:
+            await self._protocol.finish()
+        for unsent in self._endings.unsent.take() if self._endings is not None else ():
+            fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
+            log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
+
+    # Requests that read
+
+    async def _read(self, work: Work, pending: Pending) -> None:
+        try:
+            pending.answer(await self._read_answer(work))
+        except asyncio.CancelledError:
+            pending.response.cancel()
+            raise
+        except BaseException as error:
+            pending.fail(error)
+            raise
+
+    async def _read_answer(self, work: Work) -> Response:
+        try:
+            async for attempt in self._backoff.attempts():
+                with attempt:
+                    look = await self._requests.look(work)
+        except RetryError:
+            return http_answers.unavailable()
+        outcome = await run_part(self._plan, look, work, self._life)
+        _tell(work, outcome)
+        if isinstance(outcome, Later):
+            return http_answers.put_off(outcome, work)
+        if outcome is not None:
+            return http_answers.refused(outcome)
+        if look.reply is None or (look.reply.status == 204 and not look.reply.headers):
+            return problem(404, "not-found", "there is nothing under this name")
+        return look.reply.response
+
+    # Tasks
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=f"{self.app.name} requests")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended_task)
+        return task
+
+    def _ended_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("request stopped", extra={"app": self.app.name}, exc_info=task.exception())
+
+
+async def _made(step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
+    """Make a step; one that could only not push what it has committed is made, for the sweeper pushes that."""
+    try:
+        return await step(work)
+    except Again:
+        if work.record is None:
+            raise
+        return work.record.refusal
+
+
+def _tell(work: Work, outcome: Outcome) -> None:
+    """Say that a handler failed; the client is not told why."""
+    text = outcome.text if isinstance(outcome, Later) else ""
+    if isinstance(outcome, PoisonMessage) and outcome.reason == "failed":
+        text = outcome.description
+    if text and work.handler is not None:
+        log.warning("request failed", extra={"handler": work.handler.name, "id": _id_of(work), "error": text})
+
+
+def _id_of(work: Work) -> str:
+    return work.inbox.hex() or "-"

@@ -1,0 +1,65 @@
+"""What a client is told: the reply that is on record, or why there is none and what to do about it.
+
+    409 rejected                the handler refused it, on record: the same for this key for ever
+    422 idempotency-key-reused  another request has this key: use a new one
+    422 too-old                 the key was first used longer ago than anybody remembers: use a new one
+    500 failed, kept            the last try that the entry's `retries=` allows failed, or the result cannot be stored
+    500 failed, not kept        the handler failed, nothing took effect: the same request again is safe
+    503 try-again               nothing took effect, or nobody can tell: the same request again is safe
+    409 in-progress             the same request is being worked on: ask again with the same key
+
+Why a handler failed is for the log and the record, not for the client.
+"""
+
+from __future__ import annotations
+
+import math
+
+from outbox.errors import PoisonMessage
+from outbox.http import Response, problem
+from outbox.runtime.items import Record
+from outbox.runtime.step import REJECTED, Later, Work
+
+AGAIN_AFTER_S = 1
+RETRY_AFTER_S_MAX = 86_400
+
+
+def answer_of(record: Record) -> Response:
+    """The response that is on record."""
+    if record.refusal is not None:
+        return refused(record.refusal)
+    return Response(204) if record.reply is None else record.reply.response
+
+
+def refused(poison: PoisonMessage) -> Response:
+    """The response to a request that is refused for good."""
+    if poison.description == REJECTED:
+        return problem(409, "rejected", poison.reason)
+    if poison.reason == "payload-differs":
+        text = "this Idempotency-Key was used for another request; use a new key"
+        return problem(422, "idempotency-key-reused", text)
+    if poison.reason == "too-old":
+        text = "this Idempotency-Key was first used too long ago; look at what it did, and use a new key"
+        return problem(422, "too-old", text)
+    text = "the request failed, and is not tried again under this Idempotency-Key; nothing took effect"
+    return problem(500, poison.reason, text)
+
+
+def put_off(later: Later, work: Work) -> Response:
+    """The response to a request of which nothing took effect."""
+    if later.failures > work.delivery.failures:
+        text = "the request failed and nothing took effect; the same request again, under the same key, is safe"
+        return problem(500, "failed", text, retry_after_s=AGAIN_AFTER_S)
+    return unavailable(math.ceil(later.delay_s))
+
+
+def unavailable(after_s: int = AGAIN_AFTER_S) -> Response:
+    """The response where nobody could commit, or could tell."""
+    text = "the request could not be completed now; the same request again, under the same key, is safe"
+    return problem(503, "try-again", text, retry_after_s=min(max(after_s, AGAIN_AFTER_S), RETRY_AFTER_S_MAX))
+
+
+def in_progress() -> Response:
+    """The response to a repetition of a request that is being worked on."""
+    text = "the same request is still being worked on; ask again with the same key"
+    return problem(409, "in-progress", text, retry_after_s=AGAIN_AFTER_S)

@@ -1,0 +1,131 @@
+"""The HTTP side of a harness: requests to an application under test, from a client that does not give up.
+
+A process that dies under a request is opened again on what was durable, and the same request is sent again under the
+same key, as a client would.  A response that was received before counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outbox.answering import encoded
+from outbox.app import App
+from outbox.engine.engine import Engine
+from outbox.entry import HttpEntry
+from outbox.http import Response
+from outbox.ports import Commit, Conflict, Journal, Output, Ports, StorePorts
+from outbox.runtime.lanes import Lanes
+from outbox.runtime.plan import Plan
+from outbox.runtime.scopes import Scope
+from outbox.verify.faults import SimulatedCrash
+
+CRASH_COUNT_MAX = 1_000
+"""How often a process may die under one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Ports as a backend."""
+
+    watched: Ports | StorePorts
+
+    def ports(self) -> Ports | StorePorts:
+        """The ports."""
+        return self.watched
+
+
+class Undecided:
+    """A journal whose caller may be killed while its commit waits for a flush that it shares with others.
+
+    Whether such a commit took effect is known when the log is opened again: its markers are there, or not.
+    """
+
+    def __init__(self, journal: Journal, commits: list[Commit]) -> None:
+        self._journal = journal
+        self._commits = commits
+        self.claim, self.load, self.durable = journal.claim, journal.load, journal.durable
+        self.renew, self.release = journal.renew, journal.release
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        try:
+            return await self._journal.commit(commit)
+        except asyncio.CancelledError:
+            self._commits.append(commit)
+            raise
+
+
+class Clientele:
+    """The clients of a harness's HTTP entries."""
+
+    def __init__(
+        self,
+        app: App,
+        plan: Plan,
+        *,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        crash: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._app = app
+        self._plan = plan
+        self._spawn = spawn
+        self._crash = crash
+        self._crashing = asyncio.Lock()
+        self._life = 0
+        self._undecided: list[Commit] = []
+        self._entry: HttpEntry | None = None
+
+    def open(self, ports: Ports | StorePorts, scope: Scope, engine: Engine, outputs: list[Output]) -> None:
+        """Begin another life of the process; beside its worker, with the same states at hand."""
+        self._life += 1
+        undecided, self._undecided = self._undecided, []
+        for commit in undecided:
+            if commit.applied and commit.applied.keys() <= engine.state.markers.keys():
+                outputs += commit.outputs
+        if isinstance(ports, Ports):
+            ports = replace(ports, journal=Undecided(ports.journal, self._undecided))
+        self._entry = HttpEntry(
+            self._app,
+            Watched(ports),
+            plan=self._plan,
+            protocol=scope.protocol if isinstance(scope, Lanes) else None,
+            mark_after_s=0,
+            sleep=lambda _: asyncio.sleep(0),
+            spawn=self._spawn,
+        )
+
+    def stop(self) -> None:
+        """The process is about to end."""
+        if self._entry is not None:
+            self._entry.stop()
+
+    async def request(
+        self, method: str, path: str, json: Any, key: str | None, headers: Mapping[str, str] | None, body: bytes
+    ) -> Response:
+        """Send a request until there is a response."""
+        sent = dict(headers or {}) if key is None else {**(headers or {}), "idempotency-key": key}
+        body = body if json is None else encoded(json)
+        for _ in range(CRASH_COUNT_MAX):
+            response = await self._sent(method, path, sent, body)
+            if response is not None:
+                return response
+        raise RuntimeError(f"the process died {CRASH_COUNT_MAX} times under {method} {path}")
+
+    async def _sent(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Response | None:
+        """Send a request once, and see to the end of what it set off; None where the process died before it spoke."""
+        entry, life = self._entry, self._life
+        assert entry is not None, "the harness is open"
+        response: Response | None = None
+        try:
+            response, task = await entry.answered(method, path, headers, body)
+            if task is not None:
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    task.result()
+        except SimulatedCrash:
+            async with self._crashing:
+                if self._life == life:  # else it died under somebody else, and at the same moment under this one
+                    await self._crash()
+        return response
