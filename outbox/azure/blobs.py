@@ -1,6 +1,6 @@
 """Blob Storage as a blob store: write-once bytes, and a store for those who have none.
 
-A blob is written under the condition that nothing is there, so a second write changes nothing.  The SDK does not send
+A blob is written under the condition that nothing is there, so a second write changes nothing.  Nothing is sent
 again: an upload whose answer was lost would meet itself.  Names are written as Azure takes them: everything but
 letters, digits, `_`, `-` and slashes between them as `~` and two hexadecimal digits, which also keeps `..` out of URLs.
 """
@@ -21,9 +21,9 @@ from azure.core.exceptions import (
     ResourceExistsError,
     ResourceNotFoundError,
 )
-from azure.core.pipeline.transport import AioHttpTransport
 from azure.storage.blob.aio import BlobServiceClient, ContainerClient
 
+from outbox.azure.transport import OnceTransport
 from outbox.azure.usage import Usage
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge
 from outbox.ports import BlobStore
@@ -55,7 +55,7 @@ class BlobAccount:
     def container(self) -> ContainerClient:
         """The container, which need not exist."""
         if self._client is None:
-            options: dict[str, Any] = {"retry_total": 0, "transport": AioHttpTransport(use_env_settings=False)}
+            options: dict[str, Any] = {"retry_total": 0, "transport": OnceTransport()}
             if self._api_version is not None:
                 options["api_version"] = self._api_version
             if self._credential is None:

@@ -6,7 +6,7 @@ The client is made so that it does what it is told and nothing else:
                                                    write that meets itself looks as if it had lost
     enable_endpoint_discovery = False              no second try elsewhere, and the endpoint that was given is used
     retry_throttle_total = 2                       throttling does nothing, so it may be waited out; 0 would mean nine
-    use_env_settings = False                       two hops through a thread pool for every request are saved
+    OnceTransport                                  aiohttp would repeat a PUT or DELETE by itself
     enable_compact_utf8_item_writes                the size of a body on the wire is the size that was counted
 """
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from outbox.azure.cosmos_containers import ContainerSpec, check_containers, create_containers
+from outbox.azure.transport import OnceTransport
 
 CONNECT_S = 5.0
 READ_S = 10.0
@@ -54,7 +54,7 @@ class CosmosAccount:
         client = CosmosClient(
             self.endpoint,
             self._credential,
-            transport=AioHttpTransport(use_env_settings=False),
+            transport=OnceTransport(),
             retry_read=0,
             retry_connect=0,
             retry_status=0,
