@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import azure.functions as func
 
-from function_app.bank import app as bank
+from function_app.bank import app as handlers  # not `bank`, which is the module
 from function_app.settings import settings
 from outbox.azure import functions
 
 app = func.FunctionApp(http_auth_level=func.AuthLevel.FUNCTION)
-app.register_functions(functions.blueprint(bank, settings))
+app.register_functions(functions.blueprint(handlers, settings))
