@@ -43,7 +43,7 @@ class Broker(Core):
         """Make the timers and watchers."""
         self._lock_count = first_lock(self._epoch)
         self._lock_timers: list[tuple[int, int, int, list[int]]] = []
-        self._watchers: dict[str, list[asyncio.Future[None]]] = {}
+        self._watchers: dict[str, dict[asyncio.Future[None], str | None]] = {}
         self.served: set[str] = set()
         """Queues from which handlers of this process have taken."""
 
@@ -332,9 +332,15 @@ class Broker(Core):
         """Wake whoever waits for a queue that has something now."""
         if not self._watchers:
             return
-        for path in list(self._watchers):
-            if self.queue(path).has_available(self.now_ms()):
-                for watcher in self._watchers.pop(path):
+        now_ms = self.now_ms()
+        for path, watchers in list(self._watchers.items()):
+            queue = self.queue(path)
+            has_any = queue.has_available(now_ms)
+            if not has_any and queue.settings.ordering != "per_key":
+                continue
+            for watcher, session in list(watchers.items()):  # who holds a session waits for what is in it
+                if has_any if session is None else queue.has_available(now_ms, session=session):
+                    self._unwatch([path], watcher)
                     if not watcher.done():
                         watcher.set_result(None)
 
@@ -350,7 +356,7 @@ class Broker(Core):
         deadline_s = self._clock.monotonic_s() + timeout_s
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
             for path in paths:
-                self._watchers.setdefault(path, []).append(watcher)
+                self._watchers.setdefault(path, {})[watcher] = session
             try:
                 async with asyncio.timeout(left_s):
                     await watcher
@@ -367,15 +373,15 @@ class Broker(Core):
 
     def _dismiss(self, path: str, reason: UnknownDestination) -> None:
         """Tell whoever waits for a queue that it is gone."""
-        for watcher in self._watchers.pop(path, []):
+        for watcher in self._watchers.pop(path, {}):
             if not watcher.done():
                 watcher.set_exception(reason)
 
     def _unwatch(self, paths: Sequence[str], watcher: asyncio.Future[None]) -> None:
         for path in paths:
-            watchers = self._watchers.get(path)
-            if watchers and watcher in watchers:
-                watchers.remove(watcher)
+            watchers = self._watchers.get(path, {})
+            if watcher in watchers:
+                del watchers[watcher]
                 if not watchers:
                     del self._watchers[path]
 

@@ -112,6 +112,18 @@ def test_settling_within_a_session(bus: Any, sdk: Any, queue: str) -> None:
         receiver.complete_message(message)
 
 
+def test_a_session_that_is_held_gets_back_what_it_abandons_and_what_comes(sdk: Any, queue: str) -> None:
+    """With credit left on the link there is no request that would make the server look again."""
+    send(sdk, queue, "held", "m")
+    with accept(sdk, queue, "held", prefetch_count=20) as receiver:
+        receiver.abandon_message(receiver.receive_messages(1, max_wait_time=5)[0])
+        again = receiver.receive_messages(1, max_wait_time=5)[0]
+        assert again.delivery_count == 1
+        receiver.complete_message(again)
+        send(sdk, queue, "held", "later")
+        assert complete(receiver, 1) == ["later"]
+
+
 def test_closing_a_session_gives_its_messages_back(sdk: Any, queue: str) -> None:
     send(sdk, queue, "returned", "m")
     with accept(sdk, queue, "returned") as receiver:
