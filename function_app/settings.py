@@ -8,6 +8,7 @@
     OUTBOX_BLOBS, OUTBOX_BLOBS__blobServiceUri     for bodies that no queue takes; may be left out
     OUTBOX_CREATE                                  1: make containers and queues that are not there; for emulators
     OUTBOX_SWEEP                                   when the timer sweeps (30 * * * * *)
+    OUTBOX_SWEEP_GRACE_S                           how long something may be unfinished before it does (60)
 
 The names with `__` are those that the host's own triggers know, so one setting serves both.  Which identity is asked is
 for azure.identity: AZURE_CLIENT_ID names a user-assigned one.
@@ -23,6 +24,7 @@ from outbox import azure
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.errors import Refused
 from outbox.ports import Backend
+from outbox.runtime.sweep import GRACE_S
 
 SERVICEBUS, COSMOS, BLOBS = "OUTBOX_SERVICEBUS", "OUTBOX_COSMOS", "OUTBOX_BLOBS"
 WAYS = {
@@ -47,6 +49,7 @@ def read(environment: Mapping[str, str]) -> FunctionsSettings:
         connect=partial(connect, dict(environment)),
         servicebus=SERVICEBUS,
         sweep_schedule=environment.get("OUTBOX_SWEEP") or "30 * * * * *",
+        sweep_grace_s=number(environment, "OUTBOX_SWEEP_GRACE_S", GRACE_S),
     )
 
 
@@ -75,6 +78,19 @@ def connect(environment: Mapping[str, str]) -> Backend:
         database=environment.get("OUTBOX_DATABASE") or "bank",
         create=environment.get("OUTBOX_CREATE", "").lower() in ("1", "true", "yes"),
     )
+
+
+def number(environment: Mapping[str, str], name: str, otherwise: float) -> float:
+    """A number that a setting holds.
+
+    Raises:
+        Refused: it is none.
+    """
+    text = environment.get(name)
+    try:
+        return float(text) if text else otherwise
+    except ValueError as error:
+        raise Refused(f"app setting {name} is {(text or '')[:40]!r}, not a number of seconds") from error
 
 
 def address(environment: Mapping[str, str], name: str) -> str:

@@ -166,7 +166,8 @@ class Processor:
             fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
             log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
         stores, now_ms = stores_of(self._ports), self._operations.now_ms
-        swept = await sweep(self._scope.protocol, *stores, now_ms=now_ms, start=self._sweep_start)
+        grace_s, start = self._settings.sweep_grace_s, self._sweep_start
+        swept = await sweep(self._scope.protocol, *stores, now_ms=now_ms, grace_s=grace_s, start=start)
         self._sweep_start = swept.next_start
         if swept.seen_count:
             fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}

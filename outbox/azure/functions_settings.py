@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outbox.ports import Backend
+from outbox.runtime.sweep import GRACE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class FunctionsSettings:
     servicebus: str = "OUTBOX_SERVICEBUS"
     sweep_schedule: str = "30 * * * * *"
     """When the timer sweeps: second 30 of every minute."""
+    sweep_grace_s: float = GRACE_S
+    """How long something may be unfinished before the timer takes it up: whoever committed it may be at work on it."""
     attempt_s: float = 150.0
     rest_s: float = 60.0
     lock_s: float = 300.0

@@ -19,7 +19,7 @@ from typing import Any
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
-from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+from azure.servicebus.exceptions import MessageLockLostError, OperationTimeoutError, ServiceBusError
 
 from tools.local_functions.settings import HostFile
 from tools.local_functions.workers import Result
@@ -30,6 +30,8 @@ WAIT_IDLE_S = 1.0
 WAIT_BUSY_S = 0.05
 SESSION_WAIT_S = 10.0
 FAILED_PAUSE_S = 1.0
+LINK: dict[str, Any] = {"timeout": 5.0, "keep_alive": 0}
+"""How long a settlement waits for its confirmation; no task of the SDK's own beside the link."""
 FAILURES = (ServiceBusError, OSError, TimeoutError, ValueError, RuntimeError, AttributeError)
 """ValueError and AttributeError are what the SDK says where a link went away under it."""
 
@@ -48,8 +50,8 @@ class Source:
         """A receiver of it, not yet open."""
         topic, slash, subscription = self.path.partition("/Subscriptions/")
         if slash:
-            return client.get_subscription_receiver(topic, subscription, **options)
-        return client.get_queue_receiver(self.path, **options)
+            return client.get_subscription_receiver(topic, subscription, **LINK, **options)
+        return client.get_queue_receiver(self.path, **LINK, **options)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +61,8 @@ class Held:
     message: ServiceBusReceivedMessage
     task: asyncio.Task[Result]
     began_s: float = field(default_factory=time.monotonic)
+    lock_s: float = 0.0
+    """How long its lock was when it was first looked at; it is renewed at half of that."""
 
 
 class Pump:
@@ -131,16 +135,16 @@ class Pump:
             return  # no session has messages
 
     async def _renew(self, receiver: ServiceBusReceiver, held: Held) -> None:
-        """Renew a lock of which less than half a minute is left, or that soon runs out for other reasons."""
+        """Renew a lock of which less than half is left, for as long as the host may."""
         session: Any = receiver.session
         until: datetime | None = held.message.locked_until_utc if session is None else session.locked_until_utc
         if until is None or time.monotonic() - held.began_s > self._host.renew_s:
             return
-        if (until - datetime.now(UTC)).total_seconds() < 15:
-            if session is None:
-                await receiver.renew_message_lock(held.message)
-            else:
-                await session.renew_lock()
+        left_s = (until - datetime.now(UTC)).total_seconds()
+        held.lock_s = held.lock_s or left_s
+        if left_s < held.lock_s / 2:
+            with suppress(MessageLockLostError):  # this message comes again; the link is as good as ever
+                await (receiver.renew_message_lock(held.message) if session is None else session.renew_lock())
 
     async def _settle(self, receiver: ServiceBusReceiver, held: Held) -> None:
         result = held.task.result()
