@@ -168,6 +168,8 @@ class HttpEntry:
     async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
         """Answer a request; `path` is as it was sent, with its query.  Names of headers may be in any case.
 
+        HEAD is answered as GET is; whoever sends the response leaves the body out.
+
         Raises:
             EngineStopped: the backend stopped for good.
         """
@@ -192,8 +194,6 @@ class HttpEntry:
             response, task = unfit.response, None
         finally:
             self._request_count -= 1
-        if request.method == "HEAD" and response is not None:
-            response = Response(response.status, response.headers, b"")
         return response, task
 
     async def _answered(self, request: Request) -> tuple[Response | None, asyncio.Task[None] | None]:

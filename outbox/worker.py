@@ -139,9 +139,10 @@ class Worker(Client):
         if self._plan.paths:
             for reach in self._reaches:
                 reach.claiming = self._start(self._claim_loop(reach), "claims")
-            if isinstance(self._ports, StorePorts) and isinstance(self._scope, Lanes):
-                self._sweeping = self._start(self._sweep_loop(self._ports, self._scope), "sweeps")
             self._renewing = self._start(self._renew_loop(), "renewals")
+        has_work = bool(self._plan.paths or self.app.routes)  # HTTP entries leave something to finish as well
+        if has_work and isinstance(self._ports, StorePorts) and isinstance(self._scope, Lanes):
+            self._sweeping = self._start(self._sweep_loop(self._ports, self._scope), "sweeps")
         return self
 
     async def __aexit__(

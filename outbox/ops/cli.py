@@ -95,6 +95,11 @@ def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--workers", type=count, default=1, metavar="N", help="workers in this process (1)")
     parser.add_argument("--concurrency", type=count, default=64, metavar="N", help="messages in hand a worker (64)")
     parser.add_argument("--history", type=Path, metavar="FILE", help="record what the workers do, for `outbox audit`")
+    parser.add_argument(
+        "--http", type=port, metavar="PORT", help="serve the HTTP entries on this port of loopback (0: any)"
+    )
+    names = "a name that the HTTP entries go by besides loopback's, as behind a proxy; may be repeated"
+    parser.add_argument("--http-name", action="append", default=[], metavar="NAME", help=names)
     _add_host(parser)
 
 

@@ -46,6 +46,7 @@ def run_app(options: Options) -> None:
     with redirect_stdout(sys.stderr):
         _log_to_stderr()
         _check_sync(options.sync)
+        from outbox.ops.endpoints import EndpointSettings
         from outbox.ops.loading import load_app
 
         _serve(
@@ -55,6 +56,7 @@ def run_app(options: Options) -> None:
             worker_count=options.workers,
             concurrency=options.concurrency,
             history=options.history,
+            endpoints=EndpointSettings(options.amqp_port, options.cosmos_port, options.http, tuple(options.http_name)),
         )
 
 
@@ -62,16 +64,16 @@ def emulate(options: Options) -> None:
     """Serve the emulators alone."""
     _log_to_stderr()
     _check_sync(options.sync)
-    _serve(options, sys.stdout)
+    from outbox.ops.endpoints import EndpointSettings
+
+    _serve(options, sys.stdout, endpoints=EndpointSettings(options.amqp_port, options.cosmos_port))
 
 
 def _serve(options: Options, out: Any, **more: Any) -> None:
-    from outbox.ops.endpoints import EndpointSettings
     from outbox.ops.host import HostSettings, serve
 
     settings = HostSettings(
         folder=options.data,
-        endpoints=EndpointSettings(options.amqp_port, options.cosmos_port),
         entities=options.entities,
         sync=options.sync,
         accept_clock=options.accept_clock,

@@ -32,6 +32,7 @@ from outbox.errors import (
     UnknownDestination,
 )
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
+from outbox.ops.doors import LOOPBACK, Doors, named_host
 from outbox.ops.values import BATCH_COUNT_MAX, Operates
 from outbox.ops.wire import MoveRequest, PageQuery, SendRequest, StateQuery
 
@@ -47,7 +48,6 @@ CONNECTION_COUNT_MAX = 64
 IDLE_MAX_S = 5.0
 """How long a connection may take for a request's head, the first or the next."""
 STOP_WITHIN_S = 1.0
-LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (UnknownDestination, 404),
@@ -116,10 +116,7 @@ class Control:
             self._free += 1
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        hosts = request.headers.getall("Host", [])
-        host = hosts[0].lower() if len(hosts) == 1 else ""
-        name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
-        if (name if colon else host) not in LOOPBACK or (colon and not port.isdecimal()):
+        if named_host(request.headers.getall("Host", [])) not in LOOPBACK:
             return _error(403, "Refused", "the Host header must be a loopback address")
         given = request.headers.get("Authorization", "")
         scheme, _, token = given.partition(" ")
@@ -195,9 +192,9 @@ async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
         keepalive_timeout=IDLE_MAX_S,
     )
     await runner.setup()
-    server, inside = runner.server, set[_Door]()
-    assert server is not None, "a runner that is set up has a server"
-    listening = await asyncio.get_running_loop().create_server(lambda: _Door(server, inside), "127.0.0.1", 0)
+    assert runner.server is not None, "a runner that is set up has a server"
+    doors = Doors(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=IDLE_MAX_S)
+    listening = await asyncio.get_running_loop().create_server(doors, "127.0.0.1", 0)
     try:
         port = int(listening.sockets[0].getsockname()[1])
         write_control_file(folder, ControlFile(port, os.getpid(), token))
@@ -206,61 +203,6 @@ async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
         remove_control_file(folder)
         listening.close()
         await runner.cleanup()
-
-
-class _Door(asyncio.Protocol):
-    """A connection: let in to the server while there is room, else closed, and closed if it asks nothing for a while.
-
-    A limit on requests comes too late: connections that never ask anything would take all the descriptors of the host,
-    and the log could not open its next file.  After its first request the server judges it.
-    """
-
-    def __init__(self, server: web.Server, inside: set[_Door]) -> None:
-        self._server = server
-        self._inside = inside
-        self._guest: asyncio.Protocol | None = None
-        self._unasked: asyncio.TimerHandle | None = None
-        self._end = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        if len(self._inside) >= CONNECTION_COUNT_MAX:
-            transport.abort()
-            return
-        self._inside.add(self)
-        self._guest = self._server()
-        self._guest.connection_made(transport)
-        self._unasked = asyncio.get_running_loop().call_later(IDLE_MAX_S, transport.abort)
-
-    def data_received(self, data: bytes) -> None:
-        if self._unasked is not None:
-            self._end = self._end[-3:] + data
-            if b"\r\n\r\n" in self._end:
-                self._heard()
-        if self._guest is not None:
-            self._guest.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._guest.eof_received() if self._guest is not None else None
-
-    def pause_writing(self) -> None:
-        if self._guest is not None:
-            self._guest.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._guest is not None:
-            self._guest.resume_writing()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._inside.discard(self)
-        self._heard()
-        if self._guest is not None:
-            self._guest.connection_lost(error)
-
-    def _heard(self) -> None:
-        if self._unasked is not None:
-            self._unasked.cancel()
-        self._unasked, self._end = None, b""
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

@@ -7,18 +7,24 @@ control file, which only the folder's owner can read; a host without a folder ha
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
+from outbox.app import App
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
+from outbox.entry import HttpEntry
 from outbox.errors import Refused
+from outbox.ports import Backend
+
+log = logging.getLogger("outbox.host")
 
 AMQP_PORT = 5672
-AMQP_OPTION, COSMOS_OPTION = "--amqp-port", "--cosmos-port"
+AMQP_OPTION, COSMOS_OPTION, HTTP_OPTION = "--amqp-port", "--cosmos-port", "--http"
 
 
 def new_token() -> str:
@@ -28,17 +34,23 @@ def new_token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """Where to listen: `amqp_port` None is the usual one, `cosmos_port` None none at all, 0 any free one."""
+    """Where to listen: `amqp_port` None is the usual one, another port None none at all, 0 any free one.
+
+    `http_names` are the names that the application goes by over HTTP besides those of loopback.
+    """
 
     amqp_port: int | None = None
     cosmos_port: int | None = None
+    http_port: int | None = None
+    http_names: tuple[str, ...] = ()
     faults_token: str = field(default_factory=new_token, repr=False)
 
     @property
     def ports(self) -> tuple[tuple[int, str], ...]:
         """The ports that are wanted, each with the option that names another."""
         amqp = AMQP_PORT if self.amqp_port is None else self.amqp_port
-        return ((amqp, AMQP_OPTION), *([] if self.cosmos_port is None else [(self.cosmos_port, COSMOS_OPTION)]))
+        others = ((self.cosmos_port, COSMOS_OPTION), (self.http_port, HTTP_OPTION))
+        return ((amqp, AMQP_OPTION), *((port, option) for port, option in others if port is not None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +69,45 @@ async def listen(stack: AsyncExitStack, engine: Engine, settings: EndpointSettin
     Raises:
         Refused: a port cannot be had.
     """
-    (amqp_port, _), *cosmos = settings.ports
+    (amqp_port, _), *_ = settings.ports
     server = ServiceBusServer(engine, port=amqp_port, control_token=settings.faults_token)
     try:
         await stack.enter_async_context(server)
     except OSError as error:
         raise _port_refused(error, amqp_port, AMQP_OPTION) from error
-    if not cosmos:
+    if settings.cosmos_port is None:
         return Endpoints(server.port, 0, (server.connection_string,))
     from outbox.emulator.cosmos.server import CosmosEmulator  # here, because few hosts need it
 
-    emulator = CosmosEmulator(engine, port=cosmos[0][0], control_token=settings.faults_token)
+    emulator = CosmosEmulator(engine, port=settings.cosmos_port, control_token=settings.faults_token)
     try:
         await stack.enter_async_context(emulator)
     except OSError as error:
-        raise _port_refused(error, cosmos[0][0], COSMOS_OPTION) from error
+        raise _port_refused(error, settings.cosmos_port, COSMOS_OPTION) from error
     lines = (server.connection_string, emulator.connection.connection_string)
     return Endpoints(server.port, emulator.port, lines)
+
+
+async def listen_http(stack: AsyncExitStack, app: App, backend: Backend, settings: EndpointSettings) -> tuple[str, ...]:
+    """Serve an application's HTTP entries, if that is wanted; what clients are told.
+
+    Raises:
+        Refused: the port cannot be had.
+    """
+    if settings.http_port is None:
+        if app.routes:
+            log.info("%s has HTTP entries that nobody serves here; give %s PORT", app.name, HTTP_OPTION)
+        return ()
+    if not app.routes:
+        raise Refused(f"{app.name} has no HTTP entries; declare one with @app.http, or leave {HTTP_OPTION} out")
+    from outbox.ops.http_server import serve_http  # here, because its library takes longer to import than all else
+
+    entry = await stack.enter_async_context(HttpEntry(app, backend))
+    try:
+        port = await stack.enter_async_context(serve_http(entry, settings.http_port, settings.http_names))
+    except OSError as error:
+        raise _port_refused(error, settings.http_port, HTTP_OPTION) from error
+    return (f"http://127.0.0.1:{port}",)
 
 
 def check_ports(settings: EndpointSettings) -> None:

@@ -23,7 +23,7 @@ from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.errors import AlreadyOpen, EngineStopped
 from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints
-from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen
+from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http
 from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
 from outbox.ports import Backend
@@ -72,6 +72,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         if settings.history is not None and settings.app is not None:
             backend = _recorded(stack, engine, settings.app, settings.history)
         control: _Control | None = None
+        http: tuple[str, ...] = ()
         if settings.folder is not None:
             operator = Operator(engine, meter if settings.app is not None else None)
             control = _Control(operator, settings.folder, settings.endpoints.faults_token)
@@ -82,12 +83,13 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
             _tell_unhandled(engine, settings.app)
+            http = await listen_http(stack, settings.app, Metered(backend, meter), settings.endpoints)
         for part in watched:
             part.add_done_callback(_seen)
         endpoints = await listen(stack, engine, settings.endpoints)
         if control is not None:
             control.tell(endpoints)
-        for line in endpoints.lines:
+        for line in (*endpoints.lines, *http):
             announce(line)
         await _first_of(stopping, watched)
         log.info("draining; a second signal ends the process at once")

@@ -14,6 +14,7 @@ import msgspec
 
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
+from outbox.http import Reply
 from outbox.lineage import fingerprint
 from outbox.ports import Document, Output, Version
 from outbox.runtime.cache import Held
@@ -107,7 +108,7 @@ class Batch:
         self._value, self._schema = value, schema
         self.blobs += blobs
         reply = None if context is None else context.answer
-        self._add(work, Record("", b"", 0, bool(outputs), tuple(outputs), reply=reply))
+        self._add(work, Record("", b"", 0, bool(outputs), tuple(outputs)), reply)
 
     def refuse(self, work: Work, poison: PoisonMessage) -> None:
         """Add a refusal: the message's record; the state stays as it is and is conditional all the same."""
@@ -117,11 +118,11 @@ class Batch:
         """Whether the refusal of a message is in this batch."""
         return any(entry.work is work and entry.record.reason for entry in self.entries)
 
-    def _add(self, work: Work, record: Record) -> None:
+    def _add(self, work: Work, record: Record, reply: Reply | None = None) -> None:
         message = work.delivery.message
         digest = work.fingerprint or fingerprint(message.body, message.type)
         record = msgspec.structs.replace(
-            record, tx=self.tx, fingerprint=digest, at_ms=self.now_ms, attempt=message.attempt
+            record, tx=self.tx, fingerprint=digest, at_ms=self.now_ms, attempt=message.attempt, reply=reply
         )
         self.entries.append(Entry(work, record, record))
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+import msgspec
+
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.http import Reply
@@ -24,7 +26,7 @@ from outbox.runtime.cache import held
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, run_part
 from outbox.runtime.http_claims import Claims
-from outbox.runtime.items import Record, state_key
+from outbox.runtime.items import Record, record_key, state_key
 from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.plan import Plan
 from outbox.runtime.replies import reply_in
@@ -185,11 +187,16 @@ class StoreRequests:
     ) -> None:
         self._protocol = protocol
         self._states = states
+        self._records = records
         self._claims = Claims(plan, records)
         self._now_ms = now_ms
 
     async def begin(self, work: Work) -> PoisonMessage | None:
-        return await self._claims.take(work)
+        if work.state_id is not None:
+            return await self._claims.take(work)
+        if await read(self._records, record_key(None, work.inbox)) is not None:  # its place is known without a claim
+            work.delivery = msgspec.structs.replace(work.delivery, delivery_count=1)
+        return None
 
     async def once(self, work: Work) -> Outcome:
         return await self._protocol.once(work)

@@ -154,7 +154,7 @@ def test_a_refusal_is_one_line_with_the_cure_and_exit_code_1(cli: Cli, arguments
         ["run", "bank:app", "--amqp-port", "70000"],
         ["run", "bank:app", "--workers", "0"],
         ["run", "bank:app", "--sync", "sometimes"],
-        ["run", "bank:app", "--http", "8080"],
+        ["run", "bank:app", "--http", "70000"],
         ["log", "salvage"],
     ],
 )

@@ -1,0 +1,114 @@
+"""An application's HTTP entries on a port of loopback: what the network brings becomes requests, or is turned away.
+
+Lines, headers, bodies and connections have limits, and everything that is waited for a time.  What only the network
+knows is decided here; what a request means is decided by its entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from outbox.entry import HttpEntry
+from outbox.errors import EngineStopped
+from outbox.http import KEY_HEADER, Response, problem
+from outbox.ops.doors import LOOPBACK, Doors, named_host
+
+log = logging.getLogger("outbox.http")
+_quiet = logging.getLogger("outbox.http.connections")
+_quiet.setLevel(logging.CRITICAL)  # anybody can send nonsense; it is answered and not worth a traceback
+
+LINE_MAX_BYTES = 8 << 10
+CONNECTION_COUNT_MAX = 1_024
+HEAD_WITHIN_S = 10.0
+"""How long a connection may take for a request's head, the first or the next."""
+BODY_WITHIN_S = 30.0
+LINGER_S = 2.0
+"""How long what a client still sends of a body that was turned away is read, so that it comes to read why."""
+STOP_WITHIN_S = 30.0
+"""How long requests under way may take when the host stops."""
+
+
+class Site:
+    """Requests from the network to one entry, by the names that the host goes by."""
+
+    def __init__(self, entry: HttpEntry, names: Collection[str]) -> None:
+        self._entry = entry
+        self._names = LOOPBACK | {name.lower() for name in names}
+
+    def application(self) -> web.Application:
+        """An aiohttp application that hands everything to the entry."""
+        app = web.Application(client_max_size=self._entry.body_bytes_max)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        try:
+            response = await self._answer(request)
+        except EngineStopped:
+            response = problem(
+                503, "stopped", "the host is stopping; the same request again, under the same key, is safe"
+            )
+        except Exception:
+            log.exception("a request failed; this is a bug, please report it")
+            response = problem(500, "failed", "the host failed on this request and logged why")
+        return web.Response(
+            status=response.status, headers={"server": "outbox", **response.headers}, body=response.body or None
+        )
+
+    async def _answer(self, request: web.Request) -> Response:
+        if named_host(request.headers.getall("host", [])) not in self._names:
+            text = "this host does not go by that name; ask for 127.0.0.1, or name others by --http-name"
+            return problem(421, "unknown-host", text)
+        if len(request.headers.getall(KEY_HEADER, [])) > 1:
+            return problem(400, "idempotency-key-unfit", "send one Idempotency-Key header")
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                body = await request.read()
+        except TimeoutError:
+            return problem(408, "too-slow", f"the body did not arrive within {BODY_WITHIN_S:.0f} s")
+        except web.HTTPRequestEntityTooLarge:
+            return problem(413, "too-large", f"the body is over {self._entry.body_bytes_max} bytes")
+        except web.RequestPayloadError:
+            return problem(400, "undecodable", "the body is not what its headers say")
+        headers = {name: ", ".join(request.headers.getall(name)) for name in request.headers}
+        url = request.rel_url
+        path = f"{url.raw_path}?{url.raw_query_string}" if url.raw_query_string else url.raw_path
+        return await self._entry.handle(request.method, path, headers, body)
+
+
+@asynccontextmanager
+async def serve_http(entry: HttpEntry, port: int, names: Collection[str] = ()) -> AsyncIterator[int]:
+    """Serve an entry on loopback, to whoever asks for it by a loopback name or one of `names`; the port.
+
+    Left, it takes no more connections and lets requests under way end.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    runner = web.AppRunner(
+        Site(entry, names).application(),
+        access_log=None,
+        logger=_quiet,
+        auto_decompress=False,
+        max_line_size=LINE_MAX_BYTES,
+        max_field_size=LINE_MAX_BYTES,
+        shutdown_timeout=STOP_WITHIN_S,
+        keepalive_timeout=HEAD_WITHIN_S,
+        lingering_time=LINGER_S,
+    )
+    await runner.setup()
+    assert runner.server is not None, "a runner that is set up has a server"
+    doors = Doors(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=HEAD_WITHIN_S)
+    try:
+        listening = await asyncio.get_running_loop().create_server(doors, "127.0.0.1", port)
+        try:
+            yield int(listening.sockets[0].getsockname()[1])
+        finally:
+            listening.close()
+    finally:
+        await runner.cleanup()

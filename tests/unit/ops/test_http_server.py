@@ -1,0 +1,193 @@
+"""The HTTP server of a host, over real sockets: limits, names, and an end that lets requests end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+
+from outbox.engine.engine import Engine
+from outbox.entry import HttpEntry
+from outbox.ops import http_server
+from outbox.ops.http_server import serve_http
+from tests.unit.app.purse import Book, paying
+
+BODY = b'{"purse":"a","amount":5}'
+HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "k"}
+
+
+@dataclass
+class Shop:
+    """A server and what is behind it."""
+
+    engine: Engine
+    entry: HttpEntry
+    port: int
+    session: aiohttp.ClientSession
+    book: Book = field(default_factory=Book)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def post(self, **headers: str) -> tuple[int, bytes]:
+        async with self.session.post(f"{self.url}/payments", data=BODY, headers={**HEADERS, **headers}) as response:
+            return response.status, await response.read()
+
+    async def raw(self, *pieces: bytes) -> bytes:
+        """Send bytes as they are, and read until the server closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        try:
+            return await asyncio.wait_for(reader.read(), timeout=5)
+        finally:
+            writer.close()
+
+    async def balance(self) -> int:
+        async with self.session.get(f"{self.url}/purses/a") as response:
+            found: int = (await response.json())["balance"]
+            return found
+
+
+@asynccontextmanager
+async def open_shop(book: Book | None = None, *names: str) -> AsyncIterator[Shop]:
+    book = book or Book()
+    async with (
+        Engine.in_memory() as engine,
+        HttpEntry(paying(book), engine) as entry,
+        aiohttp.ClientSession() as session,
+        serve_http(entry, 0, names) as port,
+    ):
+        yield Shop(engine, entry, port, session, book)
+
+
+async def test_a_request_over_the_network_is_answered_from_its_commit() -> None:
+    async with open_shop() as shop:
+        first = await shop.post()
+        assert first[0] == 200 and await shop.post() == first and await shop.balance() == 5
+        assert shop.book.runs == ["a"]
+
+
+async def test_a_path_and_a_query_arrive_as_they_were_sent() -> None:
+    async with open_shop() as shop:
+        sent = b'{"note": "\xc3\xa4"}'
+        request = (
+            b"PUT /purses/a%2Fb/notes/3 HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: n\r\nConnection: close\r\n"
+            b"Content-Length: " + str(len(sent)).encode() + b"\r\n\r\n" + sent
+        )
+        answer = await shop.raw(request)
+        assert answer.startswith(b"HTTP/1.1 201") and b"location: /purses/a/b" in answer
+
+
+async def test_head_has_the_headers_of_get_and_no_body() -> None:
+    async with open_shop() as shop:
+        await shop.post()
+        async with shop.session.get(f"{shop.url}/purses/a") as response:
+            expected = response.headers["content-length"]
+        answer = await shop.raw(b"HEAD /purses/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert f"content-length: {expected}".encode() in head.lower() and body == b""
+
+
+async def test_only_the_names_of_the_host_are_answered() -> None:
+    async with open_shop(None, "Bank.example") as shop:
+        for name, status in (("evil.example", 421), ("bank.example", 200), ("localhost:80", 200), ("127.0.0.1:x", 421)):
+            assert (await shop.post(Host=name))[0] == status, name
+        assert (await shop.raw(b"GET /purses/a HTTP/1.1\r\nConnection: close\r\n\r\n")).split()[1] == b"400"
+
+
+async def test_two_keys_are_none() -> None:
+    async with open_shop() as shop:
+        answer = await shop.raw(
+            b"POST /payments HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: a\r\nIdempotency-Key: b\r\n"
+            b"Connection: close\r\nContent-Length: 24\r\n\r\n" + BODY
+        )
+        assert answer.startswith(b"HTTP/1.1 400") and b"one Idempotency-Key" in answer and shop.book.runs == []
+
+
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_a_body_over_the_limit_is_not_read(is_chunked: bool) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b" " * 65_536
+
+    async with open_shop() as shop:
+        data = pieces() if is_chunked else b" " * (40 * 65_536)
+        async with shop.session.post(f"{shop.url}/payments", data=data, headers=HEADERS) as response:
+            assert response.status == 413 and (await response.json())["code"] == "too-large"
+        assert await shop.raw(b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") != b""
+        assert (await shop.post())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        b"GET /purses/a HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"NONSENSE\r\n\r\n",
+        b"POST /payments HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n",
+        b"GET http://[bad HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00",
+    ],
+)
+async def test_hostile_bytes_are_turned_away_and_nobody_notices(
+    bytes_sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "HEAD_WITHIN_S", 0.5)
+    async with open_shop() as shop:
+        answer = await shop.raw(bytes_sent)
+        assert answer == b"" or answer.split(b" ")[1].startswith(b"4")
+        assert (await shop.post())[0] == 200
+
+
+async def test_connections_that_ask_nothing_are_closed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "HEAD_WITHIN_S", 0.2)
+    monkeypatch.setattr(http_server, "CONNECTION_COUNT_MAX", 3)
+    async with open_shop() as shop:
+        idle = [await asyncio.open_connection("127.0.0.1", shop.port) for _ in range(3)]
+        with pytest.raises((aiohttp.ClientError, ConnectionError)):
+            await shop.post()
+        for reader, writer in idle:
+            assert await asyncio.wait_for(reader.read(), timeout=5) == b""
+            writer.close()
+        assert (await shop.post())[0] == 200
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "BODY_WITHIN_S", 0.1)
+    monkeypatch.setattr(http_server, "LINGER_S", 0.1)
+    async with open_shop() as shop:
+        head = b"POST /payments HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k\r\nContent-Length: 24\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", shop.port)
+        writer.write(head + b'{"purse"')
+        assert (await asyncio.wait_for(reader.readline(), timeout=5)).startswith(b"HTTP/1.1 408")
+        writer.close()
+        assert shop.book.runs == []
+
+
+async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, aiohttp.ClientSession() as session:
+        async with HttpEntry(paying(book), engine) as entry, serve_http(entry, 0) as port:
+            shop = Shop(engine, entry, port, session, book)
+            asked = asyncio.create_task(shop.post())
+            async with asyncio.timeout(5):
+                while not book.runs:  # noqa: ASYNC110  # the handler waits for nothing that could be waited for here
+                    await asyncio.sleep(0.005)
+            assert book.gate is not None
+            asyncio.get_running_loop().call_later(0.1, book.gate.set)
+        assert (await asked)[0] == 200
+        with pytest.raises(aiohttp.ClientError):
+            await shop.post()
+
+
+async def test_an_engine_that_stopped_is_told_to_clients() -> None:
+    async with open_shop() as shop:
+        shop.engine.close()
+        status, body = await shop.post()
+        assert status == 503 and b"stopp" in body

@@ -1,0 +1,348 @@
+"""HTTP entries over a store and a bus that are watched, and on an engine: claims, early answers, limits, sweeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox import App, Context, Engine, Worker
+from outbox.engine.disk import MemoryDisk
+from outbox.engine.limits import EngineLimits
+from outbox.entry import HttpEntry
+from outbox.http import Response
+from outbox.lineage import inbox_key, inbox_prefix
+from outbox.message import Message
+from outbox.runtime.items import claim_key, record_key
+from outbox.testing import START_S, VirtualClock
+from tests.unit.app.purse import Ask, Book, Paid, Pay, Purse, paying
+from tests.unit.store_site import site, swept
+
+STORES = pytest.mark.parametrize("scope", ["partition", "item"])
+INBOX = inbox_key(inbox_prefix("purse", "http POST /payments", ""), None, "k")
+
+
+async def no_wait(_: float) -> None:
+    await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def serving(backend: Any, app: App | None = None, **options: Any) -> AsyncIterator[HttpEntry]:
+    async with HttpEntry(app or paying(), backend, sleep=no_wait, mark_after_s=0, **options) as entry:
+        yield entry
+
+
+async def post(entry: HttpEntry, message: Any, key: str = "k", path: str = "/payments") -> Response:
+    return await entry.handle("POST", path, {"Idempotency-Key": key}, msgspec.json.encode(message))
+
+
+async def settled(entry: HttpEntry) -> None:
+    """Wait until nothing goes on behind the responses."""
+    while entry._tasks:
+        await asyncio.gather(*entry._tasks)
+
+
+# Claims
+
+
+@STORES
+async def test_a_claim_says_where_to_look_and_goes_when_records_do(scope: str) -> None:
+    async with site(scope) as at, serving(at) as entry:
+        await post(entry, Pay("a", 5))
+        claim = await at.document(claim_key(INBOX).partition, "claim")
+        assert claim is not None
+        assert {"state": "Purse:a", "key": "s:a", "created_ms": round(START_S * 1_000)}.items() <= json.loads(
+            claim
+        ).items()
+        at.clock.seconds += 7 * 86_400 + 3_599
+        assert await at.document(claim_key(INBOX).partition, "claim") is not None
+        at.clock.seconds += 2
+        assert await at.document(claim_key(INBOX).partition, "claim") is None
+
+
+@STORES
+async def test_a_stateless_entry_makes_no_claim(scope: str) -> None:
+    book = Book()
+    async with site(scope) as at, serving(at, paying(book)) as entry:
+        first = await post(entry, Ask("a", 1), path="/echoes")
+        assert await post(entry, Ask("a", 1), path="/echoes") == first and first.json() == {"purse": "a", "amount": 1}
+        assert (await post(entry, Ask("a", 2), path="/echoes")).status == 422
+        assert at.store.calls["claim"] == 0 and book.runs == ["echo"]
+
+
+@STORES
+@pytest.mark.parametrize("fault", ["lost", "late", "refused"])
+async def test_a_claim_of_unknown_outcome_is_looked_up(scope: str, fault: str) -> None:
+    async with site(scope) as at, serving(at) as entry:
+        setattr(at.store, fault, "claim")
+        if fault == "refused":
+            assert (await post(entry, Pay("a", 5))).status == 503
+            at.store.refused = ""
+        assert (await post(entry, Pay("a", 5))).status == 200
+        if fault == "late":
+            await at.store.write(at.store.on_its_way)
+        assert (await post(entry, Pay("b", 5))).status == 422
+        assert (await post(entry, Pay("a", 5))).json()["balance"] == 5
+
+
+@STORES
+async def test_a_claim_of_a_request_that_died_lets_nobody_else_in(scope: str) -> None:
+    book = Book(failing=1)
+    async with site(scope) as at, serving(at, paying(book)) as entry:
+        assert (await post(entry, Pay("a", 5))).status == 500
+        assert (await post(entry, Pay("b", 5))).status == 422
+        assert (await post(entry, Pay("a", 5))).status == 200
+        assert book.runs == ["a", "a"]
+
+
+def keyed_by(field: str, state: type[Any] = Purse) -> App:
+    app = App("keyed")
+
+    def handle(message: Pay, purse: Any, ctx: Context) -> str:
+        purse.count += 1
+        return str(ctx.key)
+
+    handle.__annotations__["purse"] = state
+    app.http("POST", "/payments", key=field)(handle)
+    return app
+
+
+@STORES
+@pytest.mark.parametrize("replied", [True, False])
+async def test_a_request_goes_on_at_the_key_that_its_claim_names(scope: str, replied: bool) -> None:
+    async with site(scope) as at:
+        async with serving(at, keyed_by("purse")) as entry:
+            if not replied:
+                at.store.refused = "commit" if scope == "partition" else "stage"
+            first = await post(entry, Pay("a", 5, "b"))
+            assert first.status == (200 if replied else 503)
+            at.store.refused = ""
+        async with serving(at, keyed_by("note")) as entry:
+            assert (await post(entry, Pay("a", 5, "b"))).json() == "a"
+            assert (await post(entry, Pay("a", 5, "b"), key="k2")).json() == "b"
+
+
+@STORES
+async def test_a_key_that_was_claimed_for_another_type_of_state_is_refused(scope: str) -> None:
+    async with site(scope) as at:
+        async with serving(at, keyed_by("purse")) as entry:
+            assert (await post(entry, Pay("a", 5))).status == 200
+        async with serving(at, keyed_by("purse", Renamed)) as entry:
+            assert (await post(entry, Pay("a", 5))).status == 422
+
+
+class Renamed(msgspec.Struct):
+    count: int = 0
+
+
+@pytest.mark.parametrize("key", ["a", 7])
+@STORES
+async def test_a_claimed_key_keeps_its_kind(scope: str, key: str | int) -> None:
+    app = App("keyed")
+
+    @app.http("POST", "/payments", key=lambda message: key)
+    def handle(message: Pay, purse: Purse, ctx: Context) -> str:
+        purse.count += 1
+        return repr(ctx.key)
+
+    async with site(scope) as at, serving(at, app) as entry:
+        first = await post(entry, Pay("a", 5))
+        assert await post(entry, Pay("a", 5)) == first and first.json() == repr(key)
+
+
+# Replies in records
+
+
+async def test_a_record_keeps_its_reply_when_it_is_marked() -> None:
+    async with site() as at, serving(at) as entry:
+        first = await post(entry, Pay("a", 5))
+        await settled(entry)
+        key = record_key("Purse:a", INBOX)
+        record = json.loads(await at.document(key.partition, key.id) or b"")
+        assert "pending" not in record and "outputs" not in record and record["reply"][0] == 200
+        assert await post(entry, Pay("a", 5)) == first
+
+
+@STORES
+async def test_a_reply_is_given_while_the_bus_is_silent_and_the_sweeper_sends(scope: str) -> None:
+    async with site(scope) as at, serving(at) as entry:
+        at.bus.is_mute = True
+        response = await asyncio.wait_for(post(entry, Pay("a", 5)), timeout=5)
+        assert response.status == 200 and at.engine.queue("paid").tasks == {}
+        await settled(entry)
+        at.bus.is_mute = False
+        at.clock.seconds += 120
+        assert (await swept(at, paying())).finished_count == 1
+        (task,) = at.engine.queue("paid").tasks.values()
+        assert msgspec.json.decode(task.message.body, type=Paid) == Paid("a", 5)
+        assert await post(entry, Pay("a", 5)) == response
+
+
+@STORES
+async def test_a_worker_without_queues_sweeps_for_the_entries(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.worker.SWEEP_EVERY_S", 0.01)
+    async with site(scope) as at:
+        async with serving(at) as entry:
+            at.bus.is_mute = True
+            assert (await post(entry, Pay("a", 5))).status == 200
+        at.bus.is_mute = False
+        at.clock.seconds += 120
+        async with Worker(paying(), at):
+            assert await at.engine.wait_available("paid", 5)
+
+
+async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand() -> None:
+    async with site() as at, Worker(paying(), at) as worker:
+        scope: Any = worker._scope
+        async with serving(at, plan=worker._plan, protocol=scope.protocol) as entry:
+            await post(entry, Pay("a", 5), "k1")
+            before = at.store.calls["read"]
+            await post(entry, Pay("a", 5), "k2")
+            assert at.store.calls["read"] == before
+
+
+# Waiting and limits
+
+
+async def test_whoever_waits_too_long_is_told_to_come_again() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, serving(engine, paying(book), wait_s=0.01) as entry:
+        first, second = await asyncio.gather(post(entry, Pay("a", 5)), post(entry, Pay("a", 5)))
+        assert (first.status, first.headers["retry-after"]) == (503, "1")
+        assert (second.status, second.json()["code"]) == (409, "in-progress")
+        assert book.gate is not None
+        book.gate.set()
+        assert (await post(entry, Pay("a", 5))).status == 200 and book.runs == ["a"]
+
+
+async def test_a_client_that_hangs_up_cancels_nothing() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, serving(engine, paying(book)) as entry:
+        asked = asyncio.create_task(post(entry, Pay("a", 5)))
+        await asyncio.sleep(0.01)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert book.gate is not None
+        book.gate.set()
+        assert (await post(entry, Pay("a", 5))).json()["balance"] == 5 and book.runs == ["a"]
+
+
+async def test_more_requests_than_an_entry_takes_are_sent_away() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, serving(engine, paying(book), request_count_max=2) as entry:
+        asked = [asyncio.create_task(post(entry, Pay("a", 1), f"k{n}")) for n in range(3)]
+        await asyncio.sleep(0.01)
+        assert book.gate is not None
+        book.gate.set()
+        assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 503]
+        assert (await post(entry, Pay("a", 1), "k2")).status == 200
+
+
+async def test_draining_lets_requests_end_and_takes_no_more() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine:
+        entry = await HttpEntry(paying(book), engine).__aenter__()
+        asked = asyncio.create_task(post(entry, Pay("a", 5)))
+        await asyncio.sleep(0.01)
+        draining = asyncio.create_task(entry.drain())
+        await asyncio.sleep(0.01)
+        assert (await post(entry, Pay("a", 5), "k2")).status == 503 and not draining.done()
+        assert book.gate is not None
+        book.gate.set()
+        assert (await asked).status == 200
+        await draining
+
+
+async def test_a_request_cut_off_by_draining_is_safe_to_repeat() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine:
+        entry = await HttpEntry(paying(book), engine, drain_s=0.01).__aenter__()
+        asked = asyncio.create_task(post(entry, Pay("a", 5)))
+        await asyncio.sleep(0.01)
+        await entry.drain()
+        assert (await asked).status == 503
+        assert book.gate is not None
+        book.gate.set()
+        async with serving(engine, paying(book)) as again:
+            assert (await post(again, Pay("a", 5))).json()["balance"] == 5
+
+
+async def test_requests_of_one_state_take_turns_and_of_others_do_not_wait() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, serving(engine, paying(book)) as entry:
+        asked = [
+            asyncio.create_task(post(entry, Pay(purse, 1), key)) for purse, key in (("a", "1"), ("a", "2"), ("b", "3"))
+        ]
+        await asyncio.sleep(0.01)
+        assert sorted(book.runs) == ["a", "b"] and book.gate is not None
+        book.gate.set()
+        assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 200]
+        assert entry._turns._lanes == {} and entry._pending == {}
+
+
+# On an engine
+
+
+async def test_requests_side_by_side_share_a_flush() -> None:
+    async with Engine.open(MemoryDisk("disk"), clock=VirtualClock(START_S)) as engine, serving(engine) as entry:
+        before = engine.flush_count
+        await asyncio.gather(*[post(entry, Pay(f"p{n}", 1), f"k{n}") for n in range(50)])
+        assert engine.flush_count - before <= 3
+
+
+async def test_a_replayed_reply_waits_until_its_record_is_durable() -> None:
+    disk = MemoryDisk("disk")
+    async with Engine.open(disk, clock=VirtualClock(START_S)) as engine, serving(engine) as entry:
+        await post(entry, Pay("a", 5))
+        log = engine.log
+        engine.send("paid", [Message(body=b"{}", outbox_id="1")])
+        assert log is not None and log.synced < log.appended
+        await post(entry, Pay("a", 5))
+        assert log.synced == log.appended
+
+
+async def test_an_engine_counts_the_replies_that_it_remembers() -> None:
+    clock, disk = VirtualClock(START_S), MemoryDisk("disk")
+    async with Engine.open(disk, clock=clock) as engine:
+        async with serving(engine) as entry:
+            before = engine.state.body_bytes
+            response = await post(entry, Ask("a" * 1_000), path="/echoes")
+            grown = engine.state.body_bytes - before
+            assert len(response.body) <= grown < len(response.body) + 200
+        engine.compact()
+        assert engine.state.body_bytes == before + grown
+    async with Engine.open(disk, clock=clock) as engine:
+        assert engine.state.body_bytes >= grown
+        after = engine.state.body_bytes
+        async with serving(engine) as entry:
+            assert await post(entry, Ask("a" * 1_000), path="/echoes") == response
+        engine.state.forget(engine.now_ms() + 8 * 86_400_000)
+        assert engine.state.body_bytes <= after - grown and engine.state.markers == {}
+
+
+async def test_an_engine_that_is_full_takes_no_requests() -> None:
+    limits = EngineLimits(memory_bytes_max=10_000)
+    async with Engine.in_memory(limits=limits) as engine, serving(engine) as entry:
+        statuses = [(await post(entry, Ask("a" * 3_000, n), f"k{n}", "/echoes")).status for n in range(6)]
+        assert statuses[0] == 200 and statuses[-1] == 503
+        first = await post(entry, Ask("a" * 3_000, 0), "k0", "/echoes")
+        assert first.status == 200
+
+
+async def test_where_two_requests_race_for_a_state_in_two_processes_both_count() -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, serving(engine, paying(book)) as one, serving(engine, paying(book)) as two:
+        asked = [
+            asyncio.create_task(post(entry, Pay("a", 1), key)) for entry, key in ((one, "1"), (two, "2"), (two, "1"))
+        ]
+        await asyncio.sleep(0.01)
+        assert len(book.runs) == 2 and book.gate is not None
+        book.gate.set()
+        replies = [response.json() for response in await asyncio.gather(*asked)]
+        assert sorted(reply["balance"] for reply in replies[:2]) == [1, 2] and replies[0] == replies[2]
+        assert len(engine.queue("paid").tasks) == 2
