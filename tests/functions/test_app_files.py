@@ -1,0 +1,57 @@
+"""host.json and the settings: limits that hold each other, and errors that name what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from function_app.settings import connect, read
+from outbox.azure.connecting import AzureBackend
+from outbox.errors import Refused
+from tools.local_functions.settings import read_host_file
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCAL: dict[str, str] = json.loads((ROOT / "local.settings.json.example").read_text())["Values"]
+
+
+def test_the_host_gives_up_an_invocation_before_its_lock_and_after_its_own_limit() -> None:
+    host, settings = read_host_file(ROOT), read(LOCAL)
+    assert settings.attempt_s + settings.rest_s < host.timeout_s < host.renew_s == settings.lock_s
+
+
+def test_nothing_is_prefetched_and_success_completes() -> None:
+    content: dict[str, Any] = json.loads((ROOT / "host.json").read_text())
+    bus = content["extensions"]["serviceBus"]
+    assert (bus["prefetchCount"], bus["autoCompleteMessages"]) == (0, True)
+    assert content["extensionBundle"]["version"] == "[4.*, 5.0.0)"
+    assert content["extensions"]["http"]["routePrefix"] == ""  # entries have the same paths everywhere
+
+
+def test_the_example_has_all_that_is_needed_and_reads_as_a_backend() -> None:
+    backend = connect(LOCAL)
+    assert isinstance(backend, AzureBackend)
+    assert LOCAL["OUTBOX_COSMOS"].split("AccountKey=")[1] not in repr(backend) + repr(read(LOCAL))
+
+
+def test_what_is_missing_is_named_all_at_once() -> None:
+    with pytest.raises(
+        Refused, match=re.escape("OUTBOX_SERVICEBUS or OUTBOX_SERVICEBUS__fullyQualifiedNamespace; OUT")
+    ):
+        read({"FUNCTIONS_WORKER_RUNTIME": "python"})
+    with pytest.raises(Refused, match="OUTBOX_COSMOS__accountEndpoint"):
+        connect({"OUTBOX_SERVICEBUS": "Endpoint=sb://localhost"})
+    read({})  # no Functions host: `outbox run function_app.bank:app` needs none of it
+
+
+def test_a_setting_that_is_no_number_is_named() -> None:
+    with pytest.raises(Refused, match="OUTBOX_SWEEP_GRACE_S is 'soon'"):
+        read({"OUTBOX_SWEEP_GRACE_S": "soon"})
+
+
+def test_settings_hold_the_schedule_and_no_secret_shows() -> None:
+    settings = read({"OUTBOX_SWEEP": "0 0 3 * * *", "OUTBOX_COSMOS": "AccountKey=secret"})
+    assert settings.sweep_schedule == "0 0 3 * * *" and "secret" not in repr(settings)
