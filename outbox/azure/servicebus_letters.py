@@ -29,7 +29,8 @@ from outbox.ports import Buried, Output
 LETTER_COUNT_MAX = 10_000
 PAGE_COUNT = 200
 LOOK_COUNT_MAX = 2_000
-LOOK_S = 1.0
+LOOK_S = 0.5
+"""How long a dead letter may take to come before there are no more."""
 
 
 class ServiceBusLetters:

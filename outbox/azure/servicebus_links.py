@@ -61,14 +61,17 @@ class Link:
         """How many messages are out under lock."""
         self.error: OutboxError | None = None
         """Why it is dead."""
-        self.used_s = self.opened_s = self._renewed_s = monotonic_s()
+        self.is_spent = False
+        """Whether something was given back: what was read ahead of a session may overtake it from here on."""
+        self.used_s = self.opened_s = monotonic_s()
+        self._renewed_ms = now_ms()
         self._arrived = arrived
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
         self._wanted_count = 0
         self._want = asyncio.Event()
         self._settling = asyncio.Lock()
-        self._closing = False
+        self._closing = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
         self._turn_count = 0
@@ -110,7 +113,7 @@ class Link:
     def want(self, count: int) -> None:
         """Let the pump read until so many messages are ready."""
         self._wanted_count = max(count, 0)
-        if self._pump is None and self.error is None and not self._closing:
+        if self._pump is None and self.error is None and not self._closing.is_set():
             self._pump = asyncio.create_task(self._read(), name=f"receiver of {self.path}")
         if self._wanted_count > len(self.ready):
             self._want.set()
@@ -118,9 +121,11 @@ class Link:
             self._want.clear()
 
     async def _read(self) -> None:
-        while not self._closing:
+        while not self._closing.is_set():
             await self._want.wait()
             await self._quiet.wait()
+            if self._closing.is_set():
+                return
             self._reading = asyncio.create_task(self.receiver.receive_messages(1, max_wait_time=SLICE_S))
             await asyncio.wait({self._reading})
             if self._reading.cancelled():
@@ -130,7 +135,7 @@ class Link:
             except FAILURES as error:
                 self._die(as_error(error, f"receive from {self.path}"))
                 return
-            if found and not self._closing:
+            if found:
                 self.ready.extend(found)
                 self.used_s = self._monotonic_s()
                 self._arrived()
@@ -170,6 +175,7 @@ class Link:
             OutcomeUnknown: nobody can tell.
         """
         what = f"{settle.how} of {self.path}/{message.sequence_number}"
+        self.is_spent = self.is_spent or settle.how in ("abandon", "release")
         try:
             await self._alone(lambda: self._settle(message, settle), what)
         finally:
@@ -191,10 +197,10 @@ class Link:
         session: Any = self.receiver.session
         if session is None:
             return milliseconds(await self.receiver.renew_message_lock(message))
-        left_s = milliseconds(session.locked_until_utc) / 1_000 - self._now_ms() / 1_000
-        if left_s <= 0 or self._monotonic_s() - self._renewed_s > left_s / 8:  # else another message had it renewed
+        left_ms = milliseconds(session.locked_until_utc) - self._now_ms()
+        if left_ms <= 0 or self._now_ms() - self._renewed_ms > left_ms / 8:  # else another message had it renewed
             await session.renew_lock()
-            self._renewed_s = self._monotonic_s()
+            self._renewed_ms = self._now_ms()
         return milliseconds(session.locked_until_utc)
 
     async def _settle(self, message: ServiceBusReceivedMessage, settle: Settle) -> None:
@@ -247,7 +253,7 @@ class Link:
 
     async def close(self) -> None:
         """Give back what nobody has taken, and close."""
-        self._closing = True
+        self._closing.set()
         self._want.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):

@@ -71,7 +71,7 @@ class ServiceBusNamespace:
 
     def dead_letters(self, path: str) -> ServiceBusReceiver:
         """A receiver, not yet open, of the dead letters of a queue or subscription."""
-        return self._receiver(path, prefetch_count=0, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
+        return self._receiver(path, prefetch_count=1, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
 
     def _receiver(self, path: str, **options: Any) -> ServiceBusReceiver:
         topic, slash, subscription = path.partition(SUBSCRIPTIONS)

@@ -2,7 +2,8 @@
 
 *Theory of operation, sessions.*  A task asks for the next session that has messages, again and again while somebody
 receives and there is room for another; each session that is granted is a link.  Of a session nothing is handed out
-while messages of it are out, so its order holds, whoever receives.  A session that has been quiet for a while is let
+while messages of it are out, so its order holds, whoever receives.  Where one of them is given back, what was read ahead could
+overtake it: such a link is closed once nothing of it is out, and the session taken up anew.  A session that has been quiet for a while is let
 go, sooner where others may be waiting for its room; so is one that has been held for long, at a moment when nothing of
 it is out.
 """
@@ -144,7 +145,7 @@ class SessionSource:
             self._changed.clear()
             self._tidy()
             for link in self._links:
-                if link.out_count == 0:
+                if link.out_count == 0 and not link.is_spent:
                     link.want(count_max)
             taken = await self._take(count_max)
             if taken is not None:
@@ -158,10 +159,10 @@ class SessionSource:
     async def _take(self, count_max: int) -> Taken | None:
         """Messages of the session that has waited longest."""
         for link in self._links:
-            if link.out_count == 0 and link.ready:
+            if link.out_count == 0 and link.ready and not link.is_spent:
                 if len(link.ready) < count_max:
                     await asyncio.sleep(LINGER_S)
-                if link.out_count or not link.ready:
+                if link.out_count or not link.ready or link.is_spent:
                     continue  # somebody else was faster
                 link.want(0)
                 taken = link.take(count_max)
@@ -172,12 +173,13 @@ class SessionSource:
         return None
 
     def _tidy(self) -> None:
-        """Let go of sessions that are lost, quiet, or have been held for long while others may wait."""
+        """Let go of sessions that are lost, spent, quiet, or have been held for long while others may wait."""
         now_s, crowded = self._monotonic_s(), len(self._links) >= self._count_max
         for link in list(self._links):
             is_quiet = now_s - link.used_s > (CROWDED_QUIET_S if crowded else QUIET_S)
             is_long = crowded and now_s - link.opened_s > HELD_S
-            if link.error is not None or (link.out_count == 0 and not link.ready and (is_quiet or is_long)):
+            is_over = link.is_spent or (not link.ready and (is_quiet or is_long))
+            if link.error is not None or (link.out_count == 0 and is_over):
                 self._links.remove(link)
                 self._tasks.start(link.close())
 

@@ -1,0 +1,218 @@
+"""What `azure.connect` takes, what it never shows, and what it makes."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient
+
+from outbox import App, Client, Reject, Worker, azure
+from outbox.azure.cosmos_containers import ContainerSpec
+from outbox.emulator.faults import FaultRule
+from outbox.errors import OutboxError, OutcomeUnknown, Refused
+from outbox.message import Message
+from outbox.ports import Output, StorePorts
+from tests.wire.on_azure.ground import Place, place
+from tests.wire.on_azure.ledger_app import Account, Order, ledger_app
+
+KEY = "c2VjcmV0LXNlY3JldC1zZWNyZXQ="
+COSMOS = f"AccountEndpoint=https://bank.documents.azure.com;AccountKey={KEY};"
+BUS = f"Endpoint=sb://bank.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey={KEY}"
+BLOBS = f"DefaultEndpointsProtocol=https;AccountName=bank;AccountKey={KEY};EndpointSuffix=core.windows.net"
+
+
+class Token:
+    """A credential that is never asked."""
+
+    async def get_token(self, *scopes: str, **options: Any) -> Any:
+        raise AssertionError("nothing was to be opened")
+
+    async def close(self) -> None:
+        raise AssertionError("whoever gives a credential closes it")
+
+
+def everything_about(value: object, depth: int = 6) -> str:
+    """What can be seen of an object and all that it is made of by their own words."""
+    texts = [repr(value), str(value)]
+    if depth and type(value).__module__.startswith("outbox"):
+        for name in [*getattr(value, "__dict__", {}), *getattr(type(value), "__slots__", ())]:
+            inner = getattr(value, name, None)
+            if type(inner).__module__.startswith("outbox"):
+                texts.append(everything_about(inner, depth - 1))
+    return "\n".join(texts)
+
+
+def test_no_key_is_ever_shown() -> None:
+    backend = azure.connect(cosmos=COSMOS, database="bank", servicebus=BUS, blobs=BLOBS)
+    shown = everything_about(backend) + everything_about(backend.ports())
+    assert "AzureBackend" in shown and KEY not in shown and "SharedAccess" not in shown
+
+
+async def test_no_key_is_logged_or_told_when_nothing_answers(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    backend = azure.connect(
+        cosmos=f"AccountEndpoint=http://127.0.0.1:9;AccountKey={KEY};",
+        database="bank",
+        servicebus=f"Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey={KEY};UseDevelopmentEmulator=true;",
+        blobs=f"DefaultEndpointsProtocol=http;AccountName=a;AccountKey={KEY};BlobEndpoint=http://127.0.0.1:9/a;",
+    )
+    told = ""
+    async with backend:
+        for call in (
+            backend.operations.state("Account:alice"),
+            backend.bus.send([Output("orders", 0, Message(body=b"1"))]),
+            backend.bus.receive("orders", count_max=1, wait_s=0.1),
+            backend.blobs.write("a", b"1"),
+            backend.operations.is_idle(["orders"]),
+        ):
+            with pytest.raises(OutboxError) as caught:
+                await call
+            told += f"{caught.value!r} {caught.value}"
+    assert KEY not in told + caplog.text
+
+
+def test_what_is_no_address_and_no_connection_string_is_refused_without_telling_it() -> None:
+    good: dict[str, Any] = {"cosmos": COSMOS, "servicebus": BUS, "blobs": BLOBS}
+    for name, bad in (
+        ("cosmos", f"AccountEndpoint=https://a;Key={KEY}"),
+        ("cosmos", "bank"),
+        ("servicebus", "https://bank.servicebus.windows.net"),
+        ("servicebus", f"SharedAccessKey={KEY}"),
+        ("blobs", f"SharedAccessSignature={KEY}"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}= is neither") as caught:
+            azure.connect(database="bank", **{**good, name: bad})
+        assert KEY not in str(caught.value)
+    with pytest.raises(ValueError, match="scope"):
+        azure.connect(cosmos=COSMOS, database="bank", servicebus=BUS, scope="engine")  # type: ignore[arg-type]  # on purpose
+
+
+async def test_addresses_are_asked_for_with_the_credential_and_nothing_is_opened_before_it_is_needed() -> None:
+    backend = azure.connect(
+        cosmos="https://bank.documents.azure.com",
+        database="bank",
+        servicebus="bank.servicebus.windows.net",
+        blobs="https://bank.blob.core.windows.net",
+        credential=Token(),
+    )
+    assert isinstance(backend.ports(), StorePorts)
+    await backend.close()
+
+
+def test_a_backend_is_one_frozen_value_and_is_not_sent_elsewhere() -> None:
+    backend = azure.connect(cosmos=COSMOS, database="bank", servicebus=BUS)
+    with pytest.raises(AttributeError):
+        backend.store = None  # type: ignore[misc, assignment]  # that is the point
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+        pickle.dumps(backend)
+
+
+async def test_without_a_place_for_blobs_a_body_that_needs_one_is_refused_with_the_cure() -> None:
+    app = App("large", claim_check_bytes=10)
+    app.queue("orders")
+    async with place() as world, world.connect() as backend:
+        client = Client(app, backend)
+        await client.declare()
+        with pytest.raises(Refused, match="blobs="):
+            await client.send("orders", Order("alice" * 10, 1))
+
+
+def test_the_container_is_described_for_templates_as_it_is_made() -> None:
+    resource = ContainerSpec("outbox").as_resource()
+    assert resource["partitionKey"]["paths"] == ["/pk"] and resource["defaultTtl"] == -1
+    assert resource["indexingPolicy"]["includedPaths"] == [{"path": "/pending/?"}]
+    assert resource["indexingPolicy"]["excludedPaths"] == [{"path": "/*"}]
+
+
+async def test_a_container_that_would_lose_or_keep_documents_is_refused() -> None:
+    async with place() as world:
+        for path, ttl_s, told in (("/other", -1, "partitioned by"), ("/pk", 60, "defaultTtl"), ("/pk", None, "Ttl")):
+            name = f"c{path[1:]}{ttl_s}"
+            async with world.connect(container=name) as backend:
+                await _make(world, name, path, ttl_s)
+                with pytest.raises(Refused, match=told):
+                    await Client(ledger_app(), backend).declare()
+
+
+async def _make(world: Place, name: str, path: str, ttl_s: int | None) -> None:
+    known = world.cosmos.connection
+    async with CosmosClient(known.url, known.key) as client:
+        database = await client.create_database_if_not_exists("bank")
+        await database.create_container(name, PartitionKey(path=path), default_ttl=ttl_s)
+
+
+async def test_what_is_missing_is_told_with_the_cure_unless_it_is_to_be_made() -> None:
+    async with place() as world:
+        async with world.connect(create=False) as backend:
+            with pytest.raises(Refused, match="create=True"):
+                await Client(ledger_app(), backend).declare()
+        async with world.connect() as backend:
+            for _ in range(2):  # what is there stays
+                await Client(ledger_app("per_key"), backend).declare()
+        queue = world.servicebus.engine.queues["orders"]
+        assert (queue.ordering, queue.lock_s, queue.max_delivery_count) == ("per_key", 60, 100)
+        async with world.connect() as backend:
+            with pytest.raises(Refused, match="does without sessions"):
+                await Client(ledger_app(), backend).declare()
+
+
+# Dead letters
+
+
+async def test_dead_letters_are_listed_sent_again_and_thrown_away() -> None:
+    app = ledger_app()
+    async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
+        for id in ("r1", "r2", "r3"):
+            await worker.send("orders", Order("alice", -1), id=id)
+        await worker.wait_idle(timeout_s=20)
+        letters = await worker.dead_letters("orders")
+        assert sorted((one.id, one.reason, one.message) for one in letters) == [
+            (id, "a negative amount", Order("alice", -1)) for id in ("r1", "r2", "r3")
+        ]
+        await worker.discard("orders", "r2")
+        await worker.resubmit("orders", "r1")
+        await worker.wait_idle(timeout_s=20)
+        letters = await worker.dead_letters("orders")
+        assert sorted((one.id, one.delivery_count) for one in letters)[1][0] == "r3"
+        assert {one.id for one in letters} == {"r1", "r3"}, "it was refused again, as a new attempt"
+        with pytest.raises(LookupError):
+            await worker.discard("orders", "r2")
+        assert await worker.state(Account, "alice") is None
+
+
+async def test_a_resubmitted_message_runs_once_more_and_has_its_effect() -> None:
+    app, fail = App("moody"), [True]
+    app.queue("out")
+
+    @app.handler("in", key=lambda order: order.account)
+    async def take(order: Order, account: Account) -> None:
+        if fail[0]:
+            raise Reject("not today")
+        account.total += order.amount
+
+    async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
+        await worker.send("in", Order("alice", 5), id="1")
+        await worker.wait_idle(timeout_s=20)
+        fail[0] = False
+        await worker.resubmit("in", "1")
+        await worker.wait_idle(timeout_s=20)
+        assert await worker.state(Account, "alice") == Account(5, 0)
+        assert await worker.dead_letters("in") == []
+
+
+async def test_a_client_sends_again_what_nobody_can_tell_about() -> None:
+    async with place() as world, world.connect() as backend:
+        client = Client(ledger_app(), backend)
+        await client.declare()
+        await client.send("orders", Order("alice", 1), id="1")
+        world.servicebus.faults.install(FaultRule(kind="reset", operation="send"))
+        await client.send("orders", Order("alice", 2), id="2")
+        held = world.servicebus.engine.peek("orders", 0, 10)
+        assert [task.message.identity for task in held] == ["1", "2"]
+        await world.servicebus.__aexit__(None, None, None)
+        with pytest.raises(OutcomeUnknown):
+            await client.send("orders", Order("alice", 3), id="3")
