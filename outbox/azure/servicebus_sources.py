@@ -2,10 +2,10 @@
 
 *Theory of operation, sessions.*  A task asks for the next session that has messages, again and again while somebody
 receives and there is room for another; each session that is granted is a link.  Of a session nothing is handed out
-while messages of it are out, so its order holds, whoever receives.  Where one of them is given back, what was read ahead could
-overtake it: such a link is closed once nothing of it is out, and the session taken up anew.  A session that has been quiet for a while is let
-go, sooner where others may be waiting for its room; so is one that has been held for long, at a moment when nothing of
-it is out.
+while messages of it are out, so its order holds, whoever receives.  Where one of them is given back, what was read
+ahead could overtake it: such a link is closed once nothing of it is out, and the session taken up anew.  A session that
+has been quiet for a while is let go, sooner where others may be waiting for its room; so is one that has been held for
+long, at a moment when nothing of it is out.
 """
 
 from __future__ import annotations
