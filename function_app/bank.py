@@ -4,8 +4,9 @@ A transfer is two semi-transactions on two accounts.  The withdrawal may be refu
 closed, and then the money goes back by a refund, which is never refused.  Money in flight is the message that carries
 it, so at every moment the balances and the messages on their way add up to what was paid in.
 
-The handlers know nothing of where they run: in a worker on the embedded engine, by
-`outbox run function_app.bank:app`, or as the Functions app that this folder is.
+Accounts and transfers are messages of a queue or HTTP requests, alike.  The handlers know nothing of where they run: in
+a worker on the embedded engine, by `outbox run function_app.bank:app --http 8080`, or as the Functions app that this
+folder is.
 """
 
 from __future__ import annotations
@@ -73,6 +74,30 @@ class Posting:
 
 
 @dataclass
+class Receipt:
+    """What became of a transfer at its source: `accepted` or `refused`, and the balance in cents after it."""
+
+    transfer: str
+    status: str
+    balance: int
+
+
+@dataclass
+class BalanceQuery:
+    """Ask for the balance of an account."""
+
+    account: str
+
+
+@dataclass
+class Balance:
+    """The balance of an open account, in cents."""
+
+    account: str
+    balance: int
+
+
+@dataclass
 class Account:
     """A balance in cents; one that was never opened is not open."""
 
@@ -80,6 +105,7 @@ class Account:
     is_open: bool = False
 
 
+@app.http("POST", "/accounts", key="account", name="open account")
 @app.handler("accounts", key="account")
 def open_account(request: OpenAccount, account: Account, ctx: Context) -> None:
     if request.balance < 0:
@@ -98,14 +124,30 @@ def close_account(request: CloseAccount, account: Account) -> None:
 
 @app.handler("transfers", key="source")
 async def withdraw(transfer: Transfer, account: Account, ctx: Context) -> None:
+    take(transfer, account, ctx)
+
+
+@app.http("POST", "/transfers", key="source", name="transfer")
+async def post_transfer(transfer: Transfer, account: Account, ctx: Context) -> Receipt:
+    return Receipt(transfer.id, "accepted" if take(transfer, account, ctx) else "refused", account.balance)
+
+
+def take(transfer: Transfer, account: Account, ctx: Context) -> bool:
+    """Take the money of a transfer from its source and send it on its way; whether there was enough."""
     if transfer.amount <= 0:
         raise Reject("amount must be positive")
     if not account.is_open or account.balance < transfer.amount:
         ctx.send("ledger", Posting(transfer.id, transfer.source, "refused", 0))
-        return
+        return False
     account.balance -= transfer.amount
     ctx.send("deposits", Deposit(transfer.id, transfer.target, transfer.source, transfer.amount))
     ctx.send("ledger", Posting(transfer.id, transfer.source, "withdraw", -transfer.amount))
+    return True
+
+
+@app.http("GET", "/accounts/{account}", key="account")
+def show_balance(query: BalanceQuery, account: Account) -> Balance | None:
+    return Balance(query.account, account.balance) if account.is_open else None
 
 
 @app.handler("deposits", key="account")

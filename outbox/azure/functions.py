@@ -1,4 +1,4 @@
-"""An application as Azure Functions: a trigger for each queue, a timer that sweeps.
+"""An application as Azure Functions: a trigger for each queue, a function for each HTTP entry, a timer that sweeps.
 
     app = func.FunctionApp()
     app.register_functions(functions.blueprint(bank, settings))
@@ -12,22 +12,27 @@ one by one and has no other place for what they share.  Nothing is opened when f
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from urllib.parse import urlsplit
 
 import azure.functions as func
 
-from outbox.app import App
+from outbox.app import App, HttpRoute
 from outbox.azure.functions_processor import GivenBack, Processor, pause_s
 from outbox.azure.functions_settings import FunctionsSettings
-from outbox.errors import Refused
+from outbox.errors import OutboxError, Refused
 from outbox.ports import Backend
+from outbox.runtime.http_answers import unavailable
 from outbox.runtime.plan import Plan, Source, compile_plan
 
-__all__ = ["FunctionsSettings", "GivenBack", "blueprint", "process", "processor_of", "sweep"]
+__all__ = ["FunctionsSettings", "GivenBack", "blueprint", "process", "answer", "processor_of", "sweep"]
+
+log = logging.getLogger("outbox.functions")
 
 NAME_LENGTH_MAX = 120
 SUBSCRIPTIONS = "/Subscriptions/"
@@ -72,7 +77,7 @@ _sites: dict[int, Site] = {}
 
 
 def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
-    """The functions of an application: one for each queue and subscription that it reads, and a timer.
+    """The functions of an application: one for each queue, subscription and HTTP entry of it, and a timer.
 
     Raises:
         Refused: the application has other settings in this process already.
@@ -81,6 +86,8 @@ def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
     made = func.Blueprint()  # type: ignore[no-untyped-call]  # the SDK gives its constructor no types
     for source in site.plan.sources.values():
         _add_trigger(made, site, source, names)
+    for route in app.routes:
+        _add_route(made, site, route, names)
     _add_timer(made, site, names)
     return made
 
@@ -107,6 +114,24 @@ async def process(
             await asyncio.sleep(pause_s(message.delivery_count or 1, random.random()))
             raise
         await processor.message(source, message)
+
+
+async def answer(
+    app: App, asked: func.HttpRequest, path: str, *, settings: FunctionsSettings | None = None
+) -> func.HttpResponse:
+    """Answer a request to one of the application's HTTP entries, in a function of one's own; `path` is the entry's."""
+    site = _site(app, settings)
+    query = urlsplit(asked.url).query
+    async with edge():
+        try:
+            processor = await site.processor()
+        except OutboxError:
+            log.exception("the backend cannot be used")
+            response = unavailable()
+        else:
+            whole = f"{path}?{query}" if query else path
+            response = await processor.request(asked.method, whole, asked.headers, asked.get_body())
+    return func.HttpResponse(response.body, status_code=response.status, headers=dict(response.headers))
 
 
 async def sweep(app: App, *, settings: FunctionsSettings | None = None) -> None:
@@ -170,13 +195,13 @@ class Names:
 
     def name(self, kind: str, text: str) -> str:
         """A name that the host takes and nobody has; the same text has the same one in every deployment."""
-        plain = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", text.replace("{", "").replace("}", "").replace("/", "_")).strip("_")
         name = f"{kind}_{plain}" if plain else kind
-        if name != f"{kind}_{text}" and text:
+        if len(name) > NAME_LENGTH_MAX or name.lower() in self._taken:
             name = f"{name[:NAME_LENGTH_MAX]}_{sha256(text.encode()).hexdigest()[:6]}"
-        if len(name) > NAME_LENGTH_MAX + 7 or name in self._taken:
+        if name.lower() in self._taken:
             raise Refused(f"function {name} is there twice; two sources of one name cannot be told apart")
-        self._taken.add(name)
+        self._taken.add(name.lower())  # the host does not tell cases apart
         return name
 
 
@@ -205,6 +230,19 @@ def _add_trigger(made: func.Blueprint, site: Site, source: Source, names: Names)
             is_sessions_enabled=source.ordered,
         )
     made.function_name(name)(trigger(handle))
+
+
+def _add_route(made: func.Blueprint, site: Site, route: HttpRoute, names: Names) -> None:
+    depth = len(route.template.literals)
+
+    async def handle(request: func.HttpRequest) -> func.HttpResponse:
+        # As it was sent, without the host's prefix: what its routing gives has been decoded already.
+        segments = urlsplit(request.url).path.split("/")[-depth:]
+        return await answer(site.app, request, "/" + "/".join(segments))
+
+    methods = ["GET", "HEAD"] if route.method == "GET" else [route.method]
+    trigger = made.route(route.template.text.lstrip("/"), trigger_arg_name="request", methods=methods)
+    made.function_name(names.name("http", f"{route.method.lower()}_{route.template.text.strip('/')}"))(trigger(handle))
 
 
 def _add_timer(made: func.Blueprint, site: Site, names: Names) -> None:

@@ -20,7 +20,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 from uuid import uuid4
 
@@ -31,9 +31,12 @@ from outbox.azure.functions_bus import Invocation, TriggerBus
 from outbox.azure.functions_messages import to_delivery
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.client import Client
+from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable
+from outbox.http import Response
 from outbox.ports import Backend, StorePorts
 from outbox.runtime.backoff import Backoff
+from outbox.runtime.http_answers import unavailable
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.letters import Letters
 from outbox.runtime.plan import compile_plan
@@ -106,6 +109,10 @@ class Processor:
         )
         assert isinstance(scope, Lanes), "a store and a bus make lanes"
         self._scope = scope
+        protocol, spawn = scope.protocol, self._spawn_request
+        self._entry = HttpEntry(
+            app, backend, plan=self._plan, protocol=protocol, spawn=spawn, mark_after_s=MARK_AFTER_S
+        )
 
     async def open(self) -> None:
         """Look whether the backend is as the application needs it, and register what the application is.
@@ -154,6 +161,16 @@ class Processor:
             rest_s = pause_s(1 + invocation.delivery.delivery_count, self._chance())
         await asyncio.sleep(max(0.0, min(rest_s, self._settings.rest_s)))
 
+    # Requests
+
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Response:
+        """Answer a request to one of the HTTP entries; what is stored under its key is the answer to it for ever."""
+        try:
+            return await self._entry.handle(method, path, headers, body)
+        except (Exception, SystemExit):
+            log.exception("a request failed; the same request again is safe")
+            return unavailable()
+
     # Sweeping
 
     async def sweep(self) -> Swept:
@@ -177,7 +194,13 @@ class Processor:
     # Tasks
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._guarded(coroutine), name=f"{self.app.name} messages")
+        return self._start(self._guarded(coroutine), "messages")
+
+    def _spawn_request(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._start(_contained(coroutine), "requests")
+
+    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine, name=f"{self.app.name} {name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -191,6 +214,16 @@ class Processor:
         except BaseException as error:
             log.error("runtime failed; the messages in hand come again", extra={"app": self.app.name}, exc_info=error)
             self._bus.fail(error)
+
+
+async def _contained(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run what answers a request; whoever waits for the answer has been told of what comes out of it."""
+    try:
+        await coroutine
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        log.error("a request failed", exc_info=error)
 
 
 async def _linger() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from function_app.bank import Account
@@ -48,8 +49,17 @@ class Host:
 
     async def tick(self, name: str) -> int:
         """Start a timer's function now; the status of the answer."""
-        request = urllib.request.Request(f"{self.url}/admin/functions/{name}", method="POST")
-        return await asyncio.to_thread(lambda: int(urllib.request.urlopen(request, timeout=30).status))
+        return (await self.ask("POST", f"/admin/functions/{name}"))[0]
+
+    async def ask(self, method: str, path: str, body: object = None, *, key: str = "") -> tuple[int, Any]:
+        """Send a request; status and body of the answer."""
+        headers = {"Idempotency-Key": key} if key else {}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, self.url + path, json=body, headers=headers) as answer,
+        ):
+            data = await answer.read()
+            return answer.status, json.loads(data) if data.startswith(b"{") else data.decode()
 
 
 class Cloud:

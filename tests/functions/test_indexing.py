@@ -56,10 +56,12 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 def index(kind: str, folder: Path, **more: str) -> dict[str, Any]:
     """What a worker says of a folder."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OUTBOX_")} | SETTINGS | more
-    environment["PYTHONPATH"] = str(folder.parent / "path")  # the tools, without the functions of this clone
-    (folder.parent / "path").mkdir(exist_ok=True)
-    if not (folder.parent / "path" / "tools").exists():
-        (folder.parent / "path" / "tools").symlink_to(ROOT / "tools")
+    path = folder.parent / "path"  # the tools and the library, without the functions of this clone
+    path.mkdir(exist_ok=True)
+    for name in ("tools", "outbox"):
+        if not (path / name).exists():
+            (path / name).symlink_to(ROOT / name)
+    environment["PYTHONPATH"] = str(path)
     command = [sys.executable, "-c", INDEX, kind, str(folder)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

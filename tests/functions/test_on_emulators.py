@@ -119,3 +119,24 @@ async def test_the_timer_sends_what_a_killed_host_had_committed(cloud: Any) -> N
 
     await cloud.wait_until(is_deposited, within_s=30)
     assert len(cloud.engine.queue("transfers").tasks) == 1  # the message itself is locked still: it was the timer
+
+
+async def test_a_request_is_applied_once_by_whichever_host_it_reaches(cloud: Any) -> None:
+    first, second = await cloud.host(), await cloud.host()
+    for account in ("alice", "bob"):
+        opened = {"account": account, "balance": 100}
+        assert (await first.ask("POST", "/accounts", opened, key=f"open-{account}"))[0] == 204
+    body = {"id": "t1", "source": "alice", "target": "bob", "amount": 5}
+    store = cloud.cosmos.faults
+    store.install(FaultRule(kind="lost-reply", operation="batch", count=1))
+    answers = [await host.ask("POST", "/transfers", body, key="k1") for host in (first, second, first)]
+    assert answers == [(200, {"transfer": "t1", "status": "accepted", "balance": 95})] * 3
+    assert store.fired == {"lost-reply": 1}
+    assert (await second.ask("POST", "/transfers", body | {"amount": 6}, key="k1"))[0] == 422
+    assert (await second.ask("POST", "/transfers", body | {"amount": -6}, key="k2"))[0] == 409
+    assert (await second.ask("POST", "/transfers", body))[0] == 400
+    assert (await second.ask("GET", "/accounts/nobody"))[0] == 404
+    await cloud.wait_idle()
+    assert await second.ask("GET", "/accounts/bob") == (200, {"account": "bob", "balance": 105})
+    await first.kill()
+    assert await second.ask("POST", "/transfers", body, key="k1") == answers[0]

@@ -66,7 +66,9 @@ class Routes:
 
 def _route(function: Function, prefix: str) -> Route:
     trigger = function.trigger
-    path = "/".join(part for part in (prefix.strip("/"), str(trigger.get("route") or function.name).strip("/")) if part)
+    route = trigger.get("route")
+    own = function.name if route is None else str(route)
+    path = "/".join(part for part in (prefix.strip("/"), own.strip("/")) if part)
     pattern, end = "/", 0
     for match in _PARAMETER.finditer(path):
         pattern += re.escape(path[end : match.start()])

@@ -1,0 +1,166 @@
+"""The functions of any application, called as a worker calls them; triggers of one's own; one backend for all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import azure.functions as func
+import pytest
+from azure.functions.servicebus import ServiceBusMessage
+
+from outbox import App, Engine
+from outbox.azure import functions
+from outbox.engine.narrow import NarrowEngine
+from outbox.errors import Refused
+
+
+@dataclass
+class Order:
+    id: str
+    items: int = 1
+
+
+@dataclass
+class Total:
+    items: int = 0
+
+
+def shop() -> App:
+    app = App("shop")
+
+    @app.http("PUT", "/shops/{id}/orders", key="id")
+    @app.handler("orders", key="id", name="queued")
+    def order(order: Order, total: Total) -> Total:
+        total.items += order.items
+        return total
+
+    @app.http("GET", "/shops/{id}", key="id")
+    def look(order: Order, total: Total) -> Total | None:
+        return total if total.items else None
+
+    return app
+
+
+class Site:
+    """An application's functions on an engine."""
+
+    def __init__(self) -> None:
+        self.engine = Engine.in_memory()
+        self.connect_count = 0
+        self.app = shop()
+        self.settings = functions.FunctionsSettings(self.connect, attempt_s=5, rest_s=0.01)
+        made = func.FunctionApp()
+        made.register_functions(functions.blueprint(self.app, self.settings))
+        self.functions: dict[str, Any] = {
+            one.get_function_name(): one.get_user_function() for one in made.get_functions()
+        }
+
+    def connect(self) -> NarrowEngine:
+        self.connect_count += 1
+        return NarrowEngine(self.engine, "partition")
+
+    async def ask(self, name: str, method: str, url: str, body: bytes = b"", key: str = "") -> func.HttpResponse:
+        headers = {"Idempotency-Key": key} if key else {}
+        request = func.HttpRequest(method, url, headers=headers, body=body)
+        response: func.HttpResponse = await self.functions[name](request)
+        return response
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.engine.close()
+
+
+def message(id: str, **properties: Any) -> func.ServiceBusMessage:
+    return ServiceBusMessage(
+        body=b'{"id":"s1","items":2}',
+        application_properties={"outbox-id": id, **properties},
+        user_properties={},
+        message_id=id,
+        sequence_number=1,
+        delivery_count=1,
+        enqueued_time_utc=datetime.now(UTC),
+    )
+
+
+async def test_every_entry_and_source_has_a_function(site: Site) -> None:
+    assert sorted(site.functions) == ["http_get_shops_id", "http_put_shops_id_orders", "queue_orders", "sweep"]
+
+
+@pytest.mark.parametrize("prefix", ["", "/api", "/deep/er"])
+async def test_a_request_finds_its_entry_under_any_prefix(site: Site, prefix: str) -> None:
+    url = f"https://shop.example{prefix}/shops/a%2Fb"
+    first = await site.ask("http_put_shops_id_orders", "PUT", f"{url}/orders", b'{"items":3}', "k1")
+    again = await site.ask("http_put_shops_id_orders", "PUT", f"{url}/orders", b'{"items":3}', "k1")
+    assert (first.status_code, first.get_body()) == (again.status_code, again.get_body()) == (200, b'{"items":3}')
+    assert first.headers["content-type"] == "application/json"
+    assert (await site.ask("http_get_shops_id", "GET", url)).get_body() == b'{"items":3}'
+    assert (await site.ask("http_get_shops_id", "GET", f"{url}x")).status_code == 404
+
+
+async def test_one_backend_is_opened_for_all_functions_of_a_loop(site: Site) -> None:
+    url = "https://shop.example/shops/s1"
+    await asyncio.gather(
+        *(site.ask("http_get_shops_id", "GET", url) for _ in range(5)),
+        *(site.functions["queue_orders"](message(f"m{n}")) for n in range(5)),
+        site.functions["sweep"](None),
+    )
+    assert site.connect_count == 1
+    assert (await site.ask("http_get_shops_id", "GET", url)).get_body() == b'{"items":10}'
+
+
+def test_another_loop_opens_its_own(site: Site) -> None:
+    for count in (1, 2):
+        asyncio.run(site.functions["queue_orders"](message("m1")))
+        assert site.connect_count == count
+
+
+async def test_a_backend_that_cannot_be_opened_fails_each_invocation_until_it_can(site: Site, caplog: Any) -> None:
+    connect, site.app = site.connect, shop()
+
+    def fails() -> Any:
+        raise Refused("app settings are missing: OUTBOX_COSMOS")
+
+    broken = [fails]
+    settings = functions.FunctionsSettings(lambda: broken[0]() if broken else connect(), attempt_s=5, rest_s=0.01)
+    with pytest.raises(Refused, match="OUTBOX_COSMOS"):
+        await functions.process(site.app, message("m1"), settings=settings)
+    with caplog.at_level(logging.CRITICAL):
+        asked = func.HttpRequest("GET", "https://x/shops/s1", headers={}, body=b"")
+        assert (await functions.answer(site.app, asked, "/shops/s1")).status_code == 503
+    broken.clear()
+    await functions.process(site.app, message("m1"))
+    assert (await functions.answer(site.app, asked, "/shops/s1")).get_body() == b'{"items":2}'
+
+
+async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(site: Site) -> None:
+    app = App("two")
+
+    @app.handler("here")
+    @app.handler("there", name="other")
+    def handle(order: Order) -> None: ...
+
+    with pytest.raises(Refused, match="two has no settings in this process"):
+        await functions.process(app, message("m1"))
+    settings = functions.FunctionsSettings(site.connect)
+    with pytest.raises(Refused, match="say source=, one of there, here"):
+        await functions.process(app, message("m1", **{"outbox-type": "Order"}), settings=settings)
+    await functions.process(app, message("m1"), source="there")
+    with pytest.raises(Refused, match="other settings"):
+        await functions.process(app, message("m1"), settings=functions.FunctionsSettings(site.connect, rest_s=1))
+
+
+async def test_nothing_but_exceptions_gets_out() -> None:
+    with pytest.raises(RuntimeError, match="ended by CancelledError"):
+        async with functions.edge():
+            raise asyncio.CancelledError
+    with pytest.raises(RuntimeError, match="ended by GeneratorExit"):
+        async with functions.edge():
+            raise GeneratorExit
