@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from outbox.app import App
 from outbox.context import BlobRef, Context
 from outbox.errors import OutboxError, UnknownDestination
+from outbox.http import Request, Response
 from outbox.retries import Reject, Retries, Retry
 
 if TYPE_CHECKING:
     from outbox.client import Client, DeadLetter
     from outbox.engine.engine import Engine
+    from outbox.entry import HttpEntry
     from outbox.worker import Worker
 
 __all__ = [
@@ -27,8 +29,11 @@ __all__ = [
     "Context",
     "DeadLetter",
     "Engine",
+    "HttpEntry",
     "OutboxError",
     "Reject",
+    "Request",
+    "Response",
     "Retries",
     "Retry",
     "UnknownDestination",
@@ -39,6 +44,7 @@ _LAZY = {
     "Client": "outbox.client",
     "DeadLetter": "outbox.client",
     "Engine": "outbox.engine.engine",
+    "HttpEntry": "outbox.entry",
     "Worker": "outbox.worker",
 }
 
