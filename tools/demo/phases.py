@@ -47,38 +47,12 @@ class Demo:
     refused_ids: frozenset[str] = frozenset()
     """The transfers in the dead letters, known when all is reconciled."""
 
-    # Spark
-
-    async def _job(self, name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """Run a Spark job as a process of its own; its exit code and its report."""
-        with (self.folder / f"{name}.log").open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                f"spark_jobs.{name}",
-                *arguments,
-                *("--json", "--quiet", "--master", "local[2,4]"),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-            )
-        try:
-            output, _ = await asyncio.wait_for(process.communicate(), JOB_WITHIN_S)
-        except BaseException:
-            process.kill()
-            await process.wait()
-            raise
-        lines = output.decode().strip().splitlines()
-        if process.returncode not in (0, 1) or not lines:
-            raise RuntimeError(f"spark_jobs.{name} failed with exit code {process.returncode}; see {log.name}")
-        return process.returncode, json.loads(lines[-1])
-
     async def _with_kills(
         self, name: str, job: Sequence[str], marks: Sequence[int], count: Callable[[Status], int], look: Look
     ) -> dict[str, Any]:
         """Run a job, and kill the host each time that `count` has passed the next mark."""
         left = list(marks)
-        running = asyncio.create_task(self._job(name, *job))
+        running = asyncio.create_task(run_job(self.folder, name, *job))
         try:
             while not running.done():
                 status = await self.host.status()
@@ -167,13 +141,43 @@ class Demo:
         lines = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused]
         for path, data in ((export, states), (letters, b"\n".join(lines))):
             await asyncio.to_thread(path.write_bytes, data)
-        code, report = await self._job(
+        code, report = await run_job(
+            self.folder,
             "reconcile",
             *("--input", str(self.transfers), "--schema", SCHEMA, "--ledger", str(self.folder / "ledger")),
             *("--quarantine", str(self.folder / "feed.quarantine"), "--dead-letters", str(letters)),
             *("--rule", "bank", "--state", str(export)),
         )
         return code == 0, report
+
+
+async def run_job(folder: Path, name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run a Spark job as a process of its own; its exit code and its report.
+
+    Raises:
+        RuntimeError: it failed; its log is in the folder.
+    """
+    with (folder / f"{name}.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            f"spark_jobs.{name}",
+            *arguments,
+            *("--json", "--quiet", "--master", "local[2,4]"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+        )
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), JOB_WITHIN_S)
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    lines = output.decode().strip().splitlines()
+    if process.returncode not in (0, 1) or not lines:
+        raise RuntimeError(f"spark_jobs.{name} failed with exit code {process.returncode}; see {log.name}")
+    return process.returncode, json.loads(lines[-1])
 
 
 def announcement(what: str, done: int, kill_count: int) -> str:

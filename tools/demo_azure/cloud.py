@@ -1,0 +1,170 @@
+"""The cloud of the demo: both emulators in this process, two Functions hosts in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from function_app.bank import Account
+from function_app.bank import app as bank
+from function_app.settings import connect
+from outbox import Client
+from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.emulator.faults import FaultRule
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.ops.operator import ExportedState
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("accounts", "transfers", "deposits", "refunds")
+LOCK_S = 15.0
+"""How long a message is locked: what a killed host held comes again after it."""
+START_WITHIN_S = 60.0
+STOP_WITHIN_S = 60.0
+LOOK_EVERY_S = 0.25
+STORE_FAULTS = ("lost-reply", "throttled", "status", "reset", "delay", "stale-read")
+BUS_FAULTS = ("duplicate", "lock-expiry", "lost-disposition", "lost-reply", "reorder", "throttled")
+
+
+class Host:
+    """One Functions host, which is killed and started again."""
+
+    def __init__(self, name: str, folder: Path, environment: dict[str, str]) -> None:
+        self.name = name
+        self.log_path = folder / f"{name}.log"
+        self._environment = environment
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> float:
+        """Start it and wait until it serves; the seconds that took."""
+        started_s = time.monotonic()
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tools.local_functions", "--app", str(ROOT), "--port", "0"),
+                cwd=ROOT,
+                env=os.environ | self._environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), START_WITHIN_S)
+        if not line.startswith(b"http://"):
+            raise RuntimeError(f"the Functions host did not start; see {self.log_path}")
+        return time.monotonic() - started_s
+
+    async def kill(self) -> float:
+        """kill -9, and start it again; how long that took, in seconds."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+        return await self.start()
+
+    async def stop(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_WITHIN_S)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+
+
+class Cloud:
+    """Emulators, hosts, and a client of the bank beside them."""
+
+    def __init__(self, folder: Path, engine: Engine, bus: ServiceBusServer, cosmos: CosmosEmulator) -> None:
+        self.engine = engine
+        self.bus = bus
+        self.cosmos = cosmos
+        self.connection = bus.connection_string
+        environment = {
+            "FUNCTIONS_WORKER_RUNTIME": "python",
+            "OUTBOX_SERVICEBUS": bus.connection_string,
+            "OUTBOX_COSMOS": cosmos.connection.connection_string,
+            "OUTBOX_CREATE": "1",
+            "OUTBOX_SWEEP": "*/20 * * * * *",
+            "OUTBOX_SWEEP_GRACE_S": "10",
+        }
+        self.backend: Any = connect(environment)
+        self.client = Client(bank, self.backend)
+        self.hosts = [Host(f"host-{n}", folder, environment) for n in (1, 2)]
+
+    async def open(self) -> None:
+        """Make queues and containers, and start the hosts."""
+        for name in SOURCES:
+            self.engine.declare(QueueSettings(name, lock_s=LOCK_S))
+        await self.client.declare()
+        await asyncio.gather(*(host.start() for host in self.hosts))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(host.stop() for host in self.hosts))
+        await self.backend.close()
+
+    # Faults
+
+    def let_fail(self, seed: int, probability: float) -> None:
+        """Let requests and deliveries fail from now on: each kind by chance, drawn from the seed."""
+        settings = {"count": None, "probability": probability, "delay_s": 0.2, "retry_after_s": 0.1}
+        for number, kind in enumerate(STORE_FAULTS):
+            more = {"status": 503} if kind == "status" else {}
+            for operation in ("batch", "item.*"):
+                self.cosmos.faults.install(_rule(kind, operation, seed * 100 + number, settings | more))
+        for number, kind in enumerate(BUS_FAULTS):
+            operation = (
+                "send" if kind in ("lost-reply", "throttled") else "settle" if "disposition" in kind else "receive"
+            )
+            self.bus.faults.install(_rule(kind, operation, seed * 200 + number, settings))
+
+    def fail_no_more(self) -> None:
+        """Let everything go well from now on."""
+        for faults in (self.cosmos.faults, self.bus.faults):
+            faults.clear()
+
+    def fired(self) -> Counter[str]:
+        """How often each kind of fault has happened."""
+        return Counter(self.cosmos.faults.fired) + Counter(self.bus.faults.fired)
+
+    # Looking
+
+    def in_flight(self) -> int:
+        """Messages that somebody is still to handle."""
+        return sum(len(self.engine.queue(name).tasks) for name in SOURCES)
+
+    def arrived(self, queue: str) -> int:
+        """How many messages a queue was ever given."""
+        return self.engine.queue(queue).received_count
+
+    async def wait_idle(self, within_s: float) -> None:
+        """Wait until nobody has anything to handle.
+
+        Raises:
+            TimeoutError: it was not in time.
+        """
+        async with asyncio.timeout(within_s):
+            while self.in_flight():  # noqa: ASYNC110  # the engine is asked, which has no event for this
+                await asyncio.sleep(LOOK_EVERY_S)
+
+    async def export(self, accounts: tuple[str, ...]) -> bytes:
+        """The balances as JSON lines, as `outbox export` writes them."""
+        lines = []
+        for name in accounts:
+            found = await self.client.state(Account, name)
+            if found is not None:
+                lines.append(msgspec.json.encode(ExportedState("Account", name, msgspec.Raw(msgspec.json.encode(found)))))
+        return b"\n".join(lines)
+
+
+def _rule(kind: Any, operation: str, seed: int, settings: dict[str, Any]) -> FaultRule:
+    wanted = {"delay": {"delay_s"}, "throttled": {"retry_after_s"}, "status": {"status"}}.get(kind, set())
+    kept = {name: value for name, value in settings.items() if name in wanted | {"count", "probability"}}
+    return FaultRule(kind=kind, operation=operation, seed=seed, **kept)
