@@ -160,7 +160,8 @@ class Cloud:
         for name in accounts:
             found = await self.client.state(Account, name)
             if found is not None:
-                lines.append(msgspec.json.encode(ExportedState("Account", name, msgspec.Raw(msgspec.json.encode(found)))))
+                value = msgspec.Raw(msgspec.json.encode(found))
+                lines.append(msgspec.json.encode(ExportedState("Account", name, value)))
         return b"\n".join(lines)
 
 
