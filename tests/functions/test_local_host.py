@@ -1,0 +1,211 @@
+"""The local host does as Azure's does: bodies and metadata, sessions, failures that are never answered, timers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+
+from outbox import Engine
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.entities import QueueSettings
+from tools.local_functions.host import FunctionsHost
+from tools.local_functions.settings import read_host_file, resolved
+from tools.local_functions.timers import Schedule
+from tools.local_functions.wire import TypedData
+from tools.local_functions.workers import Result, make_worker
+
+APP = """
+import asyncio
+import azure.functions as func
+
+seen = []
+app = func.FunctionApp(http_auth_level=func.AuthLevel.ANONYMOUS)
+
+def note(kind, message):
+    seen.append((kind, message.message_id, message.delivery_count, message.session_id, message.get_body()))
+
+@app.service_bus_queue_trigger(arg_name="message", connection="BUS", queue_name="text")
+async def as_text(message: func.ServiceBusMessage) -> None:
+    note("text", message)
+
+@app.service_bus_queue_trigger(
+    arg_name="message", connection="BUS", queue_name="%NAMED%", data_type=func.DataType.BINARY
+)
+async def as_bytes(message: func.ServiceBusMessage) -> None:
+    note("bytes", message)
+    if message.get_body() == b"fail" and message.delivery_count < 3:
+        raise ValueError("not yet")
+    if message.get_body() == b"cancel":
+        raise asyncio.CancelledError
+    if message.get_body() == b"return":
+        return 5
+
+@app.service_bus_queue_trigger(
+    arg_name="message", connection="BUS", queue_name="ordered", data_type=func.DataType.BINARY, is_sessions_enabled=True
+)
+async def in_order(message: func.ServiceBusMessage) -> None:
+    note("began", message)
+    await asyncio.sleep(0.05)
+    note("ended", message)
+
+@app.route("things/{name}", methods=["GET", "POST"])
+def thing(req: func.HttpRequest) -> func.HttpResponse:
+    text = f"{req.method} {req.route_params['name']} {req.params.get('q')} {req.get_body().decode()}"
+    return func.HttpResponse(text, status_code=201, headers={"X-Own": "1"})
+
+@app.timer_trigger(arg_name="timer", schedule="0 0 0 1 1 *")
+def beat(timer: func.TimerRequest) -> None:
+    seen.append(("beat", timer.past_due))
+
+@app.route("slow")
+async def slow(req: func.HttpRequest) -> func.HttpResponse:
+    await asyncio.sleep(60)
+    return func.HttpResponse("late")
+"""
+numbers = itertools.count(1)
+
+
+class Site:
+    """The application above under the local host, on a bus in this process."""
+
+    def __init__(self, host: FunctionsHost, engine: Engine, client: ServiceBusClient, module: Any) -> None:
+        self.host = host
+        self.engine = engine
+        self.client = client
+        self.seen: list[tuple[Any, ...]] = module.seen
+
+    async def send(self, queue: str, *bodies: bytes, **fields: Any) -> None:
+        async with self.client.get_queue_sender(queue) as sender:
+            await sender.send_messages([ServiceBusMessage(body, **fields) for body in bodies])
+
+    async def wait(self, queue: str) -> None:
+        """Wait until nothing of a queue is left."""
+        async with asyncio.timeout(20):
+            while self.engine.queue(queue).tasks:  # noqa: ASYNC110  # another task empties it, over TCP
+                await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def site_in(
+    folder: Path, patch: pytest.MonkeyPatch, host_json: str = '{"version": "2.0"}'
+) -> AsyncIterator[Site]:
+    name = f"local_app_{next(numbers)}"  # a module is imported once in a process
+    (folder / f"{name}.py").write_text(APP)
+    (folder / "host.json").write_text(host_json)
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(Engine.in_memory())
+        for queue in (QueueSettings("text"), QueueSettings("bytes"), QueueSettings("ordered", "per_key")):
+            engine.declare(queue)
+        bus = await stack.enter_async_context(ServiceBusServer(engine))
+        patch.setenv("BUS", bus.connection_string)
+        patch.setenv("NAMED", "bytes")
+        patch.setenv("PYTHON_SCRIPT_FILE_NAME", f"{name}.py")
+        patch.syspath_prepend(str(folder))
+        client = ServiceBusClient.from_connection_string(bus.connection_string)
+        await stack.enter_async_context(client)
+        host = await stack.enter_async_context(FunctionsHost(folder, worker="library"))
+        yield Site(host, engine, client, __import__(name))
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    async with site_in(tmp_path, monkeypatch) as site:
+        yield site
+
+
+async def test_a_body_taken_as_text_says_who_it_is_and_one_taken_as_bytes_does_not(site: Site) -> None:
+    body = b'{"messageid": "spoofed", "DeliveryCount": 7}'
+    await site.send("text", body, message_id="m1")
+    await site.send("bytes", body, message_id="m1")
+    await asyncio.gather(site.wait("text"), site.wait("bytes"))
+    assert sorted(site.seen) == [("bytes", "m1", 1, None, body), ("text", "spoofed", 7, None, body)]
+
+
+async def test_a_failure_comes_again_at_once_and_counts(site: Site) -> None:
+    await site.send("bytes", b"fail", message_id="m1")
+    await site.wait("bytes")
+    assert [count for _, _, count, *_ in site.seen] == [1, 2, 3]
+
+
+async def test_a_returned_value_that_nobody_takes_fails_after_its_effects(site: Site) -> None:
+    name = "as_bytes"
+    result = await site.host.worker.invoke(name, TypedData(bytes=b"return"), {"UserProperties": TypedData(json="{}")})
+    assert not result.ok and "without a $return binding" in result.error and len(site.seen) == 1
+
+
+async def test_what_is_no_exception_is_never_answered(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    metadata = {"UserProperties": TypedData(json="{}"), "MessageId": TypedData(string="m")}
+    result = await site.host.worker.invoke("as_bytes", TypedData(bytes=b"cancel"), metadata)
+    assert isinstance(result, Result) and not result.is_answered and "never be answered" in caplog.text
+
+
+async def test_a_session_is_handled_in_order_one_at_a_time(site: Site) -> None:
+    for n in range(4):
+        for session in "ab":
+            await site.send("ordered", str(n).encode(), session_id=session)
+    await site.wait("ordered")
+    for session in "ab":
+        own = [(kind, body) for kind, _, _, of, body in site.seen if of == session]
+        assert own == [(kind, str(n).encode()) for n in range(4) for kind in ("began", "ended")]
+
+
+async def test_requests_reach_their_function_below_the_prefix(site: Site) -> None:
+    answer = await site.host.request("POST", "/api/things/one", body=b"body", query="q=2")
+    assert (answer.status, answer.text, answer.headers["X-Own"]) == (201, "POST one 2 body", "1")
+    assert (await site.host.request("DELETE", "/api/things/one")).headers["Allow"] == "GET, POST"
+    assert (await site.host.request("GET", "/things/one")).status == 404
+
+
+async def test_a_timer_is_started_by_hand(site: Site) -> None:
+    assert (await site.host.tick("beat")).ok and site.seen == [("beat", False)]
+
+
+async def test_a_function_that_takes_too_long_ends_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = '{"version": "2.0", "functionTimeout": "00:00:01"}'
+    async with site_in(tmp_path, monkeypatch, limits) as site:
+        assert (await site.host.request("GET", "/api/slow")).status == 500
+        with pytest.raises(Exception, match="slow took longer than functionTimeout"):
+            await asyncio.wait_for(site.host.wait_failed(), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "due"),
+    [
+        ("30 * * * * *", (2026, 1, 1, 0, 0, 31), (2026, 1, 1, 0, 1, 30)),
+        ("0 */5 * * * *", (2026, 1, 1, 0, 58, 0), (2026, 1, 1, 1, 0, 0)),
+        ("0 0 9-17/4 * * mon-fri", (2026, 1, 2, 17, 0, 0), (2026, 1, 5, 9, 0, 0)),
+        ("0 0 0 29 2 *", (2026, 1, 1, 0, 0, 0), (2028, 2, 29, 0, 0, 0)),
+        ("*/15 * * * *", (2026, 1, 1, 0, 0, 0), (2026, 1, 1, 0, 15, 0)),
+        ("00:00:10", (2026, 1, 1, 0, 0, 0), (2026, 1, 1, 0, 0, 10)),
+    ],
+)
+def test_a_schedule_tells_when_it_is_next(text: str, now: tuple[int, ...], due: tuple[int, ...]) -> None:
+    assert Schedule(text).after(datetime(*now, tzinfo=UTC)) == datetime(*due, tzinfo=UTC)  # type: ignore[misc,arg-type]  # six numbers
+
+
+@pytest.mark.parametrize(
+    "text", ["", "* * *", "60 * * * * *", "0 0 0 0 * *", "*/0 * * * * *", "1-70 * * * * *", "x * * * * *"]
+)
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Schedule(text)
+
+
+def test_a_folder_that_is_no_app_and_a_setting_that_is_not_there_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"has no host\.json"):
+        read_host_file(tmp_path)
+    with pytest.raises(ValueError, match="app setting QUEUE is missing"):
+        resolved("%QUEUE%", {})
+
+
+def test_the_library_serves_where_it_is_asked_for() -> None:
+    assert make_worker("library").name == "azure-functions"
