@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,6 +18,8 @@ from outbox.entry import HttpEntry
 from outbox.http import Response
 from outbox.lineage import inbox_key, inbox_prefix
 from outbox.message import Message
+from outbox.ports import Output
+from outbox.runtime.backoff import ATTEMPT_COUNT_MAX
 from outbox.runtime.items import claim_key, record_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.app.purse import Ask, Book, Paid, Pay, Purse, paying
@@ -98,6 +100,26 @@ async def test_a_claim_of_a_request_that_died_lets_nobody_else_in(scope: str) ->
         assert (await post(entry, Pay("b", 5))).status == 422
         assert (await post(entry, Pay("a", 5))).status == 200
         assert book.runs == ["a", "a"]
+
+
+@STORES
+async def test_a_claim_that_may_be_anothers_is_not_taken_for_ones_own(scope: str) -> None:
+    book = Book()
+    async with site(scope) as at, serving(at, paying(book)) as entry:
+        await post(entry, Pay("a", 5))
+        at.store.lost = "claim"
+        assert (await post(entry, Pay("b", 5))).status == 422 and at.store.lost == "" and book.runs == ["a"]
+
+
+@STORES
+async def test_a_request_is_as_old_as_its_claim(scope: str) -> None:
+    book = Book(failing=1)
+    async with site(scope) as at, serving(at, paying(book)) as entry:
+        assert (await post(entry, Pay("a", 5))).status == 500
+        at.clock.seconds += 7 * 86_400 + 60
+        refused = await post(entry, Pay("a", 5))
+        assert (refused.status, refused.json()["code"]) == (422, "too-old")
+        assert await post(entry, Pay("a", 5)) == refused and book.runs == ["a"]
 
 
 def keyed_by(field: str, state: type[Any] = Purse) -> App:
@@ -181,6 +203,23 @@ async def test_a_reply_is_given_while_the_bus_is_silent_and_the_sweeper_sends(sc
         (task,) = at.engine.queue("paid").tasks.values()
         assert msgspec.json.decode(task.message.body, type=Paid) == Paid("a", 5)
         assert await post(entry, Pay("a", 5)) == response
+
+
+@STORES
+async def test_what_cannot_be_sent_is_left_to_the_sweeper_after_one_round_of_tries(scope: str) -> None:
+    async with site(scope) as at, serving(at) as entry:
+        at.bus.is_mute, tries = True, 0
+        send = at.bus.send
+
+        async def counted(outputs: Sequence[Output]) -> None:
+            nonlocal tries
+            tries += 1
+            await send(outputs)
+
+        at.bus.send = counted  # type: ignore[method-assign]  # to count what goes through it
+        await post(entry, Pay("a", 5))
+        await settled(entry)
+        assert 1 < tries <= 1 + ATTEMPT_COUNT_MAX
 
 
 @STORES
