@@ -125,7 +125,9 @@ class Endings:
         self._settled([part.delivery])
 
     def is_applied(self, part: Work) -> bool:
-        """Whether a message is applied as a whole when this part of it is."""
+        """Whether a message is applied as a whole when this part of it is; one that was given back comes again."""
+        if part.is_given_back:
+            return False
         whole: Whole | None = part.whole
         if whole is None:
             return True

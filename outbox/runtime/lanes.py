@@ -125,6 +125,8 @@ class Lanes:
                 else:
                     is_held = await self._handle(works)
                 works, self._waiting[lane] = self._waiting[lane], []
+                if works:
+                    await self._mark()  # a lane that never empties must not keep its marks to itself
         finally:
             del self._waiting[lane]
         await self._mark()
@@ -218,7 +220,12 @@ class Lanes:
         raise AssertionError("the last attempt raises")
 
     async def _end(self, work: Work, outcome: Outcome) -> bool:
-        """End a message; whether what became of it keeps its successors back."""
+        """End a message; whether what became of it keeps its successors back.
+
+        One that was given back with another part of it comes again: it is not over, whatever became of this part.
+        """
+        if work.is_given_back:
+            return work.in_order
         if not work.in_order or outcome is None:
             if work.is_stopper and self._endings.is_applied(work):
                 try:

@@ -1,0 +1,99 @@
+"""The store protocols when things come in an unkind order: a part that is throttled, a sweep in between, a hot key."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from outbox import App, Reject, Worker
+from outbox.engine.adapters import EngineOperations
+from outbox.errors import Throttled
+from outbox.ports import Lost, Output, StorePorts, Won, Write
+from tests.unit.store_site import Site, site
+
+
+@dataclass
+class Step:
+    key: str
+    n: int
+
+
+@dataclass
+class Trail:
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Seen:
+    steps: list[int] = field(default_factory=list)
+
+
+class AtTheEnd(EngineOperations):
+    """Puts what is resubmitted behind everything that waits, as Service Bus does."""
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        (letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
+        again = msgspec.structs.replace(letter.message, attempt=letter.message.attempt + 1)
+        await self.send([Output(queue, 0, again)])
+        await self.discard(queue, sequence)
+
+
+def throttle(at: Site, patch: pytest.MonkeyPatch, refuses: Callable[[Sequence[Write]], bool]) -> None:
+    """Let the store refuse some writes for now."""
+    write = at.store.write
+
+    async def throttled(operations: Sequence[Write]) -> Won | Lost:
+        if refuses(operations):
+            raise Throttled("not now")
+        return await write(operations)
+
+    patch.setattr(at.store, "write", throttled)
+
+
+async def pass_time(at: Site, seconds: int) -> None:
+    for _ in range(seconds):
+        at.clock.seconds += 1
+        at.engine.tick()
+        await asyncio.sleep(0.005)
+
+
+def two_readers(bad: set[int]) -> App:
+    app = App("steps")
+    app.queue("steps", "per_key")
+
+    @app.handler("steps", key="key", on_dead_letter="stop_key")
+    def follow(step: Step, trail: Trail) -> None:
+        if step.n in bad:
+            raise Reject("bad")
+        trail.steps.append(step.n)
+
+    @app.handler("steps", key="key", on_dead_letter="stop_key")
+    def look(step: Step, seen: Seen) -> None:
+        seen.steps.append(step.n)
+
+    return app
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_part_that_was_given_back_does_not_let_its_stopped_key_go_on(scope: str) -> None:
+    bad = {1}
+    async with site(scope) as at:
+        ports = at.ports()
+        at._ports = StorePorts(ports.store, ports.bus, AtTheEnd(at.engine), ports.blobs)
+        async with Worker(two_readers(bad), at) as worker:
+            for n in range(4):
+                await worker.send("steps", Step("a", n), id=f"s{n}")
+            await pass_time(at, 20)
+            bad.clear()
+            with pytest.MonkeyPatch.context() as patch:
+                throttle(at, patch, lambda operations: "Trail" in operations[0].key.partition)
+                await worker.resubmit("steps", "s1")
+                await pass_time(at, 30)
+                assert await worker.state(Trail, "a") == Trail([0]) and await worker.state(Seen, "a") == Seen([0, 1])
+            await pass_time(at, 60)
+            assert await worker.state(Trail, "a") == Trail([0, 1, 2, 3])
+            assert await worker.state(Seen, "a") == Seen([0, 1, 2, 3])
