@@ -6,11 +6,12 @@ BOOT := $(shell for name in "$$OUTBOX_PYTHON" python3.11 python3.12 python3.13 p
 	&& { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure test check bench bench-peers explore soak clean
+.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak clean
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
 	@echo 'make demo-azure  the same job through the Azure SDKs and Functions hosts, on emulators that fail on demand'
+	@echo 'make azure   Cosmos DB, Service Bus and Functions emulated on this machine, the sample bank in them (ARGS="--hosts 2")'
 	@echo 'make test    static checks and all tests, as CI runs them (ARGS="-k name" goes to pytest)'
 	@echo 'make check   static checks only: ruff, mypy --strict, import-linter'
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
@@ -28,6 +29,9 @@ demo: setup
 
 demo-azure: setup
 	@$(PY) -m tools.demo_azure $(ARGS)
+
+azure: setup
+	@$(PY) -m tools.local_azure $(ARGS)
 
 test:
 	@.ci/run $(ARGS)

@@ -30,7 +30,17 @@ from outbox.ports import Backend
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.plan import Plan, Source, compile_plan
 
-__all__ = ["FunctionsSettings", "GivenBack", "blueprint", "process", "answer", "processor_of", "sweep"]
+__all__ = [
+    "FunctionsSettings",
+    "GivenBack",
+    "blueprint",
+    "process",
+    "answer",
+    "close",
+    "processor_of",
+    "register",
+    "sweep",
+]
 
 log = logging.getLogger("outbox.functions")
 
@@ -70,6 +80,16 @@ class Site:
                 await made.open()
                 self._processor = made
             return self._processor
+
+    async def close(self) -> None:
+        """Let what is under way end, and close the backend of this loop, if it has one to close."""
+        processor, backend = self._processor, self._backend
+        self._processor = self._backend = None
+        if processor is not None:
+            await processor.finish()
+        close_backend = getattr(backend, "close", None)
+        if close_backend is not None:
+            await close_backend()
 
 
 _sites: dict[int, Site] = {}
@@ -142,6 +162,20 @@ async def sweep(app: App, *, settings: FunctionsSettings | None = None) -> None:
     """
     async with edge():
         await (await _site(app, settings).processor()).sweep()
+
+
+def register(app: App, settings: FunctionsSettings) -> None:
+    """Give an application its settings in this process, where no blueprint does; nothing is opened yet.
+
+    Raises:
+        Refused: it has others already.
+    """
+    _site(app, settings)
+
+
+async def close(app: App) -> None:
+    """Close what this event loop has open of an application; for tests, because a host's process just ends."""
+    await _site(app, None).close()
 
 
 async def processor_of(app: App) -> Processor:

@@ -21,6 +21,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -50,6 +51,7 @@ log = logging.getLogger("outbox.functions")
 
 MARK_AFTER_S = 0.2
 """How long what has left waits to be marked, for others of its partition to be marked with it."""
+FINISH_WITHIN_S = 5.0
 REST_FIRST_S = 0.25
 """How long a message rests that is given back for the first time; each time twice as long."""
 REST_DOUBLINGS_MAX = 7
@@ -192,6 +194,13 @@ class Processor:
         return swept
 
     # Tasks
+
+    async def finish(self) -> None:
+        """Wait for what goes on behind invocations that have ended: marks."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_WITHIN_S):
+                while self._tasks:  # one may start another
+                    await asyncio.wait(list(self._tasks))
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._start(self._guarded(coroutine), "messages")
