@@ -1,6 +1,6 @@
 """`make demo-azure`: the job of `make demo` through the real Azure SDKs and Functions hosts, under faults and kills.
 
-    python -m tools.demo_azure [--transfers 2000] [--accounts 200] [--kills 3] [--faults 0.01] [--seed 1]
+    python -m tools.demo_azure [--transfers 1000] [--accounts 100] [--kills 3] [--faults 0.01] [--seed 1]
 
 Spark feeds Service Bus, two Functions hosts handle the messages on Cosmos DB, one of them is killed now and then, Spark
 drains the ledger and reconciles.  Both services are this project's emulators; they live as long as the command.
@@ -57,8 +57,8 @@ class Seen:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="make demo-azure", description=__doc__.splitlines()[0] if __doc__ else "")
-    found.add_argument("--transfers", type=int, default=2_000)
-    found.add_argument("--accounts", type=int, default=200)
+    found.add_argument("--transfers", type=int, default=1_000)
+    found.add_argument("--accounts", type=int, default=100)
     found.add_argument("--kills", type=int, default=3, help="how often one of the two hosts is killed")
     found.add_argument("--faults", type=float, default=0.01, help="the share of requests that each kind of fault meets")
     found.add_argument("--seed", type=int, default=1)
