@@ -56,6 +56,7 @@ async def test_messages_are_handled_once_and_states_read_by_another_client() -> 
             assert len(await books(client)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordering", ["unordered", "per_key"])
 async def test_two_hundred_messages_under_faults_are_neither_lost_nor_doubled(
     ordering: str, monkeypatch: pytest.MonkeyPatch

@@ -6,11 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 import pytest
 
 from outbox import App, Context, Worker
 from outbox.azure import AzureBackend
+from outbox.message import Message
 from outbox.ports import Document, DocumentKey, Lost, Session, StateStore, StorePorts, Won, Write
 from tests.wire.on_azure.ground import Place, place
 from tests.wire.on_azure.ledger_app import Account, Order
@@ -70,8 +72,9 @@ async def handled(world: Place, worker: Worker, counted: Counted, keys: Sequence
     counted.counts.clear()
     world.cosmos.reset_usage()
     start = worker.handled_count
-    for n, key in enumerate(keys):
-        await worker.send("orders", Order(key, n))
+    orders = [worker.app.encode(Order(key, n)) for n, key in enumerate(keys)]
+    messages = [Message(body=body, type=kind, outbox_id=uuid4().hex) for body, kind in orders]
+    world.servicebus.engine.send("orders", messages)  # all at once: a client would take its time
     async with asyncio.timeout(30):
         while worker.handled_count < start + len(keys):  # noqa: ASYNC110  # a worker has no such event
             await asyncio.sleep(0.01)
@@ -89,10 +92,10 @@ async def test_a_message_costs_what_the_protocol_says(capsys: pytest.CaptureFixt
             cold = await handled(world, worker, counted, [f"key-{n}" for n in range(20)])
             warm = await handled(world, worker, counted, [f"key-{n}" for n in range(20)])
             repeated = await handled(world, worker, counted, [f"key-{n % 4}" for n in range(80)])
-        sent = backend.usage.by_kind["send"].count
+        pushed = backend.usage.by_kind["send"].count
     with capsys.disabled():
         print(f"\nrequests a message: cold {cold}, warm {warm}, four keys in turn {repeated}")
     assert cold == {"commit": 1.0, "mark": 1.0, "read": 1.0}
     assert warm == {"commit": 1.0, "mark": 1.0}
     assert repeated["commit"] <= 1.0 and repeated["mark"] <= 0.5 and "read" not in repeated
-    assert sent - 120 <= 20 + 20 + round(repeated["commit"] * 80), "what one commit emits to a queue leaves together"
+    assert pushed <= 20 + 20 + round(repeated["commit"] * 80), "what one commit emits to a queue leaves together"
