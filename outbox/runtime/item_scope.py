@@ -70,7 +70,7 @@ from outbox.runtime.items import (
     state_key,
 )
 from outbox.runtime.left import StagedLeft
-from outbox.runtime.overflow import Overflows, announced
+from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
@@ -211,7 +211,7 @@ class ItemScope:
             record, name, data = spill.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
             version = batch.loaded.item.version
-            await self._overflows.announce(*announced(name, batch.tx, work.inbox, state_id, version, batch.now_ms))
+            await self._overflows.announce(*announced(name, batch.tx, work, version, self._now_ms()))
             batch.blobs.append((name, data))
         if max(len(items.encode(staged)), len(items.encode(batch.state_after))) > limit:
             work.refusal = PoisonMessage("oversize", f"its state or record is over the store's {limit} bytes")
@@ -302,6 +302,7 @@ class ItemScope:
         if not staged.dispatched:
             outputs = await spill.outputs_of(staged.record, self._blobs)
             if outputs is None:
+                await tell_if_missing(self._infrastructure, staged_key(state_id, tx), token, staged.record.spilled)
                 raise Again  # dispatched meanwhile: read it again
             await self._endings.push(outputs)  # 8
             token = await self._mark_processed(staged)  # 9
@@ -353,9 +354,8 @@ class ItemScope:
     async def _clear(self, state_id: str, state: Held, found: Found, token: Session) -> Held:
         tx = state.item.pending
         item = msgspec.structs.replace(state.item, pending="", token=token)
-        write = Replace(
-            state_key(state_id), items.encode(item), state.version, None, Tag("clear", (found.staged.inbox,), tx)
-        )
+        tag = Tag("clear", (found.staged.inbox,), tx)
+        write = Replace(state_key(state_id), items.encode(item), state.version, None, tag)
         try:
             answer = await write_one(self._states, write)
         except OutcomeUnknown as error:

@@ -107,7 +107,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """The blob that the attempt `pending` may have written, for which message, over which version of which state."""
+    """The blob that the attempt `pending` may have written, for which message, over which version of which state.
+
+    `attempt` is the resubmission that it answers; None: whoever announced it did not say.
+    """
 
     pending: str
     blob: str
@@ -115,6 +118,7 @@ class Overflow(msgspec.Struct, frozen=True):
     state: str
     version: int
     at_ms: int
+    attempt: int | None = None
 
 
 class Claim(msgspec.Struct, frozen=True):

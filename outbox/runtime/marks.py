@@ -49,29 +49,29 @@ class Marks:
         self._blobs = blobs
         self._count_max = store.capabilities.batch_count_max
         self._full_count = min(FULL_COUNT, self._count_max)
-        self._due: dict[str, list[Mark]] = {}
+        self._due: dict[str, dict[DocumentKey, Mark]] = {}
         self._full: list[str] = []
         self.due_count = 0
 
     def add(self, key: DocumentKey, version: Version, record: Record, inbox: bytes) -> None:
-        """Note that the outputs of a record have left."""
-        if self.due_count >= DUE_COUNT_MAX or not version:
+        """Note that the outputs of a record have left; whoever else has followed it may have noted so before."""
+        if self.due_count >= DUE_COUNT_MAX or not version or self.is_due(key):
             return
         ttl_s = self._plan.record_life_ms / 1_000
         write = Replace(key, items.encode(record.marked()), version, ttl_s, Tag("mark", (inbox,), record.tx))
-        marks = self._due.setdefault(key.partition, [])
-        marks.append(Mark(write, record.spilled))
+        marks = self._due.setdefault(key.partition, {})
+        marks[key] = Mark(write, record.spilled)
         self.due_count += 1
         if len(marks) == self._full_count:
             self._full.append(key.partition)
 
     def is_due(self, key: DocumentKey) -> bool:
         """Whether the outputs of a record are known to have left, though it does not say so yet."""
-        return any(mark.write.key == key for mark in self._due.get(key.partition, ()))
+        return key in self._due.get(key.partition, ())
 
     def content(self) -> tuple[Mark, ...]:
         """What is due; the same for workers that have the same to do."""
-        return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks)
+        return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks.values())
 
     @property
     def partition_count(self) -> int:
@@ -90,7 +90,7 @@ class Marks:
             await self._write_partition(self._full.pop())
 
     async def _write_partition(self, partition: str) -> None:
-        marks = self._due.pop(partition, [])
+        marks = list(self._due.pop(partition, {}).values())
         self.due_count -= len(marks)
         if marks:
             with suppress(*NOT_DONE):  # the sweeper will find what is left

@@ -5,7 +5,8 @@ version of the state.  Whatever becomes of the attempt, that document is found b
 
     the record is the attempt's own          it landed: the blob goes when the record is marked, not before
     the state is past the attempt's version  it cannot land any more: the blob goes
-    another attempt has made the record      of a stateless handler: it cannot land any more
+    another attempt has made the record      of a stateless handler: it cannot land any more, unless the record is a
+                                             refusal that this attempt is a resubmission of
     it is older than a record lives          no write can be in flight for so long
 
 In item scope the staged record stands for the attempt: while there is one the blob stays.  A blob is deleted before the
@@ -14,11 +15,12 @@ document that names it, so that a crash between the two leaves nothing that nobo
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 
 from outbox.errors import OutcomeUnknown
-from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, StateStore, Tag
+from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, Session, StateStore, Tag
 from outbox.runtime import items
 from outbox.runtime.access import read, write_one
 from outbox.runtime.admission import NOT_DONE
@@ -34,6 +36,9 @@ from outbox.runtime.items import (
     state_key,
 )
 from outbox.runtime.plan import Plan
+from outbox.runtime.step import Work
+
+log = logging.getLogger("outbox.overflow")
 
 
 class Overflows:
@@ -88,7 +93,7 @@ class Overflows:
             return not record.pending
         if overflow.state and state.item.version > overflow.version:
             return True
-        return (record is not None and not overflow.state) or self._is_past(overflow, self._plan.record_life_ms)
+        return _has_lost(overflow, record) or self._is_past(overflow, self._plan.record_life_ms)
 
     async def _is_unstaged(self, overflow: Overflow) -> bool:
         """Item scope: whether an attempt has been finished, or can neither be staged any more nor is."""
@@ -102,9 +107,24 @@ class Overflows:
         return self._now_ms() - overflow.at_ms > age_ms
 
 
-def announced(
-    blob: str, tx: str, inbox: bytes, state_id: str | None, version: int, at_ms: int
-) -> tuple[DocumentKey, Overflow]:
-    """Where an attempt announces its blob, and what it says."""
-    overflow = Overflow(tx, blob, inbox, state_id or "", version, at_ms)
-    return overflow_key(record_key(state_id, inbox).partition, tx), overflow
+async def tell_if_missing(store: StateStore, key: DocumentKey, session: Session, blob: str) -> None:
+    """Say that a blob is gone which a document still needs; one that has been marked meanwhile does not name it."""
+    found = await read(store, key, session)
+    if found is not None and blob.encode() in found.body:
+        fields = {"document": f"{key.partition}/{key.id}", "blob": blob}
+        log.critical(
+            "outputs that are still to leave are missing, their key may stand still; restore the blob", extra=fields
+        )
+
+
+def _has_lost(overflow: Overflow, record: Record | None) -> bool:
+    """Whether an attempt of a stateless handler loses to this record, which is another's."""
+    if record is None or overflow.state:
+        return False
+    return not record.reason or (overflow.attempt is not None and record.attempt >= overflow.attempt)
+
+
+def announced(blob: str, tx: str, work: Work, version: int, now_ms: int) -> tuple[DocumentKey, Overflow]:
+    """Where an attempt announces its blob, and what it says; now, for the handler may have taken long."""
+    overflow = Overflow(tx, blob, work.inbox, work.state_id or "", version, now_ms, work.delivery.message.attempt)
+    return overflow_key(record_key(work.state_id, work.inbox).partition, tx), overflow

@@ -38,7 +38,7 @@ from outbox.runtime.failures import FailureCounts
 from outbox.runtime.handling import Life, run_part
 from outbox.runtime.items import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
 from outbox.runtime.marks import Marks
-from outbox.runtime.overflow import Overflows, announced
+from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Outcome, Work
 
@@ -254,8 +254,8 @@ class PartitionScope:
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
                 raise self._too_large(batch, f"{_size(writes)} bytes, the store takes {limit}")
-            inbox, version = entry.work.inbox, batch.loaded.item.version
-            await self._overflows.announce(*announced(name, batch.tx, inbox, state_id, version, batch.now_ms))
+            version = batch.loaded.item.version
+            await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms()))
             batch.blobs.append((name, data))
         await write_blobs(self._blobs, batch.blobs)
         return writes
@@ -318,6 +318,7 @@ class PartitionScope:
             return
         outputs = await spill.outputs_of(record, self._blobs)
         if outputs is None:
+            await tell_if_missing(self._store, key, document.session, record.spilled)
             raise Again  # marked meanwhile, or its blob is gone: the record will tell
         await self._endings.push(outputs)
         self.marks.add(key, document.version, record, inbox)

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from outbox import Worker
 from outbox.engine.adapters import EngineStore
 from outbox.engine.blobs import MemoryBlobStore
-from outbox.ports import Create
+from outbox.message import Message
+from outbox.ports import Create, Delivery
 from outbox.runtime import items
 from outbox.runtime.items import OVERFLOW_PREFIX, Record, StateItem, record_key, state_key
 from outbox.runtime.overflow import Overflows, announced
 from outbox.runtime.plan import compile_plan
+from outbox.runtime.step import Work
 from tests.unit.store_site import Add, Site, adding, found, handled, site, swept
 
 PENDING = Record("mine", b"", 0, pending=True, spilled="b")
+
+
+def work(state_id: str | None, *, attempt: int = 0) -> Work:
+    """The work of an attempt, as far as an announcement tells of it."""
+    message = Message(body=b"{}", outbox_id="m0", attempt=attempt)
+    return Work(Delivery("adds", 1, message, 1, 0, 0), state_id=state_id, inbox=b"inbox")
 
 
 def blobs_of(at: Site) -> list[str]:
@@ -79,7 +88,7 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
         if record is not None:
             await store.write([Create(record_key("Sum:a", b"inbox"), items.encode(record))])
         overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
-        key, overflow = announced("b", "mine", b"inbox", "Sum:a", 3, now_ms())
+        key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
         await overflows.announce(key, overflow)
         assert await overflows.collect(await found(at, key), is_staged=False) == goes
         assert (await blobs.read("b", bytes_max=9) is None) == goes == (await announcements(at) == [])
@@ -87,7 +96,15 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
 
 @pytest.mark.parametrize(
     ("record", "age_s", "goes"),
-    [(None, 61, False), (Record("other", b"", 0), 61, True), (None, 8 * 86_400, True), (PENDING, 8 * 86_400, False)],
+    [
+        (None, 61, False),
+        (Record("other", b"", 0), 61, True),
+        (None, 8 * 86_400, True),
+        (PENDING, 8 * 86_400, False),
+        (Record("other", b"", 0, reason="no"), 61, False),  # the attempt is its resubmission, and may replace it
+        (Record("other", b"", 0, reason="no", attempt=1), 61, True),
+        (Record("other", b"", 0, reason="no"), 8 * 86_400, True),
+    ],
 )
 async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
     record: Record | None, age_s: float, goes: bool
@@ -96,10 +113,29 @@ async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
         store, blobs, now_ms = EngineStore(at.engine), MemoryBlobStore(), at.engine.now_ms
         await blobs.write("b", b"[]")
         overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
-        key, overflow = announced("b", "mine", b"inbox", None, 0, now_ms())
+        key, overflow = announced("b", "mine", work(None, attempt=1), 0, now_ms())
         await overflows.announce(key, overflow)
         if record is not None:
             await store.write([Create(record_key(None, b"inbox"), items.encode(record))])
         at.clock.seconds += age_s
         assert await overflows.collect(await found(at, key), is_staged=False) == goes
         assert (await blobs.read("b", bytes_max=9) is None) == goes
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_outputs_that_are_gone_before_they_have_left_are_told_of(
+    scope: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(scope) as at:
+        at.bus.is_mute = True
+        async with Worker(adding(), at, drain_s=0.1) as worker:
+            at.bus.is_mute = False
+            await worker.send("adds", Add("a", text="shout"), id="m0")
+            at.bus.is_mute = True
+            await asyncio.sleep(0.3)
+        for name in blobs_of(at):
+            await at.engine.blobs.delete(name)
+        at.clock.seconds += 61
+        with caplog.at_level(logging.CRITICAL):
+            await swept(at, adding())
+        assert "restore the blob" in caplog.text

@@ -10,10 +10,14 @@ import msgspec
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.adapters import EngineOperations
+from outbox.engine.adapters import EngineOperations, EngineStore
 from outbox.errors import Throttled
-from outbox.ports import Lost, Output, StorePorts, Won, Write
-from tests.unit.store_site import Site, site
+from outbox.ports import Create, Lost, Output, StorePorts, Won, Write
+from outbox.runtime import items
+from outbox.runtime.items import Record, record_key
+from outbox.runtime.marks import Marks
+from outbox.runtime.plan import compile_plan
+from tests.unit.store_site import Add, Site, adding, site
 
 
 @dataclass
@@ -97,3 +101,40 @@ async def test_a_part_that_was_given_back_does_not_let_its_stopped_key_go_on(sco
             await pass_time(at, 60)
             assert await worker.state(Trail, "a") == Trail([0, 1, 2, 3])
             assert await worker.state(Seen, "a") == Seen([0, 1, 2, 3])
+
+
+async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
+    async with site() as at:
+        worker, write = Worker(adding(), at), at.store.write
+        await worker.declare()
+        for number in range(400):
+            await worker.send("adds", Add("a"), id=f"m{number}")
+        marks_while_busy: list[int] = []
+
+        async def slow(operations: Sequence[Write]) -> Won | Lost:
+            await asyncio.sleep(0.005)
+            if operations[0].tag.what == "commit" and at.engine.queue("adds").counts()["active"] > 60:
+                marks_while_busy.append(at.store.calls["mark"])
+            return await write(operations)
+
+        monkeypatch.setattr(at.store, "write", slow)
+        async with worker:
+            await worker.wait_idle()
+        assert marks_while_busy[-1] > 0
+
+
+async def test_a_record_that_two_have_followed_is_marked_with_the_others_of_its_batch() -> None:
+    async with site() as at:
+        store = EngineStore(at.engine)
+        marks = Marks(compile_plan(adding()), store, at.engine.blobs)
+        record = Record("t", b"", 0, pending=True)
+        for number in range(5):
+            key = record_key("Sum:a", bytes([number]))
+            won = await store.write([Create(key, items.encode(record))])
+            assert isinstance(won, Won)
+            for _ in range(2):
+                marks.add(key, won.versions[0], record, bytes([number]))
+        assert marks.due_count == 5
+        await marks.write()
+        assert [document async for document in store.unfinished()] == [] and marks.due_count == 0
