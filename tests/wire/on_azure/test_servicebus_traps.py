@@ -360,6 +360,30 @@ async def test_more_sessions_than_there_is_room_for_take_turns(
     assert sorted(seen) == [f"s{n}" for n in range(6)]
 
 
+async def test_no_session_for_a_while_is_no_failure(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicebus_sources, "ACCEPT_S", 0.5)
+    bus = ground.bus()
+    assert await received(bus, ORDERED, within_s=2) == []
+    await bus.send([output("a0", ORDERED, session_id="a")])
+    (delivery,) = await received(bus, ORDERED)
+    await bus.settle(delivery, Settle("complete"))
+
+
+async def test_a_session_that_has_been_quiet_is_let_go(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicebus_sources, "QUIET_S", 0.2)
+    bus, other = ground.bus(), ground.bus(session_count_max=1)
+    await bus.send([output("a0", ORDERED, session_id="a")])
+    (delivery,) = await received(bus, ORDERED)
+    await bus.settle(delivery, Settle("complete"))
+    assert await received(bus, ORDERED, within_s=0.8) == []
+    await bus.receive(ORDERED, count_max=1, wait_s=0.1)
+    assert bus._sources[ORDERED]._links == []  # type: ignore[attr-defined]  # nothing else shows what is held
+    await bus.close()
+    await other.send([output("a1", ORDERED, session_id="a")])
+    (delivery,) = await received(other, ORDERED)
+    assert delivery.message.identity == "a1"
+
+
 async def test_a_session_whose_lock_is_lost_goes_to_another_receiver(ground: BusGround) -> None:
     bus, other = ground.bus(session_count_max=1), ground.bus()
     await bus.send([output("a0", ORDERED, session_id="a"), output("a1", ORDERED, session_id="a")])
