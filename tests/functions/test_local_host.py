@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -94,9 +95,16 @@ class Site:
                 await asyncio.sleep(0.02)
 
 
+HAS_RUNTIME = importlib.util.find_spec("azure_functions_runtime") is not None
+KINDS = [
+    "library",
+    pytest.param("runtime", marks=pytest.mark.skipif(not HAS_RUNTIME, reason="azure-functions-runtime: Python 3.13")),
+]
+
+
 @asynccontextmanager
 async def site_in(
-    folder: Path, patch: pytest.MonkeyPatch, host_json: str = '{"version": "2.0"}'
+    folder: Path, patch: pytest.MonkeyPatch, host_json: str = '{"version": "2.0"}', kind: str = "library"
 ) -> AsyncIterator[Site]:
     name = f"local_app_{next(numbers)}"  # a module is imported once in a process
     (folder / f"{name}.py").write_text(APP)
@@ -112,13 +120,13 @@ async def site_in(
         patch.syspath_prepend(str(folder))
         client = ServiceBusClient.from_connection_string(bus.connection_string)
         await stack.enter_async_context(client)
-        host = await stack.enter_async_context(FunctionsHost(folder, worker="library"))
+        host = await stack.enter_async_context(FunctionsHost(folder, worker=kind))
         yield Site(host, engine, client, __import__(name))
 
 
-@pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    async with site_in(tmp_path, monkeypatch) as site:
+@pytest.fixture(params=KINDS)
+async def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    async with site_in(tmp_path, monkeypatch, kind=request.param) as site:
         yield site
 
 
