@@ -207,14 +207,13 @@ class ItemScope:
         """What is to be staged, when the blobs are there that it mentions."""
         entry, limit = batch.entries[0], self._infrastructure.capabilities.item_bytes_max
         staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
-        if len(items.encode(staged)) > limit:
+        if len(items.encode(staged)) > limit and entry.record.outputs:
             record, name, data = spill.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
-            version = batch.loaded.item.version
-            await self._overflows.announce(*announced(name, batch.tx, work, version, self._now_ms()))
+            await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms()))
             batch.blobs.append((name, data))
-        if max(len(items.encode(staged)), len(items.encode(batch.state_after))) > limit:
-            work.refusal = PoisonMessage("oversize", f"its state or record is over the store's {limit} bytes")
+        if len(items.encode(staged)) > limit:
+            work.refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
             raise Again
         await write_blobs(self._blobs, batch.blobs)
         return staged
@@ -247,8 +246,9 @@ class ItemScope:
         item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
         body = items.encode(item)
-        if len(body) > self._states.capabilities.item_bytes_max:
-            work.refusal = PoisonMessage("oversize", f"its state takes {len(body)} bytes, over the store's limit")
+        record = batch.entries[0].record
+        if len(body) > (limit := spill.bytes_for(self._states.capabilities.item_bytes_max, record)):
+            work.refusal = spill.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
             raise Again
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
         try:

@@ -245,15 +245,17 @@ class PartitionScope:
     async def _prepared(self, batch: Batch, state_id: str | None) -> list[Write]:
         """The writes of a batch, when the blobs are there that they mention."""
         writes = self._writes(batch, state_id)
-        limit = self._store.capabilities.item_bytes_max
+        limit = spill.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
         if _size(writes) > limit:
             if len(batch.entries) > 1:
                 raise Again  # each by itself is smaller
             entry = batch.entries[0]
+            if not entry.record.outputs:
+                raise self._too_large(batch, f"{_size(writes)} bytes, there is room for {limit}")
             entry.stored, name, data = spill.spilled(entry.record)
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
-                raise self._too_large(batch, f"{_size(writes)} bytes, the store takes {limit}")
+                raise self._too_large(batch, f"{_size(writes)} bytes, there is room for {limit}")
             version = batch.loaded.item.version
             await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms()))
             batch.blobs.append((name, data))
@@ -263,7 +265,8 @@ class PartitionScope:
     def _too_large(self, batch: Batch, text: str) -> Again:
         """What does not fit is tried in parts; a message that does not fit alone is refused the next time."""
         if len(batch.entries) == 1:
-            batch.entries[0].work.refusal = PoisonMessage("oversize", f"its state and record are too large: {text}")
+            entry = batch.entries[0]
+            entry.work.refusal = spill.smaller(entry.record, f"its state and record are too large: {text}")
         return Again()
 
     def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:

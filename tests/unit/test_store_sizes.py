@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from outbox import App, Worker
+from outbox import App, Reject, Worker
 from outbox.engine.blobs import MemoryBlobStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.message import Message
@@ -68,6 +70,51 @@ async def test_a_state_that_only_the_pointer_makes_too_large_is_refused() -> Non
             await worker.wait_idle(timeout_s=20)
             letters = {letter.id: letter.reason for letter in await worker.dead_letters("adds")}
             assert "m990" in letters and set(letters.values()) == {"oversize"} and "m840" not in letters
+
+
+def growing(seen: list[str]) -> App:
+    app = App("growing")
+
+    @app.handler("adds", key="key")
+    def add(message: Add, total: Sum) -> None:
+        seen.append(message.key)
+        if message.text:
+            raise Reject(message.text)
+        total.text += "x" * message.n
+
+    return app
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+@pytest.mark.parametrize("spare", [800, 600, 400])
+async def test_a_state_at_the_limit_leaves_room_for_what_is_refused_next(scope: str, spare: int) -> None:
+    seen: list[str] = []
+    async with site(scope) as at, Worker(growing(seen), at) as worker:
+        limit = at.store.capabilities.item_bytes_max
+        await worker.send("adds", Add("a", limit - 8_192 - spare), id="m0")
+        for number in range(1, 20):
+            await worker.send("adds", Add("a", 40), id=f"m{number}")
+        await worker.send("adds", Add("a", text="\x01" * 3_000), id="refused")
+        await worker.wait_idle(timeout_s=20)
+        found = await worker.state(Sum, "a")
+        letters = {letter.id: letter.reason for letter in await worker.dead_letters("adds")}
+        assert found is not None and limit - 9_000 < len(found.text) < limit - 8_192
+        assert letters.pop("refused").startswith("\x01") and set(letters.values()) == {"oversize"}
+        assert len(seen) <= 3 * 21
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_refusal_that_does_not_fit_is_cut_to_its_reason(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr("outbox.runtime.spill.REFUSAL_BYTES_MAX", 0)  # as it was before room was left
+    async with site(scope) as at, Worker(growing(seen), at) as worker:
+        at.store.capabilities = replace(at.store.capabilities, item_bytes_max=1_000)
+        await worker.send("adds", Add("a", 500), id="large")
+        await worker.send("adds", Add("a", text="no " * 400), id="refused")
+        await worker.wait_idle(timeout_s=20)
+        (letter,) = await worker.dead_letters("adds")
+        assert letter.id == "refused" and len(letter.reason) <= 100 and letter.reason.startswith("no no")
+        assert await worker.state(Sum, "a") == Sum(0, "x" * 500)
 
 
 async def test_overflow_that_is_not_what_was_written_is_told() -> None:
