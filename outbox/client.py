@@ -189,11 +189,14 @@ class Client:
     async def resubmit(self, queue: str, id: str) -> None:
         """Run the newest dead letter of an id again, as a new attempt; copies of it are discarded.
 
+        One that came under an id which was used with another payload is taken only where there is no other.
+
         Raises:
             LookupError: the queue has no dead letter of that id.
             Refused: it was too old; whether it was applied before nobody can tell any more.
         """
-        newest = (await self._find(queue, id))[-1]
+        found = await self._find(queue, id)
+        newest = next((letter for letter in reversed(found) if letter.reason != "payload-differs"), found[-1])
         check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
         await self._operations.resubmit(queue, newest.sequence)
 

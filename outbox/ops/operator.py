@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -224,7 +225,8 @@ class Operator:
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
-            found, again = self._find(queue, id), move == self._engine.resubmit
+            again = move == self._engine.resubmit
+            found = self._find(queue, id, key=_for_resubmission if again else _sequence)
             if again:
                 check_resubmittable(f"{queue}/{id}", found.reason, found.description)
             same = [found] if again else self._all_of(queue, id)
@@ -245,9 +247,10 @@ class Operator:
             await self._engine.gate()
         return Moved(count, len(tasks) - count)
 
-    def _find(self, queue: str, id: str) -> Task:
+    def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks
-        found = max((task for task in tasks.values() if task.message.identity == id), default=None, key=_sequence)
+        same = (task for task in tasks.values() if task.message.identity == id)
+        found = max(same, default=None, key=key or _sequence)
         if found is None:
             raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
         return found
@@ -363,6 +366,11 @@ def _may_be_resubmitted(task: Task) -> bool:
     except Refused:
         return False
     return True
+
+
+def _for_resubmission(task: Task) -> tuple[bool, int]:
+    """The newest, but one that came under another's id only where there is no other."""
+    return task.reason != "payload-differs", task.sequence
 
 
 def _sequence(task: Task) -> int:

@@ -166,7 +166,7 @@ class Lanes:
             return [], works[0].delivery.sequence
         if behind is None:
             return works, None
-        own = [work for work in works if work.delivery.message.identity == behind.identity]
+        own = [work for work in works if behind.is_behind(work.delivery.message)]
         for work in own:
             work.is_stopper = True
         if behind.resubmitted and not own:

@@ -215,10 +215,18 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
 
 
 def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
-    """A message that goes to no handler, for good or for now; in an ordered queue it keeps its place."""
+    """A message that goes to no handler, for good or for now; in an ordered queue it keeps its place.
+
+    There its dead letter stops its key if that of a handler would that it is for, or might be for.
+    """
     source = plan.sources[delivery.queue]
-    lane = _session_lane(source, delivery.message) if source.ordered else None
-    return Work(delivery, lane=lane, in_order=source.ordered, refusal=refusal)
+    if not source.ordered:
+        return Work(delivery, refusal=refusal)
+    route = source.routes.get(delivery.message.type)
+    routes = source.routes.values() if route is None else [route]
+    stops_key = any(handler.on_dead_letter == "stop_key" for route in routes for handler in route.handlers)
+    lane = _session_lane(source, delivery.message)
+    return Work(delivery, lane=lane, in_order=True, stops_key=stops_key, refusal=refusal)
 
 
 def _checked_key(handler: Handler, key: Any) -> Key:

@@ -8,13 +8,12 @@ wherever the bus has put it.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
 
 from outbox.message import Message
-from outbox.ports import Create, Delete, DocumentKey, Lost, Replace, StateStore, Tag
+from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, StateStore, Tag
 from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
@@ -22,10 +21,20 @@ from outbox.runtime.step import Work
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Which message its session stands still behind, and whether that is on its way again."""
+    """Which message its session stands still behind, and whether that is on its way again.
+
+    `fingerprint` is the digest of its payload, because another may have come under its id; empty: it is not known.
+    """
 
     identity: str
     resubmitted: bool = False
+    fingerprint: bytes = b""
+
+    def is_behind(self, message: Message) -> bool:
+        """Whether this is the message, or a copy of it; of one whose body is not at hand the identity tells."""
+        digest = _digest(message)
+        is_same = not digest or not self.fingerprint or digest == self.fingerprint
+        return is_same and message.identity == self.identity
 
 
 class Stops:
@@ -47,10 +56,7 @@ class Stops:
             raise Again from error
         if found is None:
             return None
-        try:
-            return msgspec.json.decode(found.body, type=Stop)
-        except msgspec.MsgspecError:
-            return Stop("")  # somebody else wrote it: it stops everything until somebody has looked
+        return _decoded(found) or Stop("")  # somebody else wrote it: it stops everything until somebody has looked
 
     async def stop(self, work: Work) -> None:
         """Let the session of a refused message stand still.
@@ -59,7 +65,8 @@ class Stops:
             Again: it is not known to; the message must not be dead-lettered yet.
         """
         delivery = work.delivery
-        key, body = _key(delivery.queue, delivery.message), items.encode(Stop(delivery.message.identity))
+        stop = Stop(delivery.message.identity, fingerprint=_digest(delivery.message))
+        key, body = _key(delivery.queue, delivery.message), items.encode(stop)
         tag = Tag("stop", (work.inbox,))
         try:
             answer = await self._store.write([Create(key, body, tag=tag)])
@@ -87,20 +94,34 @@ class Stops:
             await self.let_go(queue, message)
             return
         found = await self._store.read(_key(queue, message))
-        with suppress(msgspec.MsgspecError):
-            if found is not None and msgspec.json.decode(found.body, type=Stop).identity == message.identity:
-                body = items.encode(Stop(message.identity, resubmitted=True))
-                await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
+        stop = None if found is None else _decoded(found)
+        if found is not None and stop is not None and stop.is_behind(message):
+            body = items.encode(msgspec.structs.replace(stop, resubmitted=True))
+            await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
 
     async def let_go(self, queue: str, message: Message) -> None:
         """Let the session of a message go on, if it is this one that it stands still behind."""
         found = await self._store.read(_key(queue, message))
         if found is None:
             return
-        with suppress(msgspec.MsgspecError):
-            stop = msgspec.json.decode(found.body, type=Stop)
-            if not message.identity or stop.identity == message.identity:  # some have their sequence number only
-                await self._store.write([Delete(found.key, found.version, Tag("let-go"))])
+        stop = _decoded(found)
+        if stop is not None and (not message.identity or stop.is_behind(message)):  # some have their number only
+            await self._store.write([Delete(found.key, found.version, Tag("let-go"))])
+
+
+def _decoded(document: Document) -> Stop | None:
+    """A stop as it lies there; None: somebody else wrote it."""
+    try:
+        return msgspec.json.decode(document.body, type=Stop)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _digest(message: Message) -> bytes:
+    """The digest of a payload; empty where the body lies elsewhere."""
+    if message.claim:
+        return b""
+    return sha256(message.type.encode("utf-8", "surrogatepass") + b"\0" + message.body).digest()
 
 
 def _key(queue: str, message: Message) -> DocumentKey:
