@@ -5,7 +5,10 @@ says so already) is kept as a document of its own, without a time to live, befor
 between brings the delivery back, its record is followed, and the same document is found.  Who looks after dead letters
 sees those of the bus and these as one list.
 
-    partition = letters:<queue>   `letter:<sequence>`   the message, why it was refused, and how often it was delivered
+    partition = letters:<queue>   `letter:<number>`   the message, why it was refused, and how often it was delivered
+
+A broker's sequence numbers start again with a queue that is made anew, so a letter has a number of its own, made of
+when the message was enqueued and a digest of what it is: the same for every delivery of it, another for another one.
 
 Nothing here is a commit: what became of the message is decided by its record alone.
 """
@@ -13,10 +16,12 @@ Nothing here is a commit: what became of the message is decided by its record al
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
 
 import msgspec
 
-from outbox.errors import CorruptRecord
+from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
 from outbox.ports import (
     BlobStore,
@@ -35,8 +40,11 @@ from outbox.runtime.claims import to_claim
 
 SUBSCRIPTIONS = "/Subscriptions/"
 _PREFIX = "letter:"
-_SEQUENCE_DIGITS = 20
-"""So many that their order as texts is their order as numbers."""
+_DIGITS = 20
+"""So many that the order of numbers as texts is their order."""
+_DIGEST_BITS = 20
+NUMBER_COUNT_MAX = 8
+"""How many letters may have asked for one number; the chance of two is one in a million for each millisecond."""
 
 
 class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,6 +56,11 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str
     delivery_count: int
     enqueued_ms: int
+
+    @property
+    def origin(self) -> tuple[int, int, str]:
+        """Which message of the broker's it is."""
+        return self.enqueued_ms, self.sequence, self.message.identity
 
 
 class Letters:
@@ -70,20 +83,27 @@ class Letters:
             message = msgspec.structs.replace(message, body=b"", claim=name)
         count = 1 + delivery.delivery_count + delivery.failures
         letter = Letter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
-        key = _key(delivery.queue, delivery.sequence)
-        await self._store.write(
-            [Create(key, msgspec.json.encode(letter), tag=Tag("letter"))]
-        )  # lost: it is kept already
+        body, first = msgspec.json.encode(letter), _number(letter)
+        for number in range(first, first + NUMBER_COUNT_MAX):
+            key = _key(delivery.queue, number)
+            answer = await self._store.write([Create(key, body, tag=Tag("letter"))])
+            if isinstance(answer, Won):
+                return
+            there = answer.current or await self._store.read(key, session=answer.session)
+            with suppress(CorruptRecord):  # somebody else's
+                if there is not None and _decoded(there).origin == letter.origin:
+                    return  # an earlier delivery of this message has kept it
+        raise Refused(f"{delivery.queue}/{delivery.sequence} cannot be kept: its letter's numbers are taken")
 
     async def list(self, queue: str) -> list[Buried]:
-        """The dead letters of a queue or subscription that lie here, oldest first."""
+        """The dead letters of a queue or subscription that lie here, oldest first; `sequence` is their own number."""
         found = []
         async for document in self._store.scan(_partition(queue), prefix=_PREFIX):
             letter = _decoded(document)
             found.append(
                 Buried(
                     queue,
-                    letter.sequence,
+                    int(document.key.id.removeprefix(_PREFIX)),
                     letter.message,
                     letter.reason,
                     letter.description,
@@ -102,10 +122,8 @@ class Letters:
         queue: str,
         sequence: int,
         send: Callable[[Sequence[Output]], Awaitable[None]],
-        *,
-        now_ms: int,
     ) -> None:
-        """Send a dead letter to its queue again, as a new attempt with a new time; copies of it go.
+        """Send a dead letter to its queue again, as a new attempt with its first time; copies of it go.
 
         A crash between the sending and the deleting leaves a letter that may be sent again: the attempt is the same,
         and whichever comes second is a duplicate.
@@ -114,14 +132,15 @@ class Letters:
             LookupError: there is no such letter.
         """
         document = await self._find(queue, sequence)
-        message = _decoded(document).message
+        letter = _decoded(document)
+        message = letter.message
         attempt = message.attempt + 1
         again = msgspec.structs.replace(
             message,
             outbox_id=message.identity,
             message_id=_broker_id(message.identity, sequence, attempt),
             attempt=attempt,
-            created_ms=now_ms,
+            created_ms=message.created_ms or letter.enqueued_ms,
             failures=0,
         )
         copies = [other.sequence for other in await self.list(queue) if _is_copy(other.message, message)]
@@ -155,8 +174,15 @@ def _partition(queue: str) -> str:
     return f"letters:{queue}"
 
 
-def _key(queue: str, sequence: int) -> DocumentKey:
-    return DocumentKey(_partition(queue), f"{_PREFIX}{sequence:0{_SEQUENCE_DIGITS}d}")
+def _key(queue: str, number: int) -> DocumentKey:
+    return DocumentKey(_partition(queue), f"{_PREFIX}{number:0{_DIGITS}d}")
+
+
+def _number(letter: Letter) -> int:
+    """The number that a letter asks for first; they are in the order in which their messages came."""
+    enqueued_ms, *what = letter.origin
+    digest = sha256(repr(what).encode("utf-8", "surrogatepass")).digest()
+    return (enqueued_ms << _DIGEST_BITS) | (int.from_bytes(digest[:4]) >> (32 - _DIGEST_BITS))
 
 
 def _broker_id(identity: str, sequence: int, attempt: int) -> str:

@@ -60,14 +60,14 @@ class StoreOperations:
 
     async def dead_letters(self, queue: str) -> list[Buried]:
         found = [*await self._bus.dead_letters(queue), *await self._letters.list(queue)]
-        return sorted(found, key=lambda letter: letter.sequence)
+        return sorted(found, key=lambda letter: (letter.enqueued_ms, letter.sequence))
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         message = await self._letter(queue, sequence)
         if message is not None and message.session_id:
             await self._stops.resubmitted(queue, message)  # its session goes on when it is applied
         if await self._letters.has(queue, sequence):
-            await self._letters.resubmit(queue, sequence, self._bus.send, now_ms=self.now_ms())
+            await self._letters.resubmit(queue, sequence, self._bus.send)
         else:
             await self._bus.resubmit(queue, sequence)
 

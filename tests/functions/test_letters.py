@@ -10,6 +10,7 @@ import pytest
 
 from outbox import App, Client, Engine, Reject
 from outbox.engine.narrow import NarrowEngine
+from outbox.errors import Refused
 from outbox.lineage import Key
 from outbox.message import Message
 from outbox.ports import Delivery, StorePorts
@@ -48,10 +49,12 @@ class Place:
     letters: Letters
     ports: StorePorts
 
-    async def keep(self, id: str, sequence: int, amount: int = 1, *, limit_bytes: int = 1_000) -> None:
+    async def keep(
+        self, id: str, sequence: int, amount: int = 1, *, limit_bytes: int = 1_000, enqueued_ms: int = 5
+    ) -> None:
         body = b'{"id":"%s","amount":%d}' % (id.encode(), amount)
         message = Message(body=body, outbox_id=id, type="Note", created_ms=1)
-        delivery = Delivery("notes", sequence, message, 1, 5, 10, delivery_count=2, failures=1)
+        delivery = Delivery("notes", sequence, message, 1, enqueued_ms, 10, delivery_count=2, failures=1)
         await self.letters.keep(delivery, "failed", "boom", claim_check_bytes=limit_bytes)
 
     async def state(self, key: Key) -> Any:
@@ -76,12 +79,32 @@ async def test_a_letter_that_is_kept_twice_is_one(place: Place) -> None:
     assert letter.message == Note("a", 1)
 
 
-async def test_letters_of_the_store_and_the_bus_are_one_list_by_sequence(place: Place) -> None:
+async def test_a_letter_of_a_queue_made_anew_is_another_one(place: Place) -> None:
+    await place.keep("a", 1, amount=1, enqueued_ms=5)
+    await place.keep("b", 1, amount=2, enqueued_ms=9)  # the broker counts from 1 again
+    await place.client.resubmit("notes", "b")
+    assert [letter.id for letter in await place.client.dead_letters("notes")] == ["a"]
+    async with Worker(place.app, place.backend) as worker:
+        await worker.wait_idle(timeout_s=5)
+    assert await place.state("b") == Sum(2) and await place.state("a") is None
+
+
+async def test_letters_whose_numbers_meet_are_all_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.runtime.letters._DIGEST_BITS", 0)  # all of one millisecond ask for one number
+    for _ in range(2):
+        for n in range(8):
+            await place.keep(f"m{n}", n)
+    assert sorted(letter.id for letter in await place.client.dead_letters("notes")) == [f"m{n}" for n in range(8)]
+    with pytest.raises(Refused, match="notes/8 cannot be kept"):
+        await place.keep("m8", 8)
+
+
+async def test_letters_of_the_store_and_the_bus_are_one_list_oldest_first(place: Place) -> None:
     async with Worker(place.app, place.backend) as worker:
         await worker.send("notes", Note("b", -1), id="b")
         await worker.wait_idle(timeout_s=5)
-    await place.keep("a", 1_000_000)
-    await place.keep("c", 0)
+    await place.keep("a", 1, enqueued_ms=1 << 42)
+    await place.keep("c", 9)
     assert [letter.id for letter in await place.client.dead_letters("notes")] == ["c", "b", "a"]
     for id in "abc":
         await place.client.discard("notes", id)
@@ -108,12 +131,13 @@ async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effe
         raise ConnectionError
 
     for _ in range(2):
+        (letter,) = await place.letters.list("notes")
         with pytest.raises(ConnectionError):
-            await place.letters.resubmit("notes", 7, send_and_die, now_ms=place.ports.operations.now_ms())
+            await place.letters.resubmit("notes", letter.sequence, send_and_die, now_ms=place.ports.operations.now_ms())
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(5)
-    assert {output.message.message_id for output in sent} == {"a~7-1"}
+    assert {output.message.message_id for output in sent} == {f"a~{letter.sequence}-1"}
 
 
 async def test_a_large_body_goes_to_a_blob_and_comes_back(place: Place) -> None:
