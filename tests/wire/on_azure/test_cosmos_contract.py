@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import pytest
 
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.ports import Document, DocumentKey, Lost, Session, StateStore, StoreCapabilities, Won, Write
+from outbox.ports import StateStore
 from outbox.verify.contracts import STATE_STORE, Clause, check_state_store, name_of, store_clauses_of_time
 from tests.wire.on_azure.ground import CosmosGround, cosmos_ground, cosmos_store
 
@@ -20,43 +18,14 @@ OF_BATCHES = {"a_batch_that_wins_is_applied_whole", "a_batch_that_loses_leaves_n
 FOR_ITEMS = tuple(clause for clause in STATE_STORE if name_of(clause) not in OF_BATCHES)
 
 
-class Sessionless:
-    """A store whose documents do not tell their session: the contract compares documents whole."""
-
-    def __init__(self, store: CosmosStateStore) -> None:
-        self._store = store
-        self.unfinished = store.unfinished
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        return self._store.capabilities
-
-    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
-        found = await self._store.read(key, session=session)
-        return None if found is None else replace(found, session="")
-
-    async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        return await self._store.write(operations)
-
-    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        async for document in self._store.scan(partition, prefix=prefix):
-            yield document
-
-
-@asynccontextmanager
-async def sessionless(scope: Scope) -> AsyncIterator[StateStore]:
-    async with cosmos_store(scope) as store:
-        yield Sessionless(store)
-
-
 @pytest.mark.parametrize("clause", STATE_STORE, ids=name_of)
 async def test_cosmos_is_a_state_store(clause: Clause[StateStore]) -> None:
-    await check_state_store(partial(sessionless, "partition"), clauses=[clause])
+    await check_state_store(partial(cosmos_store, "partition"), clauses=[clause])
 
 
 @pytest.mark.parametrize("clause", FOR_ITEMS, ids=name_of)
 async def test_cosmos_is_a_state_store_of_single_items(clause: Clause[StateStore]) -> None:
-    await check_state_store(partial(sessionless, "item"), clauses=[clause])
+    await check_state_store(partial(cosmos_store, "item"), clauses=[clause])
 
 
 async def test_documents_of_cosmos_vanish_in_time() -> None:
@@ -66,6 +35,6 @@ async def test_documents_of_cosmos_vanish_in_time() -> None:
     async def make() -> AsyncIterator[StateStore]:
         async with cosmos_ground() as ground:
             grounds.append(ground)
-            yield Sessionless(ground.store())
+            yield ground.store()
 
     await check_state_store(make, clauses=store_clauses_of_time(lambda seconds: grounds[-1].wait(seconds)))

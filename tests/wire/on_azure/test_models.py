@@ -6,14 +6,13 @@ import pytest
 
 from outbox.verify.explorer import differential
 from tests.wire.on_azure.ground import cosmos_ground
-from tests.wire.on_azure.test_cosmos_contract import Sessionless
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_store_model_does_what_cosmos_does_through_the_sdk(scope: str, seed: int) -> None:
     async with cosmos_ground() as ground:
-        store = Sessionless(ground.store(scope=scope))
+        store = ground.store(scope=scope)
         assert await differential.check_store_model(store, ground.wait, seed=seed) == 60
 
 
@@ -22,4 +21,4 @@ async def test_a_cosmos_that_does_not_look_at_etags_in_batches_is_caught(monkeyp
     with pytest.raises(AssertionError):
         for seed in range(20):
             async with cosmos_ground() as ground:
-                await differential.check_store_model(Sessionless(ground.store()), ground.wait, seed=seed)
+                await differential.check_store_model(ground.store(), ground.wait, seed=seed)
