@@ -53,7 +53,7 @@ class Place:
         self, id: str, sequence: int, amount: int = 1, *, limit_bytes: int = 1_000, enqueued_ms: int = 5
     ) -> None:
         body = b'{"id":"%s","amount":%d}' % (id.encode(), amount)
-        message = Message(body=body, outbox_id=id, type="Note", created_ms=1)
+        message = Message(body=body, outbox_id=id, type="Note", created_ms=self.ports.operations.now_ms())
         delivery = Delivery("notes", sequence, message, 1, enqueued_ms, 10, delivery_count=2, failures=1)
         await self.letters.keep(delivery, "failed", "boom", claim_check_bytes=limit_bytes)
 
@@ -133,7 +133,7 @@ async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effe
     for _ in range(2):
         (letter,) = await place.letters.list("notes")
         with pytest.raises(ConnectionError):
-            await place.letters.resubmit("notes", letter.sequence, send_and_die, now_ms=place.ports.operations.now_ms())
+            await place.letters.resubmit("notes", letter.sequence, send_and_die)
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(5)
@@ -152,7 +152,7 @@ async def test_a_letter_that_is_not_there_is_told_by_its_id(place: Place) -> Non
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
         await place.letters.discard("notes", 3)
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
-        await place.letters.resubmit("notes", 3, place.ports.bus.send, now_ms=1)
+        await place.letters.resubmit("notes", 3, place.ports.bus.send)
 
 
 async def test_letters_are_nothing_that_a_sweeper_takes_up(place: Place) -> None:
