@@ -103,7 +103,7 @@ def connect(
         store,
         bus,
         ServiceBusEntities(namespace),
-        ServiceBusLetters(namespace, bus, now_ms=wall_ms),
+        ServiceBusLetters(namespace, bus),
         prepare=prepare,
         create=create,
         now_ms=wall_ms,

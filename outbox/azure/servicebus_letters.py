@@ -9,7 +9,7 @@ its identity.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from uuid import uuid4
 
@@ -36,10 +36,9 @@ LOOK_S = 0.5
 class ServiceBusLetters:
     """The dead letters of a namespace."""
 
-    def __init__(self, namespace: ServiceBusNamespace, bus: ServiceBusBus, *, now_ms: Callable[[], int]) -> None:
+    def __init__(self, namespace: ServiceBusNamespace, bus: ServiceBusBus) -> None:
         self._namespace = namespace
         self._bus = bus
-        self._now_ms = now_ms
 
     async def list(self, path: str) -> list[Buried]:
         """The dead letters of a queue or subscription, oldest first; at most so many."""
@@ -55,7 +54,7 @@ class ServiceBusLetters:
         return found
 
     async def resubmit(self, path: str, sequence: int) -> None:
-        """Send a dead letter to its queue again, as a new attempt with a new time; copies of it go.
+        """Send a dead letter to its queue again, as a new attempt with its first time; copies of it go.
 
         Raises:
             LookupError: there is no such dead letter, or somebody has locked it.
@@ -67,7 +66,7 @@ class ServiceBusLetters:
                 outbox_id=message.identity,
                 message_id=f"{message.identity}~{uuid4().hex}",  # a broker that drops duplicates has seen the other
                 attempt=message.attempt + 1,
-                created_ms=self._now_ms(),
+                created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc),
                 failures=0,
             )
             await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])

@@ -244,7 +244,7 @@ class Engine(Topology):
     # Dead letters
 
     def resubmit(self, path: str, sequence: int) -> None:
-        """Send a dead letter of the queue `path` back to it, as a new attempt with a new time.
+        """Send a dead letter of the queue `path` back to it, as a new attempt with its first time.
 
         Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.  Of
         one that was `too-old` nobody can tell whether it had been applied before: look at its state first.
@@ -256,8 +256,8 @@ class Engine(Topology):
         copies = [other.sequence for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
         if copies:
             self.do(records.Cancelled(dead.number, copies))
-        now_ms = self.now_ms()
-        message = msgspec.structs.replace(task.message, attempt=task.message.attempt + 1, created_ms=now_ms)
+        now_ms, created_ms = self.now_ms(), task.message.created_ms or task.enqueued_ms
+        message = msgspec.structs.replace(task.message, attempt=task.message.attempt + 1, created_ms=created_ms)
         self.do(records.Resubmitted(now_ms, dead.number, sequence, message))
         self.wake()
 

@@ -64,8 +64,11 @@ class Batch:
     def follow(self, work: Work) -> PoisonMessage | bool:
         """The age fence: a message as old as retention is never run, because its record may be gone.
 
-        Whether it has a record nobody knows yet; the commit will tell.
+        One whose own refusal was found is: that one is there.  Of others nobody knows yet whether they have a record;
+        the commit will tell.
         """
+        if work.was_refused:
+            return False
         created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
         if created_ms <= self._plan.memory.oldest_ms(self.now_ms):
             return PoisonMessage("too-old", self._plan.memory.too_old(created_ms, self.now_ms))

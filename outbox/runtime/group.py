@@ -18,7 +18,7 @@ from outbox.ports import Burial, Commit, Marker, Output, Postponement, Refusal, 
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
 from outbox.runtime.replies import fingerprint_in, with_reply
-from outbox.runtime.step import Later, Work
+from outbox.runtime.step import Later, Work, is_unknowable
 
 
 class Group:
@@ -54,7 +54,8 @@ class Group:
     def follow(self, work: Work) -> PoisonMessage | bool:
         """What is on record for a message: False nothing, True that it was applied, or why it is refused.
 
-        The age fence is part of it: at an age of retention a message is never run, because its record may be gone.
+        The age fence is part of it: at an age of retention a message is never run, because its record may be gone; but
+        one whose own refusal is still there is.
         """
         message = work.delivery.message
         marker = self.markers.get(work.inbox) if work.remembered else None
@@ -68,6 +69,8 @@ class Group:
                 return True
             if marker.attempt >= message.attempt:
                 return PoisonMessage(marker.reason, marker.description)
+            if not is_unknowable(marker.reason, marker.description):
+                return False
         created_ms = message.created_ms or work.delivery.enqueued_ms
         if created_ms <= self._plan.memory.oldest_ms(self.now_ms):
             return PoisonMessage("too-old", self._plan.memory.too_old(created_ms, self.now_ms))

@@ -73,7 +73,7 @@ from outbox.runtime.left import StagedLeft
 from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, shows_unapplied
 
 log = logging.getLogger("outbox.item_scope")
 
@@ -154,6 +154,7 @@ class ItemScope:
         if marker is not None and not self._resubmits(work, marker):
             return self._follow(work, marker)
         batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
+        work.was_refused = marker is not None and shows_unapplied(items.decode(marker, Record))
         batch.durable = partial(self._look, work, batch, state.item.token)
         await self._failures.recall(work)
         outcome = await run_guarded(self._plan, batch, work, self._life)  # 4
@@ -333,13 +334,8 @@ class ItemScope:
 
     async def _mark_dispatched(self, tx: str, found: Found) -> Found:
         staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
-        write = Replace(
-            staged_key(staged.state, tx),
-            items.encode(staged),
-            found.version,
-            None,
-            Tag("dispatched", (staged.inbox,), tx),
-        )
+        key, tag = staged_key(staged.state, tx), Tag("dispatched", (staged.inbox,), tx)
+        write = Replace(key, items.encode(staged), found.version, None, tag)
         try:
             answer = await write_one(self._infrastructure, write)
         except OutcomeUnknown as error:

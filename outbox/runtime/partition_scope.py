@@ -40,7 +40,7 @@ from outbox.runtime.items import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_
 from outbox.runtime.marks import Marks
 from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Outcome, Work
+from outbox.runtime.step import Outcome, Work, shows_unapplied
 
 LOOK_COUNT_MAX = 5
 """How often a record is read that must be there, before the attempt starts again."""
@@ -120,6 +120,8 @@ class PartitionScope:
     # One attempt
 
     async def together(self, works: Sequence[Work]) -> list[Outcome]:
+        if any(work.delivery.message.attempt for work in works):
+            raise Again  # what was resubmitted is looked up first, however old it is
         state_id, outcomes = works[0].state_id, list[Outcome]()
         batch = await self._begin(state_id)
         try:
@@ -139,7 +141,7 @@ class PartitionScope:
 
     async def once(self, work: Work) -> Outcome:
         try:
-            if work.delivery.delivery_count and work.inbox:
+            if (work.delivery.delivery_count or work.delivery.message.attempt) and work.inbox:
                 await self._look_first(work)  # it was here before: spare the handler, which may be slow
             batch = await self._begin(work.state_id)
             outcome = await self._run(batch, work)
@@ -181,11 +183,16 @@ class PartitionScope:
 
     async def _look(self, work: Work, batch: Batch | None) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
-        record = await self._store.read(record_key(work.state_id, work.inbox))
-        if record is not None and not self._is_resubmitted(work, items.decode(record, Record)):
+        found = await self._store.read(record_key(work.state_id, work.inbox))
+        record = None if found is None else items.decode(found, Record)
+        if found is None or record is None:
+            work.replaces, work.was_refused = "", False
+        elif self._is_resubmitted(work, record):
+            work.replaces, work.was_refused = found.version, shows_unapplied(record)
+        else:
             if batch is not None:
-                batch.superseded = record
-            raise Superseded(record)
+                batch.superseded = found
+            raise Superseded(found)
 
     async def _look_first(self, work: Work) -> None:
         try:
@@ -309,7 +316,8 @@ class PartitionScope:
         return record.refusal
 
     def _is_resubmitted(self, work: Work, record: Record) -> bool:
-        return bool(record.reason) and record.attempt < work.delivery.message.attempt
+        is_same = not work.fingerprint or record.fingerprint == work.fingerprint
+        return is_same and bool(record.reason) and record.attempt < work.delivery.message.attempt
 
     async def dispatch(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
         """Push what a record holds, if it may not have left, and mark it; for whoever finds it.

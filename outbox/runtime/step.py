@@ -67,6 +67,8 @@ class Work(msgspec.Struct, gc=False):
     is_given_back: bool = False
     is_stopper: bool = False
     """Whether its session stands still behind it, and goes on when it is applied."""
+    was_refused: bool = False
+    """Whether its own refusal is on record, under a lower attempt: it was not applied before, however old it is."""
     replaces: Version = ""
     """The version of the refusal that a resubmission replaces; empty: its record is to be created."""
     caller: str = ""
@@ -284,13 +286,23 @@ REJECTED = "rejected by the handler"
 """The description of what a handler itself refused, in whatever words."""
 
 
+def is_unknowable(reason: str, description: str) -> bool:
+    """Whether a refusal leaves open if its message was applied before: the age fence's does, no other."""
+    return reason == "too-old" and description != REJECTED
+
+
+def shows_unapplied(record: Record) -> bool:
+    """Whether a record shows that its message was not applied before: it was refused, and not for its age."""
+    return bool(record.reason) and not is_unknowable(record.reason, record.description)
+
+
 def check_resubmittable(where: str, reason: str, description: str) -> None:
     """Refuse to run a message again that was too old: with its record gone nobody can tell whether it was applied.
 
     Raises:
         Refused: it was.
     """
-    if reason == "too-old" and description != REJECTED:
+    if is_unknowable(reason, description):
         raise Refused(
             f"{where} was too old to be run, and nobody can tell any more whether it was applied before; look at its "
             "state, discard it, and if it was not applied send it again under a new id"

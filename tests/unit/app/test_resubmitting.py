@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
+import msgspec
 import pytest
 
-from outbox import App, Reject
+from outbox import App, Reject, Retry
 from outbox.errors import Refused
+from outbox.message import Message
 from outbox.ops.operator import Operator
 from outbox.testing import Harness
 
@@ -79,3 +82,83 @@ async def test_discarding_an_id_discards_every_letter_of_it() -> None:
         await world.wait_idle()
         await world.discard("deposits", "m")
         assert world.dead_letters("deposits") == []
+
+
+# Past retention: what was applied before is not applied again
+
+
+@dataclass
+class Ledger:
+    count: int = 0
+
+
+def two_books(mode: list[str], *, is_reading: bool = True) -> App:
+    """A message that two handlers read; `mode` says what the second makes of it."""
+    books = App("books", retention=timedelta(days=1), margin=timedelta(hours=1))
+
+    @books.handler("q", key="account")
+    def first(message: Deposit, ledger: Ledger) -> None:
+        ledger.count += 1
+
+    if is_reading:
+
+        @books.handler("q", key="account")
+        def second(message: Deposit, account: Account) -> None:
+            if mode[0] == "closed":
+                raise Reject("closed")
+            if mode[0] == "down":
+                raise Retry("down", after_s=1_800)
+            account.balance += message.amount
+
+    return books
+
+
+@pytest.mark.parametrize(("days", "is_run"), [(0.5, True), (1.02, True), (2, False)])
+async def test_what_one_handler_applied_is_not_applied_again_with_what_the_other_refused(
+    days: float, is_run: bool
+) -> None:
+    mode = ["closed"]
+    async with Harness(two_books(mode)) as world:
+        await world.send("q", Deposit("a", 5), id="m")
+        await world.wait_idle()
+        await world.advance(days=days)
+        mode[0] = "open"
+        await world.resubmit("q", "m")
+        await world.wait_idle()
+        assert await world.state(Ledger, "a") == Ledger(1)
+        assert await world.state(Account, "a") == (Account(5) if is_run else None)
+        assert [letter.reason for letter in world.dead_letters("q")] == ([] if is_run else ["too-old"])
+
+
+async def test_a_resubmission_that_is_put_off_past_retention_applies_nothing_twice() -> None:
+    mode = ["closed"]
+    async with Harness(two_books(mode)) as world:
+        await world.send("q", Deposit("a", 5), id="m")
+        await world.wait_idle()
+        await world.advance(hours=23)
+        mode[0] = "down"
+        await world.resubmit("q", "m")
+        await world.advance(hours=3)
+        mode[0] = "open"
+        await world.advance(hours=1)
+        assert await world.state(Ledger, "a") == Ledger(1)
+
+
+@pytest.mark.parametrize("has_time", [True, False])
+async def test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_record_is_gone(has_time: bool) -> None:
+    async with Harness(two_books([], is_reading=False)) as world:
+        queue = world.engine.queues["q"]
+        world.engine.declare(msgspec.structs.replace(queue, time_to_live_s=60, dead_letter_on_expiry=True))
+        created = world.engine.now_ms() if has_time else 0
+        copy = Message(body=b'{"account":"a","amount":5}', outbox_id="m", created_ms=created)
+        world.engine.send("q", [copy])
+        await world.wait_idle()
+        world.engine.send("q", [copy])
+        world._clock.seconds += 120  # nobody works for two minutes
+        world.engine.tick()
+        assert [letter.id for letter in world.dead_letters("q")] == ["m"]
+        await world.advance(days=2)
+        await world.resubmit("q", "m")
+        await world.wait_idle()
+        assert await world.state(Ledger, "a") == Ledger(1)
+        assert [letter.reason for letter in world.dead_letters("q")] == ["too-old"]
