@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,15 @@ ROOT = Path(__file__).resolve().parents[2]
 START_WITHIN_S = 40.0
 QUEUES = ("accounts", "transfers", "deposits", "refunds")
 LOCK_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def environment_as_it_was() -> Iterator[None]:
+    """A Functions host puts settings into the environment of its process, which may be the test's."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 class Host:
