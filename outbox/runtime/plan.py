@@ -90,7 +90,7 @@ class Plan:
     app: App
     sources: dict[str, Source]
     memory: Memory
-    attempt_ms_max: int
+    own_attempt_ms_max: int
     clock_skew_ms: int
     claim_check_bytes: int
     retries: Retries
@@ -99,6 +99,11 @@ class Plan:
     def retention_ms(self) -> int:
         """The age at which a message is not run any more."""
         return self.memory.retention_ms
+
+    @property
+    def attempt_ms_max(self) -> int:
+        """How long an attempt may take, so that no record which forbids it is gone before it ends."""
+        return min(self.own_attempt_ms_max, self.memory.attempt_ms_max)
 
     @property
     def record_life_ms(self) -> int:

@@ -1,9 +1,10 @@
 """How long messages are remembered, and what to do where that has changed since others were handled.
 
-A record lives as long as the retention under which it was made.  So after a raise a message that was created before it
-is too old at the earlier retention's age, because its record may be gone by then; after a lowering records are kept as
-long as before for a while, because a worker with the higher retention may still run.  An era is a retention that was
-in use; it ends a margin after another was first seen, and the workers of the code before must be gone by then.
+A record lives as long as the retention under which it was made.  So after a raise a message that was created before
+it is too old at the earlier retention's age, because its record may be gone by then; after a lowering records are
+kept as long as before for a while, because a worker with the higher retention may still run.  After the margin was
+raised an attempt may take no longer than before, while records of the earlier one matter.  An era is a retention that
+was in use; it ends a margin after another was first seen, and the workers of the code before must be gone by then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from outbox.runtime.notes import write_note
 log = logging.getLogger("outbox.retention")
 
 ERA_COUNT_MAX = 16
+UNLIMITED_MS = 1 << 62
 WRITE_COUNT_MAX = 10
 """How often a worker tries to register beside others that do."""
 
@@ -47,12 +49,14 @@ class Kept(msgspec.Struct, frozen=True):
 class Memory:
     """How long this worker's messages are remembered: fixed but for what it learns at its start."""
 
-    __slots__ = ("eras", "record_life_ms", "retention_ms")
+    __slots__ = ("attempt_ms_max", "eras", "record_life_ms", "retention_ms")
 
     def __init__(self, retention_ms: int, record_life_ms: int) -> None:
         self.retention_ms = retention_ms
         self.record_life_ms = record_life_ms
         self.eras: tuple[Era, ...] = ()
+        self.attempt_ms_max = UNLIMITED_MS
+        """How long an attempt may take beside the records of earlier eras."""
 
     def oldest_ms(self, now_ms: int) -> int:
         """A message that was created then, or before, is too old to be run: its record may be gone."""
@@ -69,6 +73,8 @@ class Memory:
     def heed(self, eras: tuple[Era, ...], now_ms: int) -> None:
         """Take earlier retentions into account."""
         self.eras = tuple(era for era in eras if era.retention_ms < self.retention_ms)
+        spare_ms = [era.record_life_ms - min(era.retention_ms, self.retention_ms) for era in eras]
+        self.attempt_ms_max = min([UNLIMITED_MS, *(ms // 2 for ms in spare_ms)])
         lives = [era.record_life_ms for era in eras if era.until_ms > now_ms]
         self.record_life_ms = max([self.record_life_ms, *lives])
 
@@ -123,3 +129,6 @@ def _tell(app_name: str, known: Kept, own: Kept) -> None:
         log.warning("retention raised; what was created before is too old at the age of the earlier one", extra=fields)
     elif own.retention_ms < known.retention_ms:
         log.warning("retention lowered; end the workers with the earlier one before a margin has passed", extra=fields)
+    elif own.margin_ms > known.margin_ms:
+        fields |= {"margin_before_ms": known.margin_ms, "margin_now_ms": own.margin_ms}
+        log.warning("margin raised; until a retention has passed handlers may take half the earlier one", extra=fields)

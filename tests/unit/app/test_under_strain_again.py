@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from outbox import App, Reject
+from outbox import App, Engine, Reject, Worker
+from outbox.engine.narrow import NarrowEngine
 from outbox.ops.operator import Operator
-from outbox.testing import Harness
+from outbox.testing import START_S, Harness, VirtualClock
 
 
 @dataclass
@@ -104,3 +108,44 @@ async def test_what_is_resubmitted_is_not_what_came_under_its_id_by_mistake(by: 
         await world.wait_idle()
         assert await world.state(Trail, "a") == Trail([0])
         assert [letter.reason for letter in world.dead_letters("q")] == ["payload-differs"]
+
+
+class Narrowed:
+    """An engine in the scope of a test."""
+
+    def __init__(self, engine: Engine, scope: str) -> None:
+        self._engine, self._scope = engine, scope
+
+    def ports(self) -> Any:
+        if self._scope == "engine":
+            return self._engine.ports()
+        return NarrowEngine(self._engine, "item" if self._scope == "item" else "partition").ports()
+
+
+def slow(margin_min: int, clock: VirtualClock, slow_s: int) -> App:
+    app = App("slow", retention=timedelta(days=1), margin=timedelta(minutes=margin_min))
+
+    @app.handler("q", key="key")
+    async def handle(step: Step, trail: Trail) -> None:
+        await asyncio.sleep(0)
+        clock.seconds += slow_s
+        trail.steps.append(step.n)
+
+    return app
+
+
+@pytest.mark.parametrize("took_s", [60, 900])
+async def test_after_the_margin_was_raised_no_attempt_outlives_the_records_of_before(scope: str, took_s: int) -> None:
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
+        async with Worker(slow(10, clock, 0), Narrowed(engine, scope)) as worker:
+            await worker.send("q", Step("a", 1), id="m", created=START_S)
+            await worker.wait_idle()
+        clock.seconds += 86_400 - 30  # the copy passes the age fence, and is handled until its record is gone
+        engine.tick()
+        async with Worker(slow(180, clock, took_s), Narrowed(engine, scope)) as worker:
+            await worker.send("q", Step("a", 1), id="m", created=START_S)
+            await worker.send("q", Step("b", 2), id="other")
+            await worker.wait_idle()
+            assert await worker.state(Trail, "a") == Trail([1])
+            assert await worker.state(Trail, "b") == (Trail([2]) if took_s == 60 else None)
