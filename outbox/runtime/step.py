@@ -6,7 +6,6 @@ that holds the reason why nobody can handle it.
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from outbox.ports import Delivery, Version
 from outbox.retries import Reject, Retries, Retry
 from outbox.runtime.items import Record
 from outbox.runtime.plan import REASON_LENGTH_MAX, Plan, Route, Source
+from outbox.runtime.redacting import redacted
 
 GIVE_BACK_DELAY_S = 5.0
 """How long a message rests that this code cannot handle yet."""
@@ -265,15 +265,9 @@ def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
         raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")
 
 
-_SECRET = re.compile(
-    r"""(?ix) \b (shared_?access_?(?:key|signature) | account_?key | api[-_]?key | password | pwd | sig)
-    (\s*[=:]\s*) [^\s;&,'"]+ | \b (bearer) (\s+) [\w.~+/=-]{8,}"""
-)
-
-
 def told(text: str) -> str:
     """A text as a dead letter may tell it: cut, without what looks like a secret, in characters that can be stored."""
-    shown = _SECRET.sub(lambda m: f"{m[1] or m[3]}{m[2] or m[4]}***", text[: 4 * REASON_LENGTH_MAX])
+    shown = redacted(text[: 4 * REASON_LENGTH_MAX])
     return shown[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
 
 
