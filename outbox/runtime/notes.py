@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox.errors import OutcomeUnknown
+from outbox.errors import CorruptRecord, OutcomeUnknown
 from outbox.ports import Document, Operations
 
 
@@ -12,3 +12,12 @@ async def write_note(operations: Operations, name: str, body: bytes, seen: Docum
         return await operations.write_note(name, body, "" if seen is None else seen.version)
     except OutcomeUnknown:
         return False
+
+
+def unreadable(note: Document, error: Exception) -> CorruptRecord:
+    """What is raised for a note that is not what it must be."""
+    where = f"{note.key.partition}/{note.key.id}"
+    return CorruptRecord(
+        f"document {where} is not a note of this framework: {error}; who else writes here? Delete it when the queues "
+        "of its application are drained, and start again"
+    )

@@ -15,7 +15,7 @@ import msgspec
 from outbox.app import NO_KEY, App, Handler
 from outbox.errors import NotRegistrable, UnknownDestination
 from outbox.ports import Document, Operations
-from outbox.runtime.notes import write_note
+from outbox.runtime.notes import unreadable, write_note
 
 REGISTER_COUNT_MAX = 10
 """How often a worker tries to register beside others that do."""
@@ -93,7 +93,10 @@ async def types_of(queue: str, notes: AsyncIterable[Document]) -> dict[str, int]
 
 
 def _decoded(note: Document) -> list[HandlerName]:
-    return msgspec.json.decode(note.body, type=list[HandlerName])
+    try:
+        return msgspec.json.decode(note.body, type=list[HandlerName])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable(note, error) from error
 
 
 def _registered(app: App, handler: Handler) -> HandlerName:

@@ -15,7 +15,7 @@ import msgspec
 
 from outbox.errors import NotRegistrable
 from outbox.ports import Document, Operations
-from outbox.runtime.notes import write_note
+from outbox.runtime.notes import unreadable, write_note
 
 log = logging.getLogger("outbox.retention")
 
@@ -119,7 +119,10 @@ def _eras(app_name: str, known: Kept, own: Kept, now_ms: int) -> tuple[Era, ...]
 
 
 def _decoded(note: Document) -> Kept:
-    return msgspec.json.decode(note.body, type=Kept)
+    try:
+        return msgspec.json.decode(note.body, type=Kept)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable(note, error) from error
 
 
 def _tell(app_name: str, known: Kept, own: Kept) -> None:

@@ -92,7 +92,7 @@ async def sweep(
                     young += 1
                 elif await scope.redo(document):
                     finished += 1
-            except (CorruptRecord, msgspec.MsgspecError, ValueError) as error:
+            except (CorruptRecord, msgspec.MsgspecError, ValueError, RecursionError) as error:
                 foreign += 1  # the others must be finished all the same
                 where = f"{document.key.partition}/{document.key.id}"
                 log.error("pending document is not ours", extra={"document": where, "error": str(error)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,13 +11,13 @@ import pytest
 
 from outbox import App, Reject, Worker
 from outbox.engine.adapters import EngineOperations, EngineStore
-from outbox.errors import Throttled
-from outbox.ports import Create, Lost, Output, StorePorts, Won, Write
+from outbox.errors import CorruptRecord, Throttled
+from outbox.ports import Create, DocumentKey, Lost, Output, StorePorts, Won, Write
 from outbox.runtime import items
 from outbox.runtime.items import Record, record_key
 from outbox.runtime.marks import Marks
 from outbox.runtime.plan import compile_plan
-from tests.unit.store_site import Add, Site, adding, site
+from tests.unit.store_site import Add, Site, Sum, adding, site, swept
 
 
 @dataclass
@@ -65,6 +65,15 @@ async def pass_time(at: Site, seconds: int) -> None:
         await asyncio.sleep(0.005)
 
 
+async def pass_until(at: Site, read: Callable[[], Awaitable[object]], wanted: object) -> None:
+    """Let time pass until something is as it is wanted."""
+    for _ in range(2_000):
+        if await read() == wanted:
+            return
+        await pass_time(at, 1)
+    assert await read() == wanted
+
+
 def two_readers(bad: set[int]) -> App:
     app = App("steps")
     app.queue("steps", "per_key")
@@ -91,16 +100,17 @@ async def test_a_part_that_was_given_back_does_not_let_its_stopped_key_go_on(sco
         async with Worker(two_readers(bad), at) as worker:
             for n in range(4):
                 await worker.send("steps", Step("a", n), id=f"s{n}")
-            await pass_time(at, 20)
+            await pass_until(at, lambda: worker.state(Seen, "a"), Seen([0, 1]))
+            while not await worker.dead_letters("steps"):
+                await pass_time(at, 1)
             bad.clear()
             with pytest.MonkeyPatch.context() as patch:
                 throttle(at, patch, lambda operations: "Trail" in operations[0].key.partition)
                 await worker.resubmit("steps", "s1")
                 await pass_time(at, 30)
                 assert await worker.state(Trail, "a") == Trail([0]) and await worker.state(Seen, "a") == Seen([0, 1])
-            await pass_time(at, 60)
-            assert await worker.state(Trail, "a") == Trail([0, 1, 2, 3])
-            assert await worker.state(Seen, "a") == Seen([0, 1, 2, 3])
+            await pass_until(at, lambda: worker.state(Trail, "a"), Trail([0, 1, 2, 3]))
+            await pass_until(at, lambda: worker.state(Seen, "a"), Seen([0, 1, 2, 3]))
 
 
 async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,3 +148,32 @@ async def test_a_record_that_two_have_followed_is_marked_with_the_others_of_its_
         assert marks.due_count == 5
         await marks.write()
         assert [document async for document in store.unfinished()] == [] and marks.due_count == 0
+
+
+DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
+
+
+@pytest.mark.parametrize("name", ["handlers:adding", "retention:adding"])
+@pytest.mark.parametrize("body", [b"[", DEEP])
+async def test_a_note_that_cannot_be_read_is_named_with_what_to_do(name: str, body: bytes) -> None:
+    async with site() as at:
+        await EngineStore(at.engine).write([Create(DocumentKey("notes", name), body)])
+        with pytest.raises(CorruptRecord, match=f"notes/{name} .* Delete it"):
+            async with Worker(adding(), at):
+                pass
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_document_nested_without_end_keeps_nobody_from_the_rest(scope: str) -> None:
+    async with site(scope) as at:
+        await EngineStore(at.engine).write([Create(DocumentKey("Sum:a", "state"), DEEP)])
+        await EngineStore(at.engine).write(
+            [Create(DocumentKey("Sum:c", "state"), b'{"pending":"t","x":' + DEEP + b"}")]
+        )
+        async with Worker(adding(), at, drain_s=0.1) as worker:
+            for key in ("a", "b"):
+                await worker.send("adds", Add(key), id=key)
+            await pass_until(at, lambda: worker.state(Sum, "b"), Sum(1))
+            assert at.engine.queue("adds").counts()["active"] + at.engine.queue("adds").counts()["scheduled"] == 1
+            at.clock.seconds += 100
+            assert (await swept(at, adding())).next_start == 0  # it came to the end
