@@ -12,7 +12,7 @@ import pytest
 from outbox import App, Reject, Worker
 from outbox.engine.adapters import EngineOperations, EngineStore
 from outbox.errors import CorruptRecord, Throttled
-from outbox.ports import Create, DocumentKey, Lost, Output, StorePorts, Won, Write
+from outbox.ports import Create, Delivery, DocumentKey, Lost, Output, Settle, StorePorts, Won, Write
 from outbox.runtime import items
 from outbox.runtime.items import Record, record_key
 from outbox.runtime.marks import Marks
@@ -114,21 +114,24 @@ async def test_a_part_that_was_given_back_does_not_let_its_stopped_key_go_on(sco
 
 
 async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.worker.MARK_AFTER_S", 60)
     async with site() as at:
-        worker, write = Worker(adding(), at), at.store.write
+        worker, settle, write = Worker(adding(), at), at.bus.settle, at.store.write
         await worker.declare()
         for number in range(400):
             await worker.send("adds", Add("a"), id=f"m{number}")
         marks_while_busy: list[int] = []
 
-        async def slow(operations: Sequence[Write]) -> Won | Lost:
-            await asyncio.sleep(0.005)
+        async def slow_settle(delivery: Delivery, how: Settle) -> None:
+            await asyncio.sleep(0.002)  # one after the other: what is freed is filled before the lane is through
+            await settle(delivery, how)
+
+        async def counting_write(operations: Sequence[Write]) -> Won | Lost:
             if operations[0].tag.what == "commit" and at.engine.queue("adds").counts()["active"] > 60:
                 marks_while_busy.append(at.store.calls["mark"])
             return await write(operations)
 
-        monkeypatch.setattr(at.store, "write", slow)
+        monkeypatch.setattr(at.bus, "settle", slow_settle)
+        monkeypatch.setattr(at.store, "write", counting_write)
         async with worker:
             await worker.wait_idle()
         assert marks_while_busy[-1] > 0
