@@ -6,11 +6,13 @@ import asyncio
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from outbox import App, Context, Engine, Reject, Worker
-from outbox.engine.adapters import EngineStore
+from outbox.engine.adapters import EngineOperations, EngineStore
 from outbox.engine.narrow import NarrowEngine
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.ports import (
@@ -73,6 +75,32 @@ def adding(**options: Any) -> App:
                 ctx.send("told", Told(total.n, "y" * 150_000))
 
     return app
+
+
+@dataclass
+class Step:
+    key: str
+    n: int
+
+
+@dataclass
+class Trail:
+    steps: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Seen:
+    steps: list[int] = field(default_factory=list)
+
+
+class AtTheEnd(EngineOperations):
+    """Puts what is resubmitted behind everything that waits, as Service Bus does."""
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        (letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
+        again = msgspec.structs.replace(letter.message, attempt=letter.message.attempt + 1)
+        await self.send([Output(queue, 0, again)])
+        await self.discard(queue, sequence)
 
 
 class Watched:

@@ -6,45 +6,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import pytest
 
 from outbox import App, Engine, Reject, Worker
 from outbox.engine.adapters import EngineOperations
 from outbox.engine.narrow import NarrowEngine
-from outbox.ports import Output, StorePorts
+from outbox.ports import StorePorts
 from outbox.testing import START_S, VirtualClock
+from tests.unit.store_site import AtTheEnd, Seen, Step, Trail
 
 SCOPES = ("partition", "item")
-
-
-@dataclass
-class Step:
-    key: str
-    n: int
-
-
-@dataclass
-class Trail:
-    steps: list[int] = field(default_factory=list)
-
-
-@dataclass
-class Seen:
-    steps: list[int] = field(default_factory=list)
-
-
-class AtTheEnd(EngineOperations):
-    """Puts what is resubmitted behind everything that waits, as Service Bus does."""
-
-    async def resubmit(self, queue: str, sequence: int) -> None:
-        (letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
-        again = msgspec.structs.replace(letter.message, attempt=letter.message.attempt + 1, created_ms=self.now_ms())
-        await self.send([Output(queue, 0, again)])
-        await self.discard(queue, sequence)
 
 
 class Site:

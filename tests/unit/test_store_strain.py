@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 
-import msgspec
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.adapters import EngineOperations, EngineStore
+from outbox.engine.adapters import EngineStore
 from outbox.errors import CorruptRecord, Throttled
-from outbox.ports import Create, Delivery, DocumentKey, Lost, Output, Settle, StorePorts, Won, Write
+from outbox.ports import Create, Delivery, DocumentKey, Lost, Settle, StorePorts, Won, Write
 from outbox.runtime import items
 from outbox.runtime.items import Record, record_key
 from outbox.runtime.marks import Marks
 from outbox.runtime.plan import compile_plan
-from tests.unit.store_site import Add, Site, Sum, adding, site, swept
-
-
-@dataclass
-class Step:
-    key: str
-    n: int
-
-
-@dataclass
-class Trail:
-    steps: list[int] = field(default_factory=list)
-
-
-@dataclass
-class Seen:
-    steps: list[int] = field(default_factory=list)
-
-
-class AtTheEnd(EngineOperations):
-    """Puts what is resubmitted behind everything that waits, as Service Bus does."""
-
-    async def resubmit(self, queue: str, sequence: int) -> None:
-        (letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
-        again = msgspec.structs.replace(letter.message, attempt=letter.message.attempt + 1)
-        await self.send([Output(queue, 0, again)])
-        await self.discard(queue, sequence)
+from tests.unit.store_site import Add, AtTheEnd, Seen, Site, Step, Sum, Trail, adding, site, swept
 
 
 def throttle(at: Site, patch: pytest.MonkeyPatch, refuses: Callable[[Sequence[Write]], bool]) -> None:
