@@ -15,7 +15,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,8 @@ async def steps(cloud: Cloud, folder: Path, transfers: Path, seen: Seen, argumen
         await cloud.wait_idle(HANDLE_WITHIN_S)
     finally:
         killing.cancel()
+    with suppress(asyncio.CancelledError):  # all is handled; a host that did not come back is an error
+        await killing
     seen.handled_s, seen.handled_count = time.monotonic() - handling_s, handled(cloud) - before
     seen.faults = dict(cloud.fired())
     cloud.fail_no_more()
