@@ -23,6 +23,8 @@ from outbox.http_paths import METHODS, Template, parse_template
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
 from outbox.retries import Retries
+from outbox.spark import RUN_TYPE, SPARK_RUNS, RunRequest, SparkRuns, run_request
+from outbox.submitting import HANDLER_NAME, submitting
 
 __all__ = ["CLAIM_CHECK_BYTES", "NO_KEY", "App", "Handler", "HttpRoute", "QueueSpec"]
 
@@ -53,6 +55,7 @@ class App:
     topics: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
     ways: dict[tuple[str, type], Way] = field(default_factory=dict, init=False, repr=False)
     """How messages of a type go to a destination, as far as it was asked for."""
+    jobs: set[str] = field(default_factory=set, init=False, repr=False)
     _codecs: dict[type[Any], Codec] = field(default_factory=dict, init=False, repr=False)
     _states: dict[type[Any], StateCodec] = field(default_factory=dict, init=False, repr=False)
 
@@ -95,6 +98,15 @@ class App:
         if name in self.queues:
             raise NotRegistrable(f"{name!r} is a queue; give the topic another name")
         self.topics.setdefault(_checked_name(name), [])
+
+    def spark_jobs(self, *jobs: str, runs: Callable[[], SparkRuns] | None = None) -> None:
+        """Declare jobs for `ctx.submit_spark_job`; with `runs` this application starts them itself."""
+        self.queue(SPARK_RUNS)
+        self.jobs.update(run_request(job).job for job in jobs)
+        if RunRequest not in self._codecs:
+            self.message(RUN_TYPE)(RunRequest)
+        if runs is not None:
+            self.handler(SPARK_RUNS, name=HANDLER_NAME)(submitting(runs))
 
     def destination(self, name: str, kind: str = "queue") -> str:
         """The name, if it was declared.

@@ -7,7 +7,7 @@ randomness and time are fixed by the message and the commit, so that every attem
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -22,6 +22,7 @@ from outbox.lineage import Key, derived_bytes, output_id
 from outbox.message import Message, Scalar
 from outbox.ports import Output
 from outbox.retries import Retry
+from outbox.spark import SPARK_RUNS, RunId, run_request
 
 HOP_COUNT_MAX = 64
 """How many handlers a message may have passed through; beyond it a cycle is assumed."""
@@ -47,6 +48,8 @@ class Outlet(Protocol):
     claim_check_bytes: int
     ways: dict[tuple[str, type], Way]
     """Those found so far."""
+    jobs: Collection[str]
+    """The Spark jobs that may be submitted."""
 
     def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
         """How messages of a type go to a destination, found once.
@@ -238,6 +241,20 @@ class Context(msgspec.Struct, gc=False):
         if not self.message.reply_to:
             raise UnknownDestination(f"message {self.message_id} has no reply_to; set it when sending, or do not reply")
         self.send(self.message.reply_to, message)
+
+    def submit_spark_job(self, job: str, arguments: Sequence[str] = ()) -> RunId:
+        """Run a declared Spark job once when this handling commits; the run's id, the same on every attempt.
+
+        `arguments` are those of the job's command line; they are shown in logs and consoles, so no secrets.
+
+        Raises:
+            UnknownDestination: the application never declared the job.
+            NotRunnable: the arguments cannot be taken, because of their size or of a secret in them.
+        """
+        if job not in self.outlet.jobs:
+            raise UnknownDestination(f"Spark job {job!r} was never declared; add app.spark_jobs({job!r}), or check it")
+        self.send(SPARK_RUNS, run_request(job, arguments))
+        return RunId(self.outputs[-1].message.outbox_id)
 
     def write_blob(self, name: str, data: bytes) -> BlobRef:
         """Write a blob before this handling commits; its full name holds this message's id and the data's digest."""

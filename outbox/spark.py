@@ -1,0 +1,135 @@
+"""Spark jobs as an application sees them: what is asked for, what a run is, and who starts one.
+
+`ctx.submit_spark_job` captures a `RunRequest` as an output on the reserved queue `SPARK_RUNS`, so it commits with the
+handler's state or not at all.  Whoever reads that queue hands it to `SparkRuns`, which starts each run once, however
+often it is asked.  Nothing here knows Synapse or spark-submit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NewType, Protocol
+
+import msgspec
+
+from outbox.errors import OutcomeUnknown, Refused
+
+SPARK_RUNS = "spark-runs"
+"""The queue that requests for runs lie in."""
+
+RUN_TYPE = "outbox.spark-run"
+"""Their type on the wire."""
+
+ARGUMENT_BYTES_MAX = 32_000
+"""How much all arguments of a run may take: Synapse takes 100 kB for the whole of a request."""
+ARGUMENT_COUNT_MAX = 200
+
+RunId = NewType("RunId", str)
+"""What a run is known by: the identity of the message that asks for it, so the same on every attempt."""
+
+Phase = Literal["waiting", "submitted", "running", "succeeded", "failed", "cancelled", "unknown"]
+"""`waiting`: not started yet; `submitted`: the service has it; `unknown`: nobody knows a run of this id any more."""
+
+ENDED: frozenset[Phase] = frozenset(("succeeded", "failed", "cancelled"))
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+_JOB = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
+_SECRET = re.compile(
+    r"(?i)(SharedAccessKey|AccountKey|SharedAccessSignature|password|pwd)\s*=|[?&]sig=|\bBearer\s+\S{8}"
+)
+
+
+class RunRequest(msgspec.Struct, frozen=True):
+    """A request for a run of a job: `arguments` are those of its command line."""
+
+    job: str
+    arguments: tuple[str, ...] = ()
+
+
+class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a run; `batch` is its id with the service that runs it, `detail` says why where it ended badly."""
+
+    run: str
+    job: str = ""
+    phase: Phase
+    batch: str = ""
+    detail: str = ""
+
+
+class RunPending(OutcomeUnknown):
+    """A run may be starting by somebody's hand; look again after `after_s` seconds, under the same id."""
+
+    def __init__(self, message: str, *, after_s: float) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
+class NotRunnable(Refused):
+    """A run that can never be started as it was asked for; nothing was started."""
+
+
+class SparkRuns(Protocol):
+    """Who starts Spark jobs, each run once."""
+
+    async def submit(self, run: RunId, request: RunRequest) -> RunStatus:
+        """Start a run, or say what became of it; any number of callers may ask, at once and again.
+
+        Raises:
+            RunPending: somebody else may be starting it; ask again later.
+            OutcomeUnknown: nobody can tell now; ask again later.
+            Throttled: nothing was started; ask again later.
+            NotRunnable: it can never be started as it was asked for; the text tells what to change.
+            Refused: nothing was started; whoever runs this service has to mend something.
+        """
+
+    async def status(self, run: RunId) -> RunStatus:
+        """What became of a run.
+
+        Raises:
+            OutcomeUnknown, Throttled: nobody can tell now.
+        """
+
+    async def cancel(self, run: RunId) -> RunStatus:
+        """End a run, also one that is not started yet; one that has ended stays as it is.
+
+        Raises:
+            OutcomeUnknown, Throttled: ask again.
+        """
+
+
+def run_id(text: str) -> RunId:
+    """A text as the id of a run.
+
+    Raises:
+        Refused: it cannot be one.
+    """
+    if not _RUN_ID.fullmatch(text):
+        raise Refused(
+            f"{text[:80]!r} cannot be the id of a run: use 1 to 120 letters, digits, dots, dashes, underscores"
+        )
+    return RunId(text)
+
+
+def run_request(job: str, arguments: Sequence[str] = ()) -> RunRequest:
+    """A request that can be sent.
+
+    Raises:
+        NotRunnable: the job's name or its arguments cannot be taken.
+    """
+    if isinstance(arguments, str) or not all(isinstance(argument, str) for argument in arguments):
+        raise NotRunnable(f"{job}: the arguments are a list of texts, such as ['--input', 'transfers.csv']")
+    if not _JOB.fullmatch(job):
+        raise NotRunnable(f"{job[:80]!r} cannot be a Spark job; it is the name of a module, such as feed")
+    size_bytes = sum(len(argument.encode()) + 3 for argument in arguments)
+    if len(arguments) > ARGUMENT_COUNT_MAX or size_bytes > ARGUMENT_BYTES_MAX:
+        raise NotRunnable(
+            f"{job}: {len(arguments)} arguments take {size_bytes} bytes, over {ARGUMENT_COUNT_MAX} or "
+            f"{ARGUMENT_BYTES_MAX} bytes; write what the job needs to a file or blob and pass its name"
+        )
+    if any(_SECRET.search(argument) for argument in arguments):
+        raise NotRunnable(
+            f"{job}: an argument looks like a secret, and arguments are shown to whoever may look at the workspace; "
+            "name a secret of Key Vault in the settings instead"
+        )
+    return RunRequest(job, tuple(arguments))

@@ -1,0 +1,38 @@
+"""The handler of requests for Spark runs: it starts each once and is done; nobody waits for a job here.
+
+The start is a call outside, made at least once and idempotent by the run's id, which is the request's identity.  What
+cannot be told yet comes again uncounted, what can never be started is dead-lettered with its reason, and any other
+failure counts: then somebody has to mend the settings and resubmit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from outbox.context import Context
+from outbox.errors import OutcomeUnknown, Throttled
+from outbox.retries import Reject, Retry
+from outbox.spark import NotRunnable, RunPending, RunRequest, SparkRuns, run_id
+
+HANDLER_NAME = "submit_spark_job"
+AGAIN_AFTER_S = 15.0
+"""When a request is looked at again whose start nobody can tell."""
+
+
+def submitting(runs: Callable[[], SparkRuns]) -> Callable[[RunRequest, Context], Awaitable[None]]:
+    """A handler of requests; `runs` is asked for who starts them when the first one comes."""
+
+    async def submit(request: RunRequest, ctx: Context) -> None:
+        try:
+            run = run_id(ctx.message_id)
+            await ctx.call(lambda: runs().submit(run, request), idempotent=True)
+        except RunPending as pending:
+            raise Retry(str(pending), after_s=pending.after_s) from pending
+        except Throttled as throttled:
+            raise Retry(str(throttled), after_s=throttled.retry_after_s or AGAIN_AFTER_S) from throttled
+        except OutcomeUnknown as unknown:
+            raise Retry(str(unknown), after_s=AGAIN_AFTER_S) from unknown
+        except NotRunnable as refused:
+            raise Reject(str(refused)) from refused
+
+    return submit
