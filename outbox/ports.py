@@ -101,6 +101,9 @@ class StateStore(Protocol):
 
 # Messages
 
+SUBSCRIPTIONS = "/Subscriptions/"
+"""Between the names of a topic and of its subscription, where both name a source."""
+
 
 class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message, the queue or topic it goes to, and when it may be seen (`due_ms` 0: at once)."""
@@ -346,6 +349,13 @@ class Operations(Protocol):
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         """Whether nothing in these queues waits or is being handled."""
+
+    async def is_drained(self, queues: Sequence[str]) -> bool:
+        """Whether nothing can come out of these queues any more, or be resubmitted to them.
+
+        What is scheduled, put off, deferred or dead-lettered counts as held, and so does what a commit of this backend
+        may still have to send there.
+        """
 
     async def note(self, name: str) -> Document | None:
         """What the framework itself keeps here under a name."""

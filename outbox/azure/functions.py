@@ -26,7 +26,7 @@ from outbox.app import App, HttpRoute
 from outbox.azure.functions_processor import GivenBack, Processor, pause_s
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.errors import OutboxError, Refused
-from outbox.ports import Backend
+from outbox.ports import SUBSCRIPTIONS, Backend
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.plan import Plan, Source, compile_plan
 
@@ -45,7 +45,6 @@ __all__ = [
 log = logging.getLogger("outbox.functions")
 
 NAME_LENGTH_MAX = 120
-SUBSCRIPTIONS = "/Subscriptions/"
 
 
 class Site:

@@ -91,6 +91,9 @@ class AzureOperations:
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)
 
+    async def is_drained(self, queues: Sequence[str]) -> bool:
+        return await self._entities.is_drained(queues)
+
     async def note(self, name: str) -> Document | None:
         return await self._store.read(DocumentKey("notes", name))
 

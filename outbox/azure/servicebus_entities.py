@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.servicebus.management import QueueRuntimeProperties, SubscriptionRuntimeProperties
 
-from outbox.azure.servicebus_namespace import SUBSCRIPTIONS, ServiceBusNamespace
+from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
+from outbox.ports import SUBSCRIPTIONS
 
 T = TypeVar("T")
 
@@ -77,16 +79,36 @@ class ServiceBusEntities:
             Refused: they cannot be asked.
             OutcomeUnknown: nobody can tell.
         """
-        admin = self._namespace.administration()
         for path in paths:
-            topic, slash, name = path.partition(SUBSCRIPTIONS)
-            ask: Callable[[], Awaitable[Any]] = partial(admin.get_queue_runtime_properties, path)
-            if slash:
-                ask = partial(admin.get_subscription_runtime_properties, topic, name)
-            found = await self._call(path, ask)
-            if found.active_message_count:
+            if (await self._counts(path)).active_message_count:
                 return False
         return True
+
+    async def is_drained(self, paths: Sequence[str]) -> bool:
+        """Whether these queues and subscriptions hold nothing, scheduled messages and dead letters included.
+
+        Raises:
+            Refused: they cannot be asked.
+            OutcomeUnknown: nobody can tell.
+        """
+        admin = self._namespace.administration()
+        for path in paths:
+            topic, slash, _ = path.partition(SUBSCRIPTIONS)
+            if (await self._counts(path)).total_message_count:
+                return False
+            if slash:  # what is scheduled rests with the topic
+                ask = partial(admin.get_topic_runtime_properties, topic)
+                if (await self._call(topic, ask)).scheduled_message_count:
+                    return False
+        return True
+
+    async def _counts(self, path: str) -> QueueRuntimeProperties | SubscriptionRuntimeProperties:
+        """What the namespace counts in a queue or subscription."""
+        admin = self._namespace.administration()
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        if slash:
+            return await self._call(path, partial(admin.get_subscription_runtime_properties, topic, name))
+        return await self._call(path, partial(admin.get_queue_runtime_properties, path))
 
     async def _call(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from outbox.azure.servicebus import ServiceBusBus
 from outbox.azure.servicebus_links import CLOSE_S, OPEN_S, SETTLE_S, release
 from outbox.azure.servicebus_messages import from_wire, milliseconds
-from outbox.azure.servicebus_namespace import SUBSCRIPTIONS, ServiceBusNamespace
+from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ports import Buried, Output
+from outbox.ports import SUBSCRIPTIONS, Buried, Output
 
 LETTER_COUNT_MAX = 10_000
 PAGE_COUNT = 200

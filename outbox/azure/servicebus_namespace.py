@@ -14,7 +14,8 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
-SUBSCRIPTIONS = "/Subscriptions/"
+from outbox.ports import SUBSCRIPTIONS
+
 CONFIRM_S = 5.0
 """How long the SDK waits for a settlement's confirmation before it asks the management node."""
 

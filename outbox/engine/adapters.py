@@ -100,6 +100,9 @@ class EngineOperations:
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return self._engine.is_idle(queues)
 
+    async def is_drained(self, queues: Sequence[str]) -> bool:
+        return self._engine.is_drained(queues)
+
     async def note(self, name: str) -> Document | None:
         return await EngineStore(self._engine).read(DocumentKey("notes", name))
 

@@ -331,6 +331,10 @@ class Engine(Topology):
                     return False
         return True
 
+    def is_drained(self, paths: Sequence[str]) -> bool:
+        """Whether these queues hold nothing at all, whatever its status, nor their dead-letter sub-queues."""
+        return not any(self.queue(held).tasks for path in paths for held in (path, dead_letter_path(path)))
+
 
 def _is_copy(other: Task, task: Task) -> bool:
     """Whether a dead letter that nobody receives holds the same message as another."""

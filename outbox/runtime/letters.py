@@ -24,6 +24,7 @@ import msgspec
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
 from outbox.ports import (
+    SUBSCRIPTIONS,
     BlobStore,
     Buried,
     Create,
@@ -38,7 +39,6 @@ from outbox.ports import (
 )
 from outbox.runtime.claims import to_claim
 
-SUBSCRIPTIONS = "/Subscriptions/"
 _PREFIX = "letter:"
 _DIGITS = 20
 """So many that the order of numbers as texts is their order."""
@@ -193,7 +193,7 @@ def _broker_id(identity: str, sequence: int, attempt: int) -> str:
 def _decoded(document: Document) -> Letter:
     try:
         return msgspec.json.decode(document.body, type=Letter)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = f"{document.key.partition}/{document.key.id}"
         raise CorruptRecord(f"document {where} is not a dead letter: {error}; who else writes here?") from error
 

@@ -136,9 +136,12 @@ async def _check(operations: Operations, old: HandlerName, own: Names, known: Na
 
 async def _is_drained(operations: Operations, source: str) -> bool:
     try:
-        return await operations.is_idle([source])
+        return await operations.is_drained([source])
     except UnknownDestination:
         return True
+
+
+HELD = "messages (waiting, scheduled, put off, dead-lettered, or committed and not sent yet)"
 
 
 def _cure(gone: HandlerName, fresh: list[HandlerName]) -> str:
@@ -147,8 +150,8 @@ def _cure(gone: HandlerName, fresh: list[HandlerName]) -> str:
     now = f"; if it is {' or '.join(renamed)} now, write name={gone.name!r} there" if renamed else ""
     state = f" of state {gone.state!r}" if gone.state else ""
     return (
-        f"handler {gone.name!r}{state} read {gone.source!r}, which still holds messages, and is not there any more: "
-        f"what it has handled would be handled again{now}; or drain {gone.source!r} with the old code first"
+        f"handler {gone.name!r}{state} read {gone.source!r}, which still holds {HELD}, and is not there any "
+        f"more: what it has handled would be handled again{now}; or drain {gone.source!r} with the old code first"
     )
 
 

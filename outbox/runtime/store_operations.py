@@ -26,7 +26,9 @@ from outbox.ports import (
 from outbox.runtime.cache import held
 from outbox.runtime.items import state_key
 from outbox.runtime.letters import Letters
+from outbox.runtime.scopes import stores_of
 from outbox.runtime.stops import Stops
+from outbox.runtime.unsent import may_be_sent_to
 
 
 def operations_over(ports: Ports | StorePorts) -> Operations:
@@ -39,6 +41,7 @@ class StoreOperations:
 
     def __init__(self, ports: StorePorts) -> None:
         self._store = ports.store
+        self._stores = stores_of(ports)
         self._bus = ports.operations
         self._stops = Stops(ports.infrastructure or ports.store)
         self._letters = Letters(ports.infrastructure or ports.store, ports.blobs)
@@ -81,6 +84,12 @@ class StoreOperations:
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)
+
+    async def is_drained(self, queues: Sequence[str]) -> bool:
+        for queue in queues:
+            if await self._letters.list(queue):
+                return False
+        return not await may_be_sent_to(queues, *self._stores) and await self._bus.is_drained(queues)
 
     async def note(self, name: str) -> Document | None:
         return await self._store.read(DocumentKey("notes", name))

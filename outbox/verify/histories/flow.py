@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 
+from outbox.ports import SUBSCRIPTIONS
 from outbox.verify.histories.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
 from outbox.verify.histories.findings import AT_LEAST_ONCE, AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
 
 TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
 LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
 GHOST = (CONSISTENT, EXACTLY_ONCE)
-SUBSCRIPTIONS = "/Subscriptions/"
 
 
 class Flow:
