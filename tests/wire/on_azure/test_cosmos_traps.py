@@ -146,14 +146,28 @@ async def test_a_write_that_takes_too_long_is_unknown(ground: CosmosGround) -> N
     assert await store.read(B) is not None, "it landed late"
 
 
-async def test_a_session_token_makes_a_read_of_another_process_fresh(ground: CosmosGround) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_session_token_makes_a_read_of_another_process_fresh(ground: CosmosGround, count: int) -> None:
     writer, reader = ground.store(), ground.store()
     etag = await version_of(writer, Create(A, b"1"))
     install(ground, kind="stale-read", operation="item.read", behind_count=1, count=None)
-    won = await writer.write([Replace(A, b"2", etag), Create(B, b"1")])
+    writes: list[Write] = [Replace(A, b"2", etag), Create(B, b"1")]
+    won = await writer.write(writes[:count])
     stale, fresh = await reader.read(A), await reader.read(A, session=won.session)
     assert stale is not None and stale.body == b"1"
     assert fresh is not None and fresh.body == b"2" and fresh.session
+
+
+async def test_a_read_that_cannot_be_as_fresh_as_its_session_is_no_answer(ground: CosmosGround) -> None:
+    """The service says 404 then, as of a document that is not there, and that is what it must not be taken for."""
+    store = ground.store()
+    won = await store.write([Create(A, b"1")])
+    install(ground, kind="status", status=404, substatus=1002, operation="item.read")
+    found = await store.read(A, session=won.session)
+    assert found is not None and found.body == b"1"
+    install(ground, kind="status", status=404, substatus=1002, operation="item.read", count=None)
+    with pytest.raises(Throttled, match="fresh"):
+        await store.read(A, session=won.session)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -175,6 +189,15 @@ async def test_the_operation_that_lost_is_named(ground: CosmosGround) -> None:
     assert (await store.write([Create(A, b"1"), Replace(B, b"3", etag)])) == Lost(1, None, ANY)
     assert (await store.write([Create(A, b"1"), Delete(DocumentKey("p", "c"), etag)])) == Lost(1, None, ANY)
     assert await store.read(A) is None
+
+
+async def test_a_delete_in_a_batch_keeps_its_condition(ground: CosmosGround) -> None:
+    store = ground.store()
+    etag = await version_of(store, Create(B, b"1"))
+    newer = await version_of(store, Replace(B, b"2", etag))
+    assert await store.write([Create(A, b"1"), Delete(B, etag)]) == Lost(1, None, ANY)
+    assert isinstance(await store.write([Create(A, b"1"), Delete(B, newer)]), Won)
+    assert await store.read(B) is None
 
 
 async def test_what_is_unfinished_is_found_page_by_page_in_all_partitions(

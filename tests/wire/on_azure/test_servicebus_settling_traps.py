@@ -26,8 +26,8 @@ async def ground() -> AsyncIterator[BusGround]:
 
 async def test_a_settlement_does_not_wait_behind_a_receiver_that_waits(ground: BusGround) -> None:
     bus = ground.bus()
-    await bus.send([output(str(n)) for n in range(20)])
-    deliveries = await received(bus, count=20)
+    await bus.send([output(str(n)) for n in range(10)])
+    deliveries = await received(bus, count=10)
     waiting = asyncio.create_task(bus.receive(QUEUE, count_max=5, wait_s=5))
     await asyncio.sleep(0.05)
     started_s = time.monotonic()
@@ -103,9 +103,23 @@ async def test_what_was_read_ahead_goes_back_uncounted_when_a_bus_is_closed(grou
             await bus.receive(QUEUE, count_max=5, wait_s=5)
     await asyncio.sleep(0.1)
     await bus.close()
-    found = await received(other, count=9)
+    found = await received(other, count=9, within_s=3)
     assert sorted(one.message.identity for one in found) == [str(n) for n in range(1, 10)]
     assert {one.delivery_count for one in found} == {0}
+
+
+async def test_what_was_read_ahead_and_lost_its_lock_is_not_given_out(ground: BusGround) -> None:
+    bus = ground.bus(now_ms=ground.engine.now_ms)
+    await bus.send([output(str(n)) for n in range(4)])
+    (first,) = await received(bus)
+    await bus.settle(first, Settle("complete"))
+    await asyncio.sleep(0.05)  # the others are on this side by now, under locks
+    await ground.wait(61)
+    found = await received(bus, count=3)
+    assert all(one.locked_until_ms > ground.engine.now_ms() for one in found)
+    for delivery in found:
+        await bus.settle(delivery, Settle("complete"))
+    assert ids(ground) == []
 
 
 async def test_a_message_given_back_until_a_time_rests_under_its_lock(ground: BusGround) -> None:

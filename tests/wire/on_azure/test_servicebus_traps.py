@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from outbox.azure import servicebus_sending
+from outbox.azure import servicebus_sending, servicebus_sources
 from outbox.engine.entities import TopicSettings
 from outbox.errors import OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
@@ -26,8 +26,11 @@ async def ground() -> AsyncIterator[BusGround]:
         yield found
 
 
-async def test_many_tasks_on_one_bus_send_each_message_once(ground: BusGround) -> None:
+async def test_many_tasks_on_one_bus_send_each_message_once(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's sender, used so, loses answers and doubles messages."""
+    monkeypatch.setattr(servicebus_sending, "SEND_S", 1.5)  # what is lost need not be waited for so long
+    for module in (servicebus_sending, servicebus_sources):
+        monkeypatch.setattr(module, "CLOSE_S", 0.5)
     bus = ground.bus()
     await bus.send([output("first")])
 
@@ -85,6 +88,19 @@ async def test_a_connection_that_breaks_under_a_send_leaves_it_unknown(ground: B
     assert ids(ground) == ["first", "a"]
 
 
+async def test_a_connection_that_has_gone_silent_is_given_up_after_one_send(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicebus_sending, "SEND_S", 0.5)
+    bus = ground.bus()
+    await bus.send([output("first")])
+    install(ground, kind="pause", delay_s=20, operation="send")
+    with pytest.raises(OutcomeUnknown):
+        await bus.send([output("a")])
+    await bus.send([output("b")])
+    assert ids(ground)[-1] == "b"
+
+
 async def test_a_busy_broker_throttles_and_a_missing_queue_is_named(ground: BusGround) -> None:
     bus = ground.bus()
     install(ground, kind="throttled", operation="send")
@@ -103,6 +119,16 @@ async def test_what_failed_behind_something_sent_is_unknown(ground: BusGround) -
     with pytest.raises(OutcomeUnknown, match="send all of them again"):
         await bus.send([output("a"), output("b", "missing")])
     assert ids(ground) == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["throttled", "reset"])
+async def test_what_failed_behind_a_first_transfer_is_unknown(ground: BusGround, kind: Any) -> None:
+    bus = ground.bus()
+    messages = [output(str(n)) for n in range(servicebus_sending.BATCH_COUNT_MAX + 5)]
+    install(ground, kind=kind, operation="send", after=1)
+    with pytest.raises(OutcomeUnknown):
+        await bus.send(messages)
+    assert ids(ground) == [str(n) for n in range(servicebus_sending.BATCH_COUNT_MAX)]
 
 
 async def test_a_sender_that_is_cancelled_leaves_the_link_whole(ground: BusGround) -> None:
