@@ -15,7 +15,7 @@ from tests.simulation.run_mutant import ROOT
 from tests.wire.on_azure.adapter_mutants import ADAPTER_MUTANTS
 
 ALL_WITHIN_S = 300.0
-FOUND_WITHIN_S = 30.0
+FOUND_WITHIN_S = 20.0
 """On a machine that does other things as well; alone most take less than one."""
 LEAST_COUNT = 40
 
