@@ -351,11 +351,7 @@ class Operations(Protocol):
         """Whether nothing in these queues waits or is being handled."""
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
-        """Whether nothing can come out of these queues any more, or be resubmitted to them.
-
-        What is scheduled, put off, deferred or dead-lettered counts as held, and so does what a commit of this backend
-        may still have to send there.
-        """
+        """Whether these queues hold nothing at all: scheduled, put off, dead-lettered, or committed and not sent yet."""
 
     async def note(self, name: str) -> Document | None:
         """What the framework itself keeps here under a name."""

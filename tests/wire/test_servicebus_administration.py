@@ -8,91 +8,25 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import requests
 from azure.core.exceptions import (
-    ClientAuthenticationError,
     HttpResponseError,
     ResourceExistsError,
     ResourceNotFoundError,
-    ServiceRequestError,
-    ServiceResponseError,
 )
-from azure.core.pipeline.transport import AioHttpTransport, RequestsTransport
 from azure.servicebus import ServiceBusMessage
-from azure.servicebus.aio.management import ServiceBusAdministrationClient as AsyncAdministrationClient
 from azure.servicebus.management import (
     CorrelationRuleFilter,
     FalseRuleFilter,
-    ServiceBusAdministrationClient,
     SqlRuleAction,
     SqlRuleFilter,
     TrueRuleFilter,
 )
 
-from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.message import Message
-from tests.wire.conftest import MODES, Bus, LoopThread, Sdk
-
-
-class Plain(RequestsTransport):  # type: ignore[misc]  # without types
-    """HTTP as it is: the Python SDK asks for TLS even from an emulator."""
-
-    def send(self, request: Any, **options: Any) -> Any:
-        request.url = request.url.replace("https://", "http://", 1)
-        return super().send(request, **options)
-
-
-class AsyncPlain(AioHttpTransport):  # type: ignore[misc]  # without types
-    """The same for the asynchronous client."""
-
-    async def send(self, request: Any, **options: Any) -> Any:
-        request.url = request.url.replace("https://", "http://", 1)
-        return await super().send(request, **options)
-
-
-class Admin:
-    """The administration client in one of its shapes, called in the same way."""
-
-    def __init__(self, connection_string: str, mode: str) -> None:
-        self._thread = LoopThread() if mode == "aio" else None
-        options: dict[str, Any] = {"retry_total": 0}
-        self._client: Any
-        if self._thread is None:
-            self._client = ServiceBusAdministrationClient.from_connection_string(
-                connection_string, transport=Plain(), **options
-            )
-        else:
-            self._client = self._thread.run(
-                lambda: AsyncAdministrationClient.from_connection_string(
-                    connection_string, transport=AsyncPlain(), **options
-                )
-            )
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._client, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if self._thread is None:
-                found = method(*args, **kwargs)
-                return list(found) if name.startswith("list_") else found
-            if not name.startswith("list_"):
-                return self._thread.run(lambda: method(*args, **kwargs))
-
-            async def all_of() -> list[Any]:
-                return [item async for item in method(*args, **kwargs)]
-
-            return self._thread.run(all_of)
-
-        return call
-
-    def end(self) -> None:
-        if self._thread is None:
-            self._client.close()
-        else:
-            self._thread.run(self._client.close)
-            self._thread.stop()
+from tests.wire.administration import Admin
+from tests.wire.conftest import MODES, Bus, Sdk
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -349,94 +283,3 @@ def test_filters_in_sql_and_actions_are_refused_with_the_cure(admin: Admin, name
 def test_the_namespace_can_be_asked_for(admin: Admin) -> None:
     found = admin.get_namespace_properties()
     assert (found.name, found.messaging_sku) == ("outbox", "Standard")
-
-
-# Keys, restarts, faults
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_key_is_checked_where_there_is_one(mode: str) -> None:
-    bus = Bus(Engine.in_memory, key="secret")
-    good = Admin(bus.connection_string, mode)
-    bad = Admin(bus.connection_string.replace("=secret;", "=guess;"), mode)
-    assert good.create_queue("q").name == "q"
-    with pytest.raises(ClientAuthenticationError):
-        bad.get_queue("q")
-    for each in (good, bad):
-        each.end()
-    bus.stop()
-    bus.thread.stop()
-
-
-def test_what_was_made_is_there_after_a_restart(disk_path: Any) -> None:
-    def engine() -> Engine:
-        return Engine.open(disk_path / "log")
-
-    bus = Bus(engine)
-    admin = Admin(bus.connection_string, "sync")
-    admin.create_topic("t", user_metadata="told")
-    admin.create_subscription("t", "s")
-    admin.create_rule("t", "s", "r", filter=CorrelationRuleFilter(label="x"))
-    admin.create_queue("gone")
-    admin.delete_queue("gone")
-    bus.stop()
-    bus.start(engine)
-    assert admin.get_topic("t").user_metadata == "told"
-    assert [rule.name for rule in admin.list_rules("t", "s")] == ["$Default", "r"]
-    assert admin.list_queues() == []
-    admin.end()
-    bus.stop()
-    bus.thread.stop()
-
-
-KINDS: list[tuple[Any, dict[str, Any]]] = [
-    ("throttled", {"retry_after_s": 1}),
-    ("status", {"status": 503}),
-    ("refused", {}),
-    ("reset", {"count": 2}),  # asynchronous HTTP tries once more by itself where a connection broke
-    ("lost-reply", {"count": 2}),
-]
-
-
-@pytest.mark.parametrize(("kind", "fields"), KINDS, ids=str)
-def test_administration_can_be_made_to_fail(
-    bus: Bus, admin: Admin, name: str, kind: Any, fields: dict[str, Any]
-) -> None:
-    faults, rule = bus.server.faults, FaultRule(kind=kind, operation="admin/put", where=name, **fields)
-    bus.call(lambda engine: faults.install(rule))
-    with pytest.raises((HttpResponseError, ServiceRequestError, ServiceResponseError)):
-        admin.create_queue(name)
-    assert bus.call(lambda engine: name in engine.queues) is (kind == "lost-reply")
-    bus.call(lambda engine: faults.clear())
-    assert bus.server.faults.fired[kind] >= 1
-
-
-# The control endpoint
-
-
-def control(bus: Bus, method: str, path: str = "", body: Any = None, token: str | None = None, **headers: str) -> Any:
-    given = {"Authorization": f"Bearer {bus.server.control_token if token is None else token}", **headers}
-    url = f"http://127.0.0.1:{bus.server.port}/_outbox/faults{path}"
-    return requests.request(method, url, json=body, headers=given, timeout=5)
-
-
-def test_fault_rules_are_installed_listed_and_removed_over_http(bus: Bus, admin: Admin, name: str) -> None:
-    rules = [
-        {"kind": "refused", "operation": "admin/put", "where": name},
-        {"kind": "delay", "delay_s": 9, "where": "x"},
-    ]
-    first, second = control(bus, "POST", body=rules).json()["ids"]
-    with pytest.raises(HttpResponseError, match="fault rule"):
-        admin.create_queue(name)
-    listed = control(bus, "GET").json()
-    assert [(rule["id"], rule["fired_count"]) for rule in listed["rules"]] == [(first, 1), (second, 0)]
-    assert control(bus, "DELETE", f"?id={first}").status_code == 200
-    assert control(bus, "DELETE", f"?id={first}").status_code == 404
-    assert control(bus, "DELETE").json()["rules"] == []
-    assert control(bus, "POST", body={"kind": "nonsense"}).status_code == 400
-
-
-def test_the_control_endpoint_wants_its_token_and_a_loopback_host(bus: Bus) -> None:
-    assert control(bus, "GET", token="guess").status_code == 401
-    assert control(bus, "GET", Host="attacker.example").status_code == 403
-    assert control(bus, "PUT").status_code == 405

@@ -7,7 +7,7 @@ loop in another thread.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
@@ -19,6 +19,7 @@ from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.engine.engine import Engine
 from tests.wire.conftest import LoopThread
+from tests.wire.cosmos.asking import ask, signed
 
 T = TypeVar("T")
 MODES = ("sync", "aio")
@@ -162,3 +163,13 @@ def sdk(cosmos: Cosmos, request: pytest.FixtureRequest) -> Iterator[Sdk]:
 def items(sdk: Sdk, request: pytest.FixtureRequest) -> Any:
     """A container of the test's own."""
     return sdk.container(f"{abs(hash(request.node.nodeid)):x}")
+
+
+@pytest.fixture
+async def emulator() -> AsyncIterator[CosmosEmulator]:
+    """An emulator in the test's own loop, with a database `d` and a container `c`."""
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
+        await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'))
+        body = b'{"id":"c","partitionKey":{"paths":["/pk"]}}'
+        assert (await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body)))[0] == 201
+        yield emulator

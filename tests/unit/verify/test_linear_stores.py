@@ -1,0 +1,151 @@
+"""Histories of stores and buses that are apart, and how the verdict is told."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from outbox.verify.guarantees import check
+from outbox.verify.histories.events import (
+    Blob,
+    Claim,
+    Commit,
+    Cut,
+    Delivered,
+    Effect,
+    Emitted,
+    Event,
+    Fail,
+    Found,
+    Life,
+    Ok,
+    Push,
+    Quiesce,
+    Settled,
+    Unknown,
+)
+from outbox.verify.histories.findings import Finding
+from tests.unit.verify.histories import (
+    IN,
+    NEXT,
+    OUT,
+    calm,
+    changed,
+    inserted,
+)
+
+
+def first(events: list[Event], *, alone: bool = False) -> Finding:
+    """The first finding, which there must be."""
+    verdict = check(events, alone=alone)
+    assert not verdict.ok, verdict.text
+    return verdict.findings[0]
+
+
+# Stores and buses apart
+
+
+def staged(*after: Event) -> list[Event]:
+    commit = Commit(op=1, outputs=[Emitted("k-0", OUT, 5, "t0")], applied=["k"], staged=True)
+    return [Life(is_empty=True), commit, *after, Quiesce(queues=[])]
+
+
+PUSH = Push(op=2, outputs=[Emitted("k-0", OUT, 5, "t0")])
+
+
+@pytest.mark.parametrize(
+    ("after", "what"),
+    [
+        ((Ok(op=1), PUSH, Ok(op=2)), None),
+        ((Ok(op=1), PUSH, Unknown(op=2), replace(PUSH, op=3), Ok(op=3)), None),
+        ((Unknown(op=1), PUSH, Ok(op=2)), None),
+        ((PUSH, Ok(op=1), Ok(op=2)), "left early"),
+        ((Fail(op=1, why="lost"), PUSH, Ok(op=2)), "ghost output"),
+        ((Ok(op=1), PUSH, Fail(op=2)), "lost output"),
+        ((Ok(op=1), replace(PUSH, outputs=[Emitted("k-0", OUT, 6, "t0")]), Ok(op=2)), "changed payload"),
+    ],
+)
+def test_staged_outputs_leave_after_their_commit_and_as_they_were_stored(
+    after: tuple[Event, ...], what: str | None
+) -> None:
+    verdict = check(staged(*after))
+    assert verdict.ok if what is None else verdict.findings[0].what == what, verdict.text
+
+
+def test_an_effect_done_twice_for_one_message_is_found() -> None:
+    charge = Effect(id="t0", what="charge")
+    events: list[Event] = [Life(), charge, Effect(id="t1", what="charge"), charge, Quiesce(queues=[])]
+    assert (first(events).what, first(events).line, first(events).against) == ("effect twice", 4, 2)
+
+
+def test_a_blob_is_written_with_the_same_bytes_or_found() -> None:
+    blob = Blob(op=1, name="b", digest=1, size_bytes=1)
+    events: list[Event] = [Life(), blob, replace(blob, op=2), Quiesce(queues=[])]
+    assert check(events).ok
+    assert first(changed(events, 2, digest=2)).what == "changed blob"
+
+
+def settled(*answers: Event) -> list[Event]:
+    claim = Claim(deliveries=[Delivered("t0", IN, 1)])
+    commit = Commit(op=9, applied=["k"], staged=True)
+    how = Settled(op=1, queue=IN, sequence=1, id="t0", how="complete")
+    return [Life(), claim, commit, Ok(op=9), how, *answers, Quiesce(queues=[IN])]
+
+
+def test_a_delivery_is_not_ended_twice() -> None:
+    assert check(settled(Ok(op=1))).ok
+    again = Settled(op=2, queue=IN, sequence=1, id="t0", how="complete")
+    assert first(settled(Ok(op=1), again, Ok(op=2))).what == "ended twice"
+    assert first(settled(Fail(op=1))).what == "lost message"
+
+
+def test_a_delivery_of_which_nobody_knows_whether_it_ended_may_come_again() -> None:
+    assert check(settled(Unknown(op=1))).ok
+    again = Settled(op=2, queue=IN, sequence=1, id="t0", how="complete")
+    assert check(settled(Unknown(op=1), Claim(deliveries=[Delivered("t0", IN, 1)]), again, Ok(op=2))).ok
+
+
+def test_a_message_completed_without_a_record_is_lost() -> None:
+    events = settled(Ok(op=1))
+    assert first([*events[:2], *events[4:]]).what == "completed without a commit"
+
+
+def test_a_record_that_somebody_reads_shows_that_its_commit_took_effect() -> None:
+    commit = Commit(op=1, outputs=[Emitted("k-0", OUT, 5, "t0")], applied=["k"], staged=True, tx="x")
+    events: list[Event] = [Life(is_empty=True), commit, PUSH, Ok(op=1), Ok(op=2), Quiesce(queues=[])]
+    assert first(events).what == "left early"
+    assert check(inserted(events, 2, Found(txs=["x"]))).ok
+
+
+# The verdict
+
+
+def test_recording_that_stopped_decides_nothing_of_what_came_after() -> None:
+    verdict = check([*calm()[:-1], Cut(why="full")])
+    assert verdict.first("at-least-once") is not None and "full" in verdict.text
+    assert verdict.first("at-most-once") is None
+
+
+def test_the_text_names_line_ids_and_promise() -> None:
+    text = check(inserted(calm(), len(calm()) - 1, Claim(deliveries=[Delivered("late", IN, 10_000)]))).text
+    assert f"BROKEN at line {len(calm()) + 1}: message late (transfers 10000) was handed out and never ended" in text
+    assert "at-most-once   holds" in text
+
+
+def test_an_unknown_guarantee_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match="at-most-once"):
+        check([], guarantees=("exactly-twice",))
+
+
+def test_what_nobody_asked_for_crowds_nothing_out() -> None:
+    ghosts = [Claim(deliveries=[Delivered(f"g{n}-0", NEXT, n, outside=False)]) for n in range(1, 301)]
+    events: list[Event] = [Life(is_empty=True), *ghosts, Effect(id="t", what="x"), Effect(id="t", what="x")]
+    verdict = check([*events, Quiesce(queues=[])], guarantees=("at-most-once",))
+    assert [finding.what for finding in verdict.findings] == ["effect twice"] and verdict.finding_count == 1
+
+
+def test_findings_are_bounded_and_counted() -> None:
+    ghosts: list[Event] = [Claim(deliveries=[Delivered(f"g{n}-0", NEXT, n, outside=False)]) for n in range(1, 301)]
+    verdict = check([Life(is_empty=True), *ghosts, Quiesce(queues=[])])
+    assert (len(verdict.findings), verdict.finding_count) == (100, 300)
+    assert "300 findings in all" in verdict.text
