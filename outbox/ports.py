@@ -351,7 +351,7 @@ class Operations(Protocol):
         """Whether nothing in these queues waits or is being handled."""
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
-        """Whether these queues hold nothing: nothing scheduled, put off, dead-lettered, or committed and not sent yet."""
+        """Whether nothing is left for these queues: waiting, put off, dead-lettered, or committed and not sent yet."""
 
     async def note(self, name: str) -> Document | None:
         """What the framework itself keeps here under a name."""
