@@ -158,7 +158,7 @@ class Worker(Client):
         if not isinstance(self._scope, Lanes):
             return Figures(self.handled_count)
         protocol = self._scope.protocol
-        fullest = protocol.budgets.fullest() if isinstance(protocol, PartitionScope | ItemScope) else ("", 0.0)
+        fullest = protocol.fullness.fullest() if isinstance(protocol, PartitionScope | ItemScope) else ("", 0.0)
         return Figures(self.handled_count, self._scope.unsent.count, *fullest)
 
     # Waiting

@@ -52,10 +52,10 @@ from outbox.runtime.access import read, write_blobs, write_one
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch
-from outbox.runtime.budgets import Budgets
 from outbox.runtime.cache import Held, held
 from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
+from outbox.runtime.fullness import Fullness
 from outbox.runtime.handling import Life
 from outbox.runtime.items import (
     OVERFLOW_PREFIX,
@@ -112,7 +112,7 @@ class ItemScope:
         )
         self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
         self._left = StagedLeft(infrastructure)
-        self.budgets = Budgets(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
+        self.fullness = Fullness(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, infrastructure, states, blobs, now_ms=now_ms)
 
     @property
@@ -321,7 +321,7 @@ class ItemScope:
             except OutcomeUnknown as error:
                 raise Again from error  # whoever comes next finds the pointer and does it again
             if isinstance(answer, Won):
-                self.budgets.note(staged.state, record)
+                self.fullness.note(staged.state, record)
                 return answer.session
             known = answer.current or await read(self._infrastructure, key, answer.session)
             if known is None:

@@ -31,10 +31,10 @@ from outbox.runtime.access import read, write_blobs
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch, Entry
-from outbox.runtime.budgets import Budgets
 from outbox.runtime.cache import NOTHING, Held, StateCache, held
 from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
+from outbox.runtime.fullness import Fullness
 from outbox.runtime.handling import Life, run_part
 from outbox.runtime.items import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
 from outbox.runtime.marks import Marks
@@ -96,7 +96,7 @@ class PartitionScope:
         self.cache = cache if cache is not None else StateCache()
         self.marks = Marks(plan, store, blobs)
         self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
-        self.budgets = Budgets(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
+        self.fullness = Fullness(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
         """States that were found to have moved, and the session in which that can be seen."""
@@ -247,7 +247,7 @@ class PartitionScope:
             self.cache.remember(state_id, Held(batch.state_after, won.versions[-1], won.session))
         for entry, version in zip(batch.entries, won.versions, strict=False):
             entry.version = version
-            self.budgets.note(state_id, entry.stored)
+            self.fullness.note(state_id, entry.stored)
 
     async def _prepared(self, batch: Batch, state_id: str | None) -> list[Write]:
         """The writes of a batch, when the blobs are there that they mention."""

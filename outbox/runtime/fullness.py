@@ -17,7 +17,7 @@ import msgspec
 from outbox.runtime.items import Record, encode
 from outbox.runtime.plan import Plan
 
-log = logging.getLogger("outbox.budgets")
+log = logging.getLogger("outbox.fullness")
 
 WINDOW_S = 900.0
 """What was written this long ago counts a third."""
@@ -47,8 +47,8 @@ class Meter(msgspec.Struct):
         return self.bytes_faded
 
 
-class Budgets:
-    """The budgets of one store's partitions; none are kept where the store declares no limit (0)."""
+class Fullness:
+    """How full the partitions of one store get; nothing is kept where the store declares no limit (0)."""
 
     def __init__(self, plan: Plan, bytes_max: int, *, now_ms: Callable[[], int]) -> None:
         self._plan = plan
