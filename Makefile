@@ -6,7 +6,7 @@ BOOT := $(shell for name in "$$OUTBOX_PYTHON" python3.11 python3.12 python3.13 p
 	&& { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak clean
+.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak spark-package clean
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -18,6 +18,7 @@ help:
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
 	@echo 'make soak    long kill tests, drawn faults (ARGS="--minutes 10"), large explorations: hours'
+	@echo 'make spark-package  the zip, wheel and requirements for a Spark pool, into build/spark'
 	@echo 'make clean   remove what was made here: .venv, build, demo.data, caches; wheels in your cache folder stay'
 
 setup:
@@ -51,6 +52,9 @@ explore: setup
 
 soak: setup
 	@$(PY) -m tools.soak $(ARGS)
+
+spark-package: setup
+	@$(PY) -m spark_jobs.package $(ARGS)
 
 clean:
 	@rm -rf .venv build dist demo.data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Version
@@ -102,6 +103,14 @@ async def test_a_job_whose_lease_is_lost_stops(documents: FolderRuns) -> None:
     assert told == ["run nightly-1 is over: cancelled"]
 
 
+async def test_a_job_whose_run_is_cancelled_stops_at_its_next_renewal(documents: FolderRuns) -> None:
+    keeper = LeaseKeeper(documents, RUN, "one", now_ms=Hand())
+    await keeper.take()
+    await change(documents, RUN, lambda now: structs.replace(now, is_cancelled=True))
+    with pytest.raises(Turned, match="was cancelled"):
+        await keeper.renew()
+
+
 class Unreachable:
     """Documents that nobody can ask."""
 
@@ -191,7 +200,7 @@ def test_secrets_come_from_key_vault_into_the_environment(monkeypatch: pytest.Mo
         return "Endpoint=sb://b/;SharedAccessKey=k"
 
     utils = SimpleNamespace(mssparkutils=SimpleNamespace(credentials=SimpleNamespace(getSecret=get_secret)))
-    monkeypatch.setitem(sys.modules, "notebookutils", utils)  # type: ignore[arg-type]  # as much of it as is used
+    monkeypatch.setitem(sys.modules, "notebookutils", utils)
     environ: dict[str, str] = {}
     fetch_secrets(["OUTBOX_SERVICEBUS=vault/send-key/linked", "OUTBOX_COSMOS=vault/cosmos"], environ)
     assert asked == [("vault", "send-key", "linked"), ("vault", "cosmos")]
