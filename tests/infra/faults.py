@@ -1,0 +1,332 @@
+"""Faults to plant in copies of the templates and of what has to agree with them, one at a time.
+
+Each is a text of a file and what takes its place; all of them are mistakes that people make.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODULES = "infra/modules"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What somebody got wrong, and how: the first `old` in the file becomes `new`; then `said` is what is found."""
+
+    what: str
+    path: str
+    old: str
+    new: str
+    said: str
+
+    @property
+    def name(self) -> str:
+        return self.what.replace(" ", "-")
+
+
+FAULTS = (
+    # What a compiler would say
+    Fault("a brace is missing", f"{MODULES}/identity.bicep", "  tags: tags\n}", "  tags: tags\n", "cannot be read"),
+    Fault(
+        "a name is misspelled",
+        f"{MODULES}/storage.bicep",
+        "location: location",
+        "location: locaton",
+        "locaton is not declared",
+    ),
+    Fault(
+        "a parameter is left over",
+        f"{MODULES}/identity.bicep",
+        "param tags object",
+        "param tags object\nparam zone int",
+        "param zone is not used",
+    ),
+    Fault(
+        "a member is there twice",
+        f"{MODULES}/cosmos.bicep",
+        "    disableLocalAuth: true\n",
+        "    disableLocalAuth: true\n    disableLocalAuth: true\n",
+        "member disableLocalAuth is there twice",
+    ),
+    Fault(
+        "a module is not there",
+        "infra/main.bicep",
+        "'modules/cosmos.bicep'",
+        "'modules/cosmosdb.bicep'",
+        "modules/cosmosdb.bicep is not there",
+    ),
+    Fault(
+        "a module misses a parameter",
+        "infra/main.bicep",
+        "    autoscaleMaxRu: cosmosAutoscaleMaxRu\n",
+        "",
+        "parameter autoscaleMaxRu is not given",
+    ),
+    Fault(
+        "a module is given an unknown parameter",
+        "infra/main.bicep",
+        "    sku: serviceBusSku",
+        "    skuName: serviceBusSku",
+        "has no parameter skuName",
+    ),
+    Fault(
+        "a parameter is of another type",
+        "infra/main.bicep",
+        "outboxAgeSeconds: outboxAgeAlertSeconds",
+        "outboxAgeSeconds: alertEmail",
+        "outboxAgeSeconds takes int, not string",
+    ),
+    Fault(
+        "an output is not there",
+        "infra/main.bicep",
+        "cosmos.outputs.endpoint",
+        "cosmos.outputs.url",
+        "module cosmos has no output url",
+    ),
+    Fault(
+        "a module has no scope",
+        "infra/main.bicep",
+        "  name: 'alerts'\n  scope: group\n",
+        "  name: 'alerts'\n",
+        "module alerts: has no scope",
+    ),
+    Fault(
+        "two modules have one name",
+        "infra/main.bicep",
+        "name: 'person-roles'",
+        "name: 'app-roles'",
+        "deployed under the name app-roles",
+    ),
+    Fault("a child has no parent", f"{MODULES}/servicebus.bicep", "  parent: bus\n", "", "names no parent"),
+    Fault(
+        "a parameter of the file is misspelled",
+        "infra/main.parameters.json",
+        '"alertEmail"',
+        '"alertMail"',
+        "alertMail is no parameter",
+    ),
+    Fault(
+        "a file to load is not there",
+        f"{MODULES}/roles.bicep",
+        "'../app.json'",
+        "'app.json'",
+        "file app.json is not there",
+    ),
+    # What the service would say
+    Fault(
+        "a resource type is misspelled",
+        f"{MODULES}/cosmos.bicep",
+        "sqlDatabases@",
+        "sqlDatabase@",
+        "no model of Microsoft.DocumentDB/databaseAccounts/sqlDatabase is known",
+    ),
+    Fault(
+        "an API version does not exist",
+        f"{MODULES}/functions.bicep",
+        "serverfarms@2025-05-01",
+        "serverfarms@2025-05-10",
+        "2025-05-10 is not the one",
+    ),
+    Fault(
+        "one type has two API versions",
+        f"{MODULES}/roles.bicep",
+        "databaseAccounts@2026-03-15",
+        "databaseAccounts@2025-03-15",
+        "2025-03-15, but 2026-03-15 in",
+    ),
+    Fault(
+        "a property is misspelled",
+        f"{MODULES}/storage.bicep",
+        "allowBlobPublicAccess",
+        "allowPublicBlobAccess",
+        "did you mean allowBlobPublicAccess?",
+    ),
+    Fault(
+        "a property stands a level too high",
+        f"{MODULES}/functions.bicep",
+        "    siteConfig: { minTlsVersion: '1.2' }",
+        "    minTlsVersion: '1.2'",
+        "properties.minTlsVersion: SiteProperties has no such member",
+    ),
+    Fault("a value is misspelled", f"{MODULES}/cosmos.bicep", "'Tls12'", "'TLS1_2'", "does not take 'TLS1_2'"),
+    Fault(
+        "a value of the older models is misspelled",
+        f"{MODULES}/alerts.bicep",
+        "aggregation: 'Count'",
+        "aggregation: 'Counts'",
+        "does not take 'Counts'",
+    ),
+    Fault(
+        "a number is text",
+        f"{MODULES}/servicebus.bicep",
+        "maxSizeInMegabytes: 5120",
+        "maxSizeInMegabytes: '5120'",
+        "takes int, not '5120'",
+    ),
+    Fault(
+        "a duration is none",
+        f"{MODULES}/alerts.bicep",
+        "windowSize: 'PT15M'",
+        "windowSize: '15M'",
+        "takes an ISO 8601 duration",
+    ),
+    Fault(
+        "a needed property is missing",
+        f"{MODULES}/cosmos.bicep",
+        "    databaseAccountOfferType: 'Standard'\n",
+        "",
+        "databaseAccountOfferType is missing",
+    ),
+    Fault(
+        "what only the service writes is set",
+        f"{MODULES}/identity.bicep",
+        "  tags: tags\n",
+        "  tags: tags\n  properties: { clientId: name }\n",
+        "is written by the service only",
+    ),
+    Fault(
+        "a kind of criteria is misspelled",
+        f"{MODULES}/alerts.bicep",
+        "SingleResourceMultipleMetric",
+        "SingleResourceMultiMetric",
+        "is none of Microsoft.Azure.Monitor",
+    ),
+    Fault(
+        "a resource is asked for what it does not tell",
+        f"{MODULES}/cosmos.bicep",
+        "properties.documentEndpoint",
+        "properties.endpoint",
+        "account tells no endpoint",
+    ),
+    Fault(
+        "a storage account has a dash in its name",
+        "infra/main.bicep",
+        "'st${token}'",
+        "'st-${token}'",
+        "is no name of a storage account",
+    ),
+    # What nobody would say before it is too late
+    Fault(
+        "keys may be used again",
+        f"{MODULES}/servicebus.bicep",
+        "    disableLocalAuth: true\n",
+        "",
+        "disableLocalAuth is None",
+    ),
+    Fault(
+        "two regions may write",
+        f"{MODULES}/cosmos.bicep",
+        "enableMultipleWriteLocations: false",
+        "enableMultipleWriteLocations: true",
+        "enableMultipleWriteLocations is True",
+    ),
+    Fault(
+        "a right is on the whole namespace",
+        f"{MODULES}/servicebus-roles.bicep",
+        "scope: sendQueues[index]",
+        "scope: bus",
+        "given on single queues, not on bus",
+    ),
+    Fault("a role has another id", "infra/roles.json", "69a216fc", "69a216fd", "Azure Service Bus Data Sender is"),
+    Fault(
+        "a right goes to the wrong id of the identity",
+        "infra/main.bicep",
+        "principalId: identity.outputs.principalId",
+        "principalId: identity.outputs.clientId",
+        "",
+    ),
+    Fault(
+        "the app may not send to a queue",
+        "infra/main.bicep",
+        "sends: queues",
+        "sends: app.reads",
+        "queues to which the app may send",
+    ),
+    Fault(
+        "a setting is misspelled",
+        f"{MODULES}/functions.bicep",
+        "OUTBOX_COSMOS__accountEndpoint",
+        "OUTBOX_COSMOS__endpoint",
+        "OUTBOX_COSMOS__endpoint is a setting that nothing reads",
+    ),
+    Fault(
+        "a trigger has no identity",
+        f"{MODULES}/functions.bicep",
+        "      OUTBOX_SERVICEBUS__clientId: identityClientId\n",
+        "",
+        "OUTBOX_SERVICEBUS__clientId is missing",
+    ),
+    Fault(
+        "the partition key is another", "infra/app.json", '"/pk"', '"/id"', "container.partitionKey.paths is ['/id']"
+    ),
+    Fault(
+        "records expire by default",
+        "infra/app.json",
+        '"defaultTtl": -1',
+        '"defaultTtl": 86400',
+        "container.defaultTtl is 86400",
+    ),
+    Fault(
+        "bodies are indexed",
+        "infra/app.json",
+        '"excludedPaths": [{ "path": "/*" }]',
+        '"excludedPaths": []',
+        "container.indexingPolicy.excludedPaths is []",
+    ),
+    Fault("a queue is missing", "local/servicebus.json", '"refunds"', '"refund"', "the set of queues is"),
+    Fault(
+        "a queue has sessions",
+        "local/servicebus.json",
+        '"RequiresSession": false',
+        '"RequiresSession": true',
+        "accounts: the ordering is 'per_key'",
+    ),
+    Fault(
+        "deliveries end early",
+        f"{MODULES}/servicebus.bicep",
+        "maxDeliveryCount = 100",
+        "maxDeliveryCount = 10",
+        "maxDeliveryCount is 10",
+    ),
+    Fault("the host gives up after the lock", "host.json", '"00:04:00"', '"00:06:00"', "functionTimeout of 360 s"),
+    Fault(
+        "the alert looks for another line",
+        f"{MODULES}/alerts.bicep",
+        'extract("oldest_s=',
+        'extract("age_s=',
+        "a field that the sweeper does not write",
+    ),
+    Fault("the service is tagged otherwise", "azure.yaml", "  bank:", "  api:", "the services is ['api']"),
+    Fault(
+        "an emulator listens to everybody",
+        "compose.yaml",
+        '"127.0.0.1:5672:5672"',
+        '"5672:5672"',
+        "port 5672:5672 is not on loopback",
+    ),
+    Fault(
+        "a licence is accepted for the user",
+        "compose.yaml",
+        '"${ACCEPT_EULA:?set ACCEPT_EULA=Y to accept the licences of the emulators}"',
+        '"Y"',
+        "ACCEPT_EULA must be given",
+    ),
+    Fault(
+        "local settings lead to another port",
+        "local/local.settings.official.json",
+        "localhost:8081",
+        "localhost:8082",
+        "OUTBOX_COSMOS does not lead to cosmos",
+    ),
+    Fault("the library is not deployed", ".funcignore", "outbox/emulator", "outbox", "outbox is left out"),
+    Fault(
+        "local secrets are deployed",
+        ".funcignore",
+        "local.settings.json\n",
+        "",
+        "local.settings.json would be deployed",
+    ),
+)
+MISSED = frozenset(("a right goes to the wrong id of the identity",))
+"""Found by a deployment only: both ids are text, and each is one of the identity's."""

@@ -1,0 +1,269 @@
+"""What templates, emulators, host and settings must say alike, and alike with the code.
+
+Each check takes a `Site`, the folder's files worked out, and tells where two of them differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outbox.emulator.entities_file import parse_entities
+from outbox.engine.entities import QueueSettings
+from outbox.errors import NotRegistrable
+from tools.infra_check.code import Code
+from tools.infra_check.project import Project, Resource
+from tools.infra_check.syntax import Finding
+from tools.infra_check.values import Members, Unknown, options_of
+
+APP, ROLES, ENTITIES = "infra/app.json", "infra/roles.json", "local/servicebus.json"
+MODULES = "infra/modules"
+OFFICIAL_NAMESPACE = "sbemulatorns"
+OFFICIAL_DELIVERIES_MAX, OFFICIAL_WINDOW_S_MAX, OFFICIAL_ENTITIES_MAX = 10, 300.0, 50
+"""Limits of Microsoft's Service Bus emulator, by its Config-schema.json."""
+WINDOW_S_MIN, WINDOW_S_MAX = 20.0, 7 * 86_400.0
+"""Limits of the service for duplicate detection."""
+
+ROLE_IDS: Mapping[str, str] = {
+    "Azure Service Bus Data Owner": "090c5cfd-751d-490a-894a-3ce6f1109419",
+    "Azure Service Bus Data Receiver": "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0",
+    "Azure Service Bus Data Sender": "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39",
+    "Cosmos DB Built-in Data Contributor": "00000000-0000-0000-0000-000000000002",
+    "Monitoring Metrics Publisher": "3913510d-42f4-4e42-8a64-420c390055eb",
+    "Storage Blob Data Contributor": "ba92f5b4-2d11-453d-a403-e96b0029c9fe",
+    "Storage Blob Data Owner": "b7e6dc6d-f1e8-4753-8033-0f276bb0955b",
+}
+"""Azure's built-in roles, the same in every subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A folder, its templates, what its code says, and the JSON that both read."""
+
+    project: Project
+    code: Code
+    app: Mapping[str, Any]
+
+    @staticmethod
+    def of(project: Project, code: Code) -> Site:
+        return Site(project, code, read_json(project.root / APP))
+
+    def resources(self, module: str, kind: str, given: Mapping[str, Any] | None = None) -> list[Resource]:
+        """The resources of a kind in a module."""
+        file = self.project.files.get(module)
+        if file is None:
+            return []
+        return [found for found in self.project.resources(self.project.values(file, given)) if found.type == kind]
+
+    def bodies(self, module: str, kind: str) -> list[Members]:
+        """The bodies of those that are made here, not those that only are referred to."""
+        found = [resource for resource in self.resources(module, kind) if not resource.declared.is_existing]
+        return [body for resource in found for body in resource.bodies if isinstance(body, Members)]
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file; empty where it is none, which is found elsewhere."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def at(value: Any, *way: str) -> Any:
+    """A member of members; None where there is none."""
+    for name in way:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def differ(path: str, what: str, found: object, wanted: object) -> Iterator[Finding]:
+    """A finding where two things are not alike; of objects, for each member that is not."""
+    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+        for name in sorted(found.keys() | wanted.keys()):
+            yield from differ(path, f"{what}.{name}", found.get(name), wanted.get(name))
+    elif found != wanted:
+        yield Finding(path, 1, f"{what} is {found!r}, and should be {wanted!r}")
+
+
+# Queues
+
+
+def check_entities(site: Site) -> Iterator[Finding]:
+    """The emulators' file against the code, and within what the official emulator takes."""
+    path = site.project.root / ENTITIES
+    try:
+        entities = parse_entities(path.read_text(encoding="utf-8"))
+    except (OSError, NotRegistrable) as error:
+        yield Finding(ENTITIES, 1, str(error))
+        return
+    queues = {found.name: found for found in entities if isinstance(found, QueueSettings)}
+    yield from differ(ENTITIES, "the set of queues", sorted(queues), sorted(site.code.queues))
+    if site.code.topics:
+        yield Finding(ENTITIES, 1, "the application has topics, and neither this file nor the templates know any")
+    for name, queue in queues.items():
+        if name in site.code.queues:
+            yield from differ(ENTITIES, f"{name}: the ordering", queue.ordering, site.code.queues[name])
+        yield from differ(ENTITIES, f"{name}: the lock in seconds", queue.lock_s, site.code.lock_s)
+        deliveries = min(site.code.delivery_count_max, OFFICIAL_DELIVERIES_MAX)
+        yield from differ(ENTITIES, f"{name}: the delivery limit", queue.max_delivery_count, deliveries)
+        yield from differ(ENTITIES, f"{name}: dead-lettering on expiry", queue.dead_letter_on_expiry, True)
+        if not 0 < queue.duplicate_window_s <= OFFICIAL_WINDOW_S_MAX:
+            yield Finding(ENTITIES, 1, f"{name}: the official emulator detects duplicates for 5 minutes at most")
+    namespaces = at(read_json(path), "UserConfig", "Namespaces") or [{}]
+    yield from differ(ENTITIES, "the namespace", at(namespaces[0], "Name"), OFFICIAL_NAMESPACE)
+    if len(queues) > OFFICIAL_ENTITIES_MAX:
+        yield Finding(ENTITIES, 1, f"the official emulator takes {OFFICIAL_ENTITIES_MAX} queues and topics")
+
+
+def check_queues(site: Site) -> Iterator[Finding]:
+    """The queues that the template makes against those of the code."""
+    module = f"{MODULES}/servicebus.bicep"
+    queues = {str(body.get("name")): at(body, "properties") for body in _queue_bodies(site, module)}
+    yield from differ(module, "the set of queues", sorted(queues), sorted(site.code.queues))
+    for name, told in queues.items():
+        ordering = "per_key" if at(told, "requiresSession") else "unordered"
+        yield from differ(module, f"{name}: the ordering", ordering, site.code.queues.get(name))
+        yield from differ(
+            module, f"{name}: maxDeliveryCount", at(told, "maxDeliveryCount"), site.code.delivery_count_max
+        )
+        yield from differ(module, f"{name}: lockDuration", at(told, "lockDuration"), _minutes(site.code.lock_s))
+        yield from differ(module, f"{name}: dead-lettering", at(told, "deadLetteringOnMessageExpiration"), True)
+        yield from differ(module, f"{name}: duplicate detection", at(told, "requiresDuplicateDetection"), True)
+        window = at(told, "duplicateDetectionHistoryTimeWindow")
+        if not isinstance(window, str) or not WINDOW_S_MIN <= _seconds(window) <= WINDOW_S_MAX:
+            yield Finding(module, 1, f"{name}: duplicate detection for {window!r}; the service takes 20 s to 7 days")
+
+
+def _queue_bodies(site: Site, module: str) -> list[Members]:
+    return site.bodies(module, "Microsoft.ServiceBus/namespaces/queues")
+
+
+def _minutes(seconds: float) -> str:
+    return f"PT{seconds / 60:g}M"
+
+
+def _seconds(duration: str) -> float:
+    """An ISO 8601 duration by the entities file's own reader."""
+    properties = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": duration}
+    file = {"UserConfig": {"Namespaces": [{"Queues": [{"Name": "queue", "Properties": properties}]}]}}
+    try:
+        found = parse_entities(json.dumps(file))[0]
+    except NotRegistrable:
+        return 0.0
+    assert isinstance(found, QueueSettings)
+    return found.duplicate_window_s
+
+
+def check_triggers(site: Site) -> Iterator[Finding]:
+    """The functions' triggers against the queues that are made and the rights that are given."""
+    reads = sorted(trigger.queue for trigger in site.code.triggers)
+    yield from differ(APP, "reads", sorted(site.app.get("reads", [])), reads)
+    for trigger in site.code.triggers:
+        ordered = site.code.queues.get(trigger.queue) == "per_key"
+        yield from differ(APP, f"{trigger.queue}: sessions of the trigger", trigger.has_sessions, ordered)
+    for name in ("sparkSends", "sparkReceives"):
+        for queue in set(site.app.get(name, [])) - site.code.queues.keys():
+            yield Finding(APP, 1, f"{name}: there is no queue {queue}")
+
+
+# Documents and blobs
+
+
+def check_containers(site: Site) -> Iterator[Finding]:
+    """The container and its policies against what the adapter expects."""
+    yield from differ(APP, "container", site.app.get("container"), site.code.container)
+    yield from differ(APP, "blobContainer", site.app.get("blobContainer"), site.code.blob_container)
+    module, kind = f"{MODULES}/cosmos.bicep", "Microsoft.DocumentDB/databaseAccounts/sqlDatabases"
+    names = [(body.get("name"), at(body, "properties", "resource", "id")) for body in site.bodies(module, kind)]
+    yield from differ(module, "the database", names, [(site.app.get("database"),) * 2])
+    found = site.bodies(module, f"{kind}/containers")
+    yield from differ(module, "the containers", [body.get("name") for body in found], [site.code.container["id"]])
+    for body in found:
+        yield from differ(module, "container", at(body, "properties", "resource"), site.code.container)
+    main = site.project.files["infra/main.bicep"]
+    declared = main.find("module", "storage")
+    body = site.project.values(main).of(declared.value) if declared is not None and declared.value is not None else {}
+    if site.code.blob_container not in (at(body, "params", "containers") or []):
+        yield Finding("infra/main.bicep", 1, f"blob container {site.code.blob_container} is not made")
+
+
+# Rights
+
+
+def check_rights(site: Site) -> Iterator[Finding]:
+    """Roles by their right ids; those of Service Bus on queues only; to the app what it uses."""
+    for name, id in read_json(site.project.root / ROLES).items():
+        yield from differ(ROLES, name, id, ROLE_IDS.get(name))
+    for path, file in site.project.files.items():
+        values = site.project.values(file)
+        resources = site.project.resources(values)
+        kinds = {found.declared.name: found.type for found in resources}
+        for resource in resources:
+            if resource.type == "Microsoft.Authorization/roleAssignments":
+                yield from _check_scope(path, resource, kinds)
+    yield from _check_app_rights(site)
+
+
+def _check_scope(path: str, resource: Resource, kinds: Mapping[str, str]) -> Iterator[Finding]:
+    source = (resource.declared.value.text or b"").decode() if resource.declared.value is not None else ""
+    line, name = resource.declared.line, resource.declared.name
+    scope = source.partition("scope:")[2].split()[0].partition("[")[0] if "scope:" in source else ""
+    if not scope:
+        yield Finding(path, line, f"{name}: without a scope the right is on the whole resource group")
+    elif "Service Bus" in source and kinds.get(scope) != "Microsoft.ServiceBus/namespaces/queues":
+        yield Finding(path, line, f"{name}: rights on messages are given on single queues, not on {scope}")
+    elif "'Azure " not in source and "'Storage " not in source and "'Monitoring " not in source:
+        yield Finding(path, line, f"{name}: names no role of {ROLES}")
+
+
+def _check_app_rights(site: Site) -> Iterator[Finding]:
+    main = site.project.files["infra/main.bicep"]
+    values = site.project.values(main)
+    declared = main.find("module", "appQueues")
+    params = at(values.of(declared.value) if declared is not None and declared.value is not None else {}, "params")
+    sends, receives = at(params, "sends"), at(params, "receives")
+    yield from differ(main.path, "queues to which the app may send", _names(sends), sorted(site.code.queues))
+    reads = sorted(trigger.queue for trigger in site.code.triggers)
+    yield from differ(main.path, "queues from which the app may receive", _names(receives), reads)
+    for option in options_of(at(params, "manages")):
+        if set(_names(option)) - set(reads):
+            yield Finding(main.path, 1, "the app may manage more queues than it reads")
+
+
+def _names(value: Any) -> list[str]:
+    return sorted(map(str, value)) if isinstance(value, list) else []
+
+
+# Keys
+
+
+NO_KEYS: tuple[tuple[str, str, tuple[str, ...], object], ...] = (
+    ("cosmos", "Microsoft.DocumentDB/databaseAccounts", ("disableLocalAuth",), True),
+    ("cosmos", "Microsoft.DocumentDB/databaseAccounts", ("enableMultipleWriteLocations",), False),
+    ("cosmos", "Microsoft.DocumentDB/databaseAccounts", ("consistencyPolicy", "defaultConsistencyLevel"), "Session"),
+    ("functions", "Microsoft.Web/sites", ("httpsOnly",), True),
+    ("functions", "Microsoft.Web/sites/basicPublishingCredentialsPolicies", ("allow",), False),
+    ("monitoring", "Microsoft.Insights/components", ("DisableLocalAuth",), True),
+    ("monitoring", "Microsoft.OperationalInsights/workspaces", ("features", "disableLocalAuth"), True),
+    ("servicebus", "Microsoft.ServiceBus/namespaces", ("disableLocalAuth",), True),
+    ("storage", "Microsoft.Storage/storageAccounts", ("allowSharedKeyAccess",), False),
+    ("storage", "Microsoft.Storage/storageAccounts", ("allowBlobPublicAccess",), False),
+    ("storage", "Microsoft.Storage/storageAccounts", ("supportsHttpsTrafficOnly",), True),
+)
+"""Nobody signs in with a key, nothing is public, and one region writes: module, type, property, value."""
+
+
+def check_keys(site: Site) -> Iterator[Finding]:
+    """Every switch that turns keys off, and the one region that writes."""
+    for module, kind, way, wanted in NO_KEYS:
+        path = f"{MODULES}/{module}.bicep"
+        bodies = site.bodies(path, kind)
+        if not bodies:
+            yield Finding(path, 1, f"makes no {kind}")
+        for body in bodies:
+            found = at(body, "properties", *way)
+            if isinstance(found, Unknown) or found != wanted:
+                yield Finding(path, 1, f"{kind}: {'.'.join(way)} is {found!r}, and must be {wanted!r}")
