@@ -8,11 +8,14 @@ failure counts: then somebody has to mend the settings and resubmit.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from outbox.context import Context
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.retries import Reject, Retry
 from outbox.spark import NotRunnable, RunPending, RunRequest, SparkRuns, run_id
+
+T = TypeVar("T")
 
 HANDLER_NAME = "submit_spark_job"
 AGAIN_AFTER_S = 15.0
@@ -23,16 +26,24 @@ def submitting(runs: Callable[[], SparkRuns]) -> Callable[[RunRequest, Context],
     """A handler of requests; `runs` is asked for who starts them when the first one comes."""
 
     async def submit(request: RunRequest, ctx: Context) -> None:
-        try:
-            run = run_id(ctx.message_id)
-            await ctx.call(lambda: runs().submit(run, request), idempotent=True)
-        except RunPending as pending:
-            raise Retry(str(pending), after_s=pending.after_s) from pending
-        except Throttled as throttled:
-            raise Retry(str(throttled), after_s=throttled.retry_after_s or AGAIN_AFTER_S) from throttled
-        except OutcomeUnknown as unknown:
-            raise Retry(str(unknown), after_s=AGAIN_AFTER_S) from unknown
-        except NotRunnable as refused:
-            raise Reject(str(refused)) from refused
+        await heeded(ctx.call(lambda: runs().submit(run_id(ctx.message_id), request), idempotent=True))
 
     return submit
+
+
+async def heeded(asked: Awaitable[T]) -> T:
+    """What `SparkRuns` answers; what it raises, as a handler says it: ask again later, or never.
+
+    Raises:
+        Retry, Reject: so.
+    """
+    try:
+        return await asked
+    except RunPending as pending:
+        raise Retry(str(pending), after_s=pending.after_s) from pending
+    except Throttled as throttled:
+        raise Retry(str(throttled), after_s=throttled.retry_after_s or AGAIN_AFTER_S) from throttled
+    except OutcomeUnknown as unknown:
+        raise Retry(str(unknown), after_s=AGAIN_AFTER_S) from unknown
+    except NotRunnable as refused:
+        raise Reject(str(refused)) from refused
