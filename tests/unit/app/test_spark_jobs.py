@@ -1,4 +1,4 @@
-"""`ctx.submit_spark_job`: a run is asked for with the handler's commit or never, and once however often it is handled."""
+"""`ctx.submit_spark_job`: a run is asked for with its handler's commit or never, and once, however often it runs."""
 
 from __future__ import annotations
 
