@@ -163,6 +163,15 @@ module functions 'modules/functions.bicep' = {
     packageContainer: packageContainer
     serviceBusHost: serviceBus.outputs.host
     cosmosEndpoint: cosmos.outputs.endpoint
+    sparkSettings: synapseEnabled
+      ? {
+          OUTBOX_SPARK: 'synapse'
+          OUTBOX_SPARK_WORKSPACE: synapse!.outputs.name
+          OUTBOX_SPARK_POOL: pool!.outputs.name
+          OUTBOX_SPARK_FILE: '${lake!.outputs.files}/jobs/submitted.py'
+          OUTBOX_SPARK_PY_FILES: '${lake!.outputs.files}/jobs/outbox-jobs.zip'
+        }
+      : {}
   }
   dependsOn: [appRoles, appQueues] // the first start must find its rights
 }
@@ -278,3 +287,4 @@ output OUTBOX_BLOBS__blobServiceUri string = storage.outputs.blobEndpoint
 output OUTBOX_DATABASE string = app.database
 output SYNAPSE_WORKSPACE_NAME string = synapseEnabled ? synapse!.outputs.name : ''
 output SYNAPSE_POOL_NAME string = synapseEnabled ? pool!.outputs.name : ''
+output SYNAPSE_LAKE_NAME string = synapseEnabled ? lake!.outputs.name : ''

@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+from azure.core.exceptions import AzureError
+
 from function_app.settings import connect
 from outbox.azure.connecting import AzureBackend
 from outbox.errors import OutboxError, OutcomeUnknown
@@ -33,7 +35,8 @@ async def prepare(values: dict[str, str], *, wait_s: float) -> None:
     """Make the database and the containers that settings name, where they are not there yet.
 
     Raises:
-        OutboxError: they cannot be made, or nobody answers within `wait_s`.
+        Refused: they cannot be made.
+        OutcomeUnknown: nobody answers within `wait_s`.
     """
     deadline = time.monotonic() + wait_s
     while True:
@@ -43,9 +46,12 @@ async def prepare(values: dict[str, str], *, wait_s: float) -> None:
             try:
                 await backend.operations.declare({}, {})  # no queues: their emulator has a file of its own
                 return
-            except OutcomeUnknown:
+            except (OutcomeUnknown, AzureError, OSError) as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise OutcomeUnknown(
+                        f"no answer from the emulators within {wait_s:g} s ({type(error).__name__}); start them with "
+                        "`docker compose up --detach`, and look at `docker compose logs`"
+                    ) from error
         await asyncio.sleep(PAUSE_S)
 
 

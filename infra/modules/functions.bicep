@@ -15,6 +15,9 @@ param packageContainer string
 param serviceBusHost string
 param cosmosEndpoint string
 
+@description('Settings of spark_jobs/submit_settings.py; empty: no Spark jobs are started')
+param sparkSettings object
+
 var app = loadJsonContent('../app.json')
 
 resource plan 'Microsoft.Web/serverfarms@2025-05-01' = {
@@ -61,20 +64,23 @@ resource site 'Microsoft.Web/sites@2025-05-01' = {
   // Names with __ are read by the host's triggers and by the application alike.
   resource settings 'config' = {
     name: 'appsettings'
-    properties: {
-      AzureWebJobsStorage__blobServiceUri: blobEndpoint
-      AzureWebJobsStorage__credential: 'managedidentity'
-      AzureWebJobsStorage__clientId: identityClientId
-      APPLICATIONINSIGHTS_CONNECTION_STRING: applicationInsightsConnectionString
-      APPLICATIONINSIGHTS_AUTHENTICATION_STRING: 'Authorization=AAD;ClientId=${identityClientId}'
-      AZURE_CLIENT_ID: identityClientId
-      OUTBOX_SERVICEBUS__fullyQualifiedNamespace: serviceBusHost
-      OUTBOX_SERVICEBUS__credential: 'managedidentity'
-      OUTBOX_SERVICEBUS__clientId: identityClientId
-      OUTBOX_COSMOS__accountEndpoint: cosmosEndpoint
-      OUTBOX_BLOBS__blobServiceUri: blobEndpoint
-      OUTBOX_DATABASE: app.database
-    }
+    properties: union(
+      {
+        AzureWebJobsStorage__blobServiceUri: blobEndpoint
+        AzureWebJobsStorage__credential: 'managedidentity'
+        AzureWebJobsStorage__clientId: identityClientId
+        APPLICATIONINSIGHTS_CONNECTION_STRING: applicationInsightsConnectionString
+        APPLICATIONINSIGHTS_AUTHENTICATION_STRING: 'Authorization=AAD;ClientId=${identityClientId}'
+        AZURE_CLIENT_ID: identityClientId
+        OUTBOX_SERVICEBUS__fullyQualifiedNamespace: serviceBusHost
+        OUTBOX_SERVICEBUS__credential: 'managedidentity'
+        OUTBOX_SERVICEBUS__clientId: identityClientId
+        OUTBOX_COSMOS__accountEndpoint: cosmosEndpoint
+        OUTBOX_BLOBS__blobServiceUri: blobEndpoint
+        OUTBOX_DATABASE: app.database
+      },
+      sparkSettings
+    )
   }
 
   resource ftp 'basicPublishingCredentialsPolicies' = {

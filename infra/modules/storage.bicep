@@ -36,3 +36,6 @@ resource account 'Microsoft.Storage/storageAccounts@2026-09-01' = {
 
 output name string = account.name
 output blobEndpoint string = account.properties.primaryEndpoints.blob
+
+@description('Where files of the first container are, as Spark names them')
+output files string = 'abfss://${containers[0]}@${account.name}.dfs.${environment().suffixes.storage}'

@@ -327,6 +327,13 @@ FAULTS = (
         "",
         "local.settings.json would be deployed",
     ),
+    Fault(
+        "a setting of Spark is misspelled",
+        "infra/main.bicep",
+        "OUTBOX_SPARK_POOL:",
+        "OUTBOX_SPARK_POOLS:",
+        "OUTBOX_SPARK_POOLS is a setting that nothing reads",
+    ),
 )
 MISSED = frozenset(("a right goes to the wrong id of the identity",))
 """Found by a deployment only: both ids are text, and each is one of the identity's."""

@@ -21,6 +21,7 @@ AGREEMENTS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
     agreements.check_rights,
     agreements.check_keys,
     deployment.check_settings,
+    deployment.check_spark,
     deployment.check_host,
     deployment.check_alerts,
     deployment.check_storage_names,

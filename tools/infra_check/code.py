@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import function_app
+import azure.functions as func
+
 from function_app.bank import app as bank
-from function_app.settings import REQUIRED, WAYS, settings
+from function_app.settings import REQUIRED, SERVICEBUS, WAYS, settings
 from outbox.app import App
+from outbox.azure import functions
 from outbox.azure.connecting import BLOB_CONTAINER, CONTAINER
 from outbox.azure.cosmos_containers import ContainerSpec
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.azure.servicebus_entities import DELIVERY_COUNT_MAX, LOCK
+from spark_jobs import submit_settings
+from spark_jobs.package import ZIP_NAME
 
 _SETTING = re.compile(r"\bOUTBOX_\w+\b")
 
@@ -41,33 +45,41 @@ class Code:
     ways: Mapping[str, tuple[str, ...]]
     required: tuple[str, ...]
     known_settings: frozenset[str]
+    spark_settings: frozenset[str]
+    spark_zip: str
     functions: FunctionsSettings
     lock_s: float
     delivery_count_max: int
 
 
 def read_code(app: App = bank) -> Code:
-    """Read the sample application and the library's own limits."""
+    """Read the sample application, with the Spark jobs that it starts where OUTBOX_SPARK says so, and limits."""
+    starting = App("starting")
+    starting.spark_jobs("feed")
+    queues = {name: spec.ordering for name, spec in (*app.queues.items(), *starting.queues.items())}
     documented = importlib.import_module("function_app.settings").__doc__
     return Code(
-        queues={name: spec.ordering for name, spec in app.queues.items()},
+        queues=queues,
         topics=dict(app.topics),
-        triggers=tuple(_triggers()),
+        triggers=(*_triggers(app), *(Trigger(name, SERVICEBUS, False) for name in starting.queues)),
         container=ContainerSpec(CONTAINER).as_resource(),
         blob_container=BLOB_CONTAINER,
         ways=WAYS,
         required=REQUIRED,
         known_settings=frozenset(_SETTING.findall(documented or "")),
+        spark_settings=frozenset(_SETTING.findall(submit_settings.__doc__ or "")),
+        spark_zip=ZIP_NAME,
         functions=settings,
         lock_s=LOCK.total_seconds(),
         delivery_count_max=DELIVERY_COUNT_MAX,
     )
 
 
-def _triggers() -> list[Trigger]:
-    """The triggers as the Functions worker would index them."""
-    found = []
-    for function in function_app.app.get_functions():
+def _triggers(app: App) -> list[Trigger]:
+    """The triggers as the Functions worker would index them, of an app made anew: one can be indexed only once."""
+    made, found = func.FunctionApp(), []
+    made.register_functions(functions.blueprint(app, settings))
+    for function in made.get_functions():
         trigger = function.get_trigger()
         if trigger is None or trigger.get_binding_name() != "serviceBusTrigger":
             continue

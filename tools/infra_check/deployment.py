@@ -19,6 +19,7 @@ from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.runtime.sweep import Swept
 from tools.infra_check.agreements import ENTITIES, MODULES, Site, at, differ, read_json
 from tools.infra_check.syntax import Finding, line_of, literal, named, text, walk
+from tools.infra_check.values import options_of
 
 MAIN = "infra/main.bicep"
 FUNCTIONS = f"{MODULES}/functions.bicep"
@@ -74,6 +75,27 @@ def _check_names(site: Site, path: str, settings: Mapping[str, Any]) -> Iterator
     for base in site.code.required:
         if not any(way in settings for way in site.code.ways[base]):
             yield Finding(path, 1, f"{' or '.join(site.code.ways[base])} is missing")
+
+
+def check_spark(site: Site) -> Iterator[Finding]:
+    """What the app is told of the pool: known settings, enough of them, and the files that a package has."""
+    main = site.project.files[MAIN]
+    declared = main.find("module", "functions")
+    body = site.project.values(main).of(declared.value) if declared is not None and declared.value is not None else {}
+    source = text(declared.value) if declared is not None and declared.value is not None else ""
+    for told in options_of(at(body, "params", "sparkSettings")):
+        if told == {}:
+            continue
+        names = set(told) if isinstance(told, Mapping) else set()
+        for name in sorted(names - site.code.spark_settings):
+            yield Finding(MAIN, 1, f"{name} is a setting that nothing reads")
+        wanted = {"OUTBOX_SPARK", *(f"OUTBOX_SPARK_{part}" for part in ("WORKSPACE", "POOL", "FILE", "PY_FILES"))}
+        for name in sorted(wanted - names):
+            yield Finding(MAIN, 1, f"{name} is missing among the settings of Spark")
+        yield from differ(MAIN, "OUTBOX_SPARK", at(told, "OUTBOX_SPARK"), "synapse")
+    for file in ("submitted.py", site.code.spark_zip):
+        if f"/jobs/{file}'" not in source:
+            yield Finding(MAIN, 1, f"the settings of Spark do not lead to {file} of the package")
 
 
 def check_host(site: Site) -> Iterator[Finding]:

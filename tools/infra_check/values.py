@@ -249,11 +249,20 @@ def _call(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
     given = [values.of(argument, local) for argument in arguments]
     if name == "empty" and given and isinstance(given[0], str | list | dict):
         return not given[0]
-    if name == "union" and all(isinstance(value, dict) for value in given):
-        return {key: value for part in given for key, value in part.items()}
+    if name == "union" and any(isinstance(value, dict) for value in given):
+        return _united([value for value in given if isinstance(value, dict)])
     if name == "toLower" and given and isinstance(given[0], str):
         return given[0].lower()
     return Unknown(FUNCTIONS.get(name, "any"))
+
+
+def _united(parts: list[Any]) -> Members:
+    """What is known of several objects as one."""
+    made = Members()
+    for part in parts:
+        made.update(part)
+        made.lines.update(part.lines if isinstance(part, Members) else {})
+    return made
 
 
 def _mapped(values: Values, arguments: list[Node], local: Mapping[str, Any]) -> Any:
