@@ -1,0 +1,281 @@
+"""The client of a Spark pool's batches: what it sends, what it concludes from each answer, what it never shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken
+
+from function_app.settings import connect
+from outbox import Engine
+from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.errors import OutcomeUnknown, Refused, Throttled
+from outbox.spark import NotRunnable, RunId, RunRequest
+from spark_jobs.submit_documents import RunDocument
+from spark_jobs.submit_places import documents_of
+from spark_jobs.submit_settings import SparkSettings, runs_over
+from spark_jobs.submit_synapse import PAYLOAD_BYTES_MAX, PoolSettings, SynapseBatches, identity_token
+from tests.spark.livy import TOKEN, Livy, token
+
+RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "transfers.csv"))
+
+
+@pytest.fixture
+async def livy() -> AsyncIterator[Livy]:
+    async with Livy().serving() as serving:
+        yield serving
+
+
+async def test_what_is_asked_for_is_what_the_service_documents(livy: Livy) -> None:
+    assert (await livy.client().create(RUN, REQUEST, within_s=1)).phase == "submitted"
+    [batch] = livy.batches
+    assert batch["args"] == ["--run", RUN, "feed", "--input", "transfers.csv"]
+    assert batch["tags"] == {"outbox-run": RUN, "outbox-job": "feed"} and batch["name"] == f"outbox-{RUN}"
+    body = json.loads(livy.client().payload(RUN, REQUEST))
+    known = "name file className args jars pyFiles files archives conf tags artifactId driverMemory driverCores"
+    assert body.keys() <= {*known.split(), "executorMemory", "executorCores", "numExecutors"}
+
+
+async def test_throttling_is_waited_out_within_the_window_and_not_beyond(livy: Livy) -> None:
+    livy.faults = ["busy"]
+    await livy.client().create(RUN, REQUEST, within_s=2)
+    assert (livy.creates, len(livy.batches)) == (2, 1)
+    livy.faults = ["busy"] * 9
+    with pytest.raises(Throttled, match="429"):
+        await livy.client().create(RunId("two"), REQUEST, within_s=0.4)
+    assert len(livy.batches) == 1
+
+
+@pytest.mark.parametrize("fault", ["lost", "dark", "late", "dusk", "broken"])
+async def test_a_creation_whose_outcome_is_not_known_is_not_sent_again(fault: str, livy: Livy) -> None:
+    livy.faults = [fault]
+    with pytest.raises(OutcomeUnknown):
+        await livy.client().create(RUN, REQUEST, within_s=2)
+    assert livy.creates == 1
+
+
+async def test_an_answer_that_comes_too_late_is_an_outcome_that_nobody_knows(livy: Livy) -> None:
+    livy.reply_s = 0.5
+    with pytest.raises(OutcomeUnknown, match="TimeoutError"):
+        await livy.client(request_s=0.1).create(RUN, REQUEST, within_s=2)
+    assert len(livy.batches) == 1
+
+
+async def test_no_connection_means_that_nothing_was_asked() -> None:
+    nowhere = Livy(url="http://127.0.0.1:9").client()
+    with pytest.raises(Throttled, match="nothing was asked"):
+        await nowhere.create(RUN, REQUEST, within_s=0.2)
+
+
+async def test_creations_keep_to_two_a_second(livy: Livy) -> None:
+    client, began_s = livy.client(sleep=asyncio.sleep), time.monotonic()
+    await asyncio.gather(*(client.create(RunId(f"r{n}"), REQUEST, within_s=5) for n in range(4)))
+    assert time.monotonic() - began_s >= 1.5 and len(livy.batches) == 4
+
+
+async def test_a_turn_that_comes_too_late_for_the_claim_is_not_taken(livy: Livy) -> None:
+    client = livy.client(sleep=asyncio.sleep)
+    found = await asyncio.gather(
+        *(client.create(RunId(f"r{n}"), REQUEST, within_s=0.7) for n in range(4)), return_exceptions=True
+    )
+    assert [type(one) for one in found].count(Throttled) == 2 and len(livy.batches) == 2
+
+
+async def test_what_is_larger_than_the_service_takes_is_refused_before_it_is_sent(livy: Livy) -> None:
+    with pytest.raises(NotRunnable, match="write what the job needs to a file"):
+        await livy.client().create(RUN, RunRequest("feed", ("x" * PAYLOAD_BYTES_MAX,)), within_s=1)
+    assert livy.creates == 0
+
+
+# The list
+
+
+def others(livy: Livy, count: int) -> None:
+    for number in range(count):
+        livy.made(name=f"other-{number}", tags={"outbox-run": f"other-{number}"}, args=["--run", "x"])
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6, 19, 20, 21, 34, 35, 36, 70])
+async def test_a_batch_is_found_on_every_page(count: int, livy: Livy) -> None:
+    await livy.client().create(RUN, REQUEST, within_s=1)
+    others(livy, count)
+    assert [batch.id for batch in await livy.client().find(RUN)] == ["1"]
+    assert await livy.client().find(RunId("nobody")) == []
+
+
+async def test_a_batch_is_found_while_others_come_and_go(livy: Livy) -> None:
+    others(livy, 30)
+    await livy.client().create(RUN, REQUEST, within_s=1)
+    others(livy, 30)
+
+    def comes_and_goes() -> None:
+        if livy.pages < 40:  # then it is quiet
+            livy.made(name="new", tags=None, args=["--run", "x"])
+            del livy.batches[-7:-5]
+
+    livy.before_page = comes_and_goes
+    assert [batch.id for batch in await livy.client().find(RUN)] == ["31"]
+
+
+async def test_a_list_that_shrinks_faster_than_it_is_read_tells_nothing(livy: Livy) -> None:
+    others(livy, 400)
+
+    def goes() -> None:
+        del livy.batches[-30:]
+
+    livy.before_page = goes
+    with pytest.raises(OutcomeUnknown, match="faster than they can be listed"):
+        await livy.client().find(RUN)
+
+
+# State
+
+
+@pytest.mark.parametrize(
+    ("state", "result", "phase"),
+    [
+        ("not_started", "Uncertain", "submitted"),
+        ("starting", "Uncertain", "submitted"),
+        ("running", "Uncertain", "running"),
+        ("recovering", "Uncertain", "submitted"),
+        ("success", "Succeeded", "succeeded"),
+        ("dead", "Failed", "failed"),
+        ("error", "Failed", "failed"),
+        ("killed", "Cancelled", "cancelled"),
+        ("dead", "Cancelled", "cancelled"),
+        ("something_new", None, "unknown"),
+        (None, None, "unknown"),
+    ],
+)
+async def test_every_state_has_a_phase(state: str | None, result: str | None, phase: str, livy: Livy) -> None:
+    made = livy.made(name="n", tags=None) | {"state": state, "result": result}
+    livy.batches[0] = made
+    found = await livy.client().get("1")
+    assert found is not None and found.phase == phase
+
+
+async def test_what_is_not_there_is_not_there_and_may_be_cancelled(livy: Livy) -> None:
+    assert await livy.client().get("7") is None
+    await livy.client().cancel("7")
+
+
+async def test_why_a_batch_failed_is_told_without_its_secrets(livy: Livy) -> None:
+    errors = [{"message": "cannot reach Endpoint=sb://b/;SharedAccessKey=k3y= today", "errorCode": "X"}]
+    livy.batches.append(livy.made(name="n", tags=None) | {"id": 2, "state": "dead", "errorInfo": errors})
+    found = await livy.client().get("2")
+    assert found is not None and "cannot reach" in found.detail and "k3y" not in found.detail
+
+
+# Who asks
+
+
+@pytest.mark.parametrize("url", ["http://synapse.example.org", "ftp://x", "My Workspace", "", "https://"])
+def test_a_token_goes_only_where_it_is_safe(url: str) -> None:
+    with pytest.raises(Refused, match="https://"):
+        SynapseBatches(PoolSettings(url, "small", "f"), token)
+
+
+def test_a_workspace_is_named_or_addressed() -> None:
+    assert PoolSettings("bank-ws", "small", "f").url.startswith(
+        "https://bank-ws.dev.azuresynapse.net/livyApi/versions/"
+    )
+    assert "/sparkPools/a%2Fb/batches" in PoolSettings("https://h.example.org/", "a/b", "f").url
+
+
+async def test_an_identity_without_rights_is_told_what_it_needs(livy: Livy) -> None:
+    async def stranger() -> AccessToken:
+        return AccessToken("other", 1 << 40)
+
+    client = livy.client()
+    client._token = stranger
+    with pytest.raises(Refused, match="Synapse role"):
+        await client.create(RUN, REQUEST, within_s=1)
+
+
+async def test_no_log_and_no_error_shows_a_token(livy: Livy, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    client = livy.client()
+    livy.faults = ["lost", "broken"]
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown) as unknown:
+            await client.create(RUN, REQUEST, within_s=1)
+        assert TOKEN not in str(unknown.value) + repr(unknown.value.__cause__)
+    await client.find(RUN)
+    assert TOKEN not in caplog.text + repr(client) + repr(vars(client)["_settings"])
+
+
+async def test_a_token_is_kept_while_it_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Credential:
+        async def __aenter__(self) -> Credential:
+            return self
+
+        async def __aexit__(self, *error: object) -> None: ...
+
+        async def get_token(self, scope: str) -> AccessToken:
+            asked.append(scope)
+            return AccessToken(f"t{len(asked)}", 1_000 * len(asked))
+
+    monkeypatch.setattr("azure.identity.aio.DefaultAzureCredential", Credential)
+    now = [0.0]
+    held = identity_token(wall_s=lambda: now[0])
+    assert [(await held()).token for _ in range(3)] == ["t1"] * 3
+    now[0] = 701.0  # five minutes before it ends
+    assert (await held()).token == "t2"
+    assert asked == ["https://dev.azuresynapse.net/.default"] * 2
+
+
+# Through Cosmos DB
+
+
+@pytest.fixture
+async def cosmos(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
+    """The settings of an application on the emulator."""
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
+        environ = {
+            "OUTBOX_COSMOS": emulator.connection.connection_string,
+            "OUTBOX_SERVICEBUS": "Endpoint=sb://127.0.0.1:1/;SharedAccessKeyName=n;SharedAccessKey=k",
+            "OUTBOX_CREATE": "1",
+        }
+        backend: Any = connect(environ)
+        async with backend:
+            await backend.operations._prepare()
+        yield environ
+
+
+async def test_runs_are_kept_in_cosmos_where_a_job_finds_them(cosmos: dict[str, str]) -> None:
+    submitter, job = (documents_of("cosmos:bank", cosmos) for _ in range(2))
+    document = RunDocument(job="feed", asked_ms=1)
+    assert await submitter.write(RUN, document, "") and not await job.write(RUN, document, "")
+    seen = await job.read(RUN)
+    assert seen is not None and seen.document == document
+    ended = RunDocument(job="feed", asked_ms=1, ended="succeeded")
+    assert await job.write(RUN, ended, seen.version) and not await submitter.write(RUN, document, seen.version)
+    assert await job.read(RunId("other")) is None
+
+
+async def test_submitters_through_cosmos_make_one_batch(
+    cosmos: dict[str, str], livy: Livy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_jobs.submit_synapse.identity_token", lambda: token)
+    chosen = {
+        "OUTBOX_SPARK": "synapse",
+        "OUTBOX_SPARK_WORKSPACE": livy.url,
+        "OUTBOX_SPARK_POOL": "small",
+        "OUTBOX_SPARK_FILE": "abfss://jobs@lake/submitted.py",
+        "OUTBOX_SPARK_SECRETS": "OUTBOX_SERVICEBUS=vault/send-key/linked",
+    }
+    runs = [runs_over(SparkSettings.of(chosen), cosmos) for _ in range(3)]
+    told = await asyncio.gather(*(one.submit(RUN, REQUEST) for one in runs), return_exceptions=True)
+    assert len(livy.batches) == 1 and [getattr(one, "batch", "") for one in told].count("1") >= 1
+    args = livy.batches[0]["args"]
+    assert args[2:6] == ["--runs", "cosmos:bank", "--secret", "OUTBOX_SERVICEBUS=vault/send-key/linked"]
+    assert {(await one.submit(RUN, REQUEST)).batch for one in runs} == {"1"}
