@@ -8,14 +8,17 @@ one count as two.
 
 from __future__ import annotations
 
+import logging
 import os
 
 import azure.functions as func
 
-from function_app import spark
+from function_app import logs, spark
 from function_app.bank import app as handlers  # not `bank`, which is the module
 from function_app.settings import settings
 from outbox.azure import functions
+
+logs.show_fields(logging.getLogger())  # the host's handler is there before this is imported
 
 app = func.FunctionApp(http_auth_level=func.AuthLevel.FUNCTION)
 if spark.is_on(os.environ):
