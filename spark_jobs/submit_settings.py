@@ -84,7 +84,7 @@ def runs_over(settings: SparkSettings, environ: Mapping[str, str]) -> SparkRuns:
         place = str(documents.path)
     timing = Timing()
     if settings.target == "synapse":
-        batches = _pool(settings, place, timing)
+        batches = _pool(settings, place, timing, environ)
     else:
         batches = _machine(settings, place, environ)
         timing = Timing(window_s=5.0, request_s=2.0, settle_s=3.0)  # what is not there once it was asked for never will
@@ -98,7 +98,7 @@ def runs_over(settings: SparkSettings, environ: Mapping[str, str]) -> SparkRuns:
     )
 
 
-def _pool(settings: SparkSettings, place: str, timing: Timing) -> Batches:
+def _pool(settings: SparkSettings, place: str, timing: Timing, environ: Mapping[str, str]) -> Batches:
     from spark_jobs.submit_synapse import PoolSettings, SynapseBatches, identity_token
 
     needed = {"WORKSPACE": settings.workspace, "POOL": settings.pool, "FILE": settings.file}
@@ -107,7 +107,9 @@ def _pool(settings: SparkSettings, place: str, timing: Timing) -> Batches:
         raise Refused(f"{', '.join(missing)} must be set to start runs on Synapse")
     if not place.startswith("cosmos:"):
         raise Refused("runs on Synapse are kept in Cosmos DB, where both sides reach them; set OUTBOX_SPARK_RUNS")
-    arguments = ["--runs", place, *(part for secret in settings.secrets for part in ("--secret", secret))]
+    endpoint = environ.get("OUTBOX_COSMOS__accountEndpoint", "")
+    arguments = ["--runs", place, *(["--setting", f"OUTBOX_COSMOS__accountEndpoint={endpoint}"] if endpoint else [])]
+    arguments += [part for secret in settings.secrets for part in ("--secret", secret)]
     pool = PoolSettings(
         settings.workspace,
         settings.pool,

@@ -2,6 +2,8 @@
 
     submitted.py --run RUN --runs cosmos:bank [--secret OUTBOX_COSMOS=vault/name/linked-service ...] feed --input ...
 
+A batch that nobody submitted by way of `spark_jobs.submit`, say one of a pipeline, begins its run itself: `--begin`.
+
 A batch that finds the run over, cancelled or in the hands of another process ends at once and touches nothing: that is
 what makes a batch that the service started twice harmless.  The lease is renewed while the job works; a process that
 can not renew it stops before anybody else may take it, for from then on it would not be alone.
@@ -33,7 +35,7 @@ if not __package__:  # run by its path, as spark-submit does
 import msgspec
 
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled
-from outbox.spark import Phase, RunId, run_id, run_request
+from outbox.spark import Phase, RunId, RunRequest, run_id, run_request
 from spark_jobs.submit_documents import Lease, RunDocument, RunDocuments, change, ended
 from spark_jobs.submit_places import documents_of
 
@@ -72,12 +74,15 @@ class LeaseKeeper:
         *,
         now_ms: Callable[[], int],
         times: LeaseTimes | None = None,
+        begin: RunRequest | None = None,
     ) -> None:
+        """Take the run and who is to hold it; `begin` is what it asks for, where nobody may have asked before."""
         self._documents = documents
         self._run = run
         self._holder = holder
         self._now_ms = now_ms
         self.times = times or LeaseTimes()
+        self._begin = begin
 
     async def take(self) -> RunDocument:
         """Take the lease.
@@ -87,6 +92,10 @@ class LeaseKeeper:
             OutcomeUnknown, Throttled: nobody can tell now.
         """
         document = await change(self._documents, self._run, self._taken)
+        if document is None and self._begin is not None:
+            made = RunDocument(job=self._begin.job, arguments=self._begin.arguments, asked_ms=self._now_ms())
+            await self._documents.write(self._run, made, "")  # or somebody else did
+            document = await change(self._documents, self._run, self._taken)
         if document is None:
             raise Turned(f"run {self._run} is not known; its document was deleted, or --runs names another place", 1)
         if document.ended is not None:
@@ -190,12 +199,28 @@ def fetch_secrets(named: Sequence[str], environ: MutableMapping[str, str]) -> No
         environ[variable] = str(credentials.getSecret(*where))
 
 
+def put_settings(named: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Put settings that are no secrets into the environment.
+
+    Raises:
+        Refused: one is not named so, or looks like a secret.
+    """
+    for text in named:
+        run_request("setting", [text])  # nothing that looks like a secret
+        variable, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"OUTBOX_\w+|AZURE_(TENANT|CLIENT)_ID", variable):
+            raise Refused("--setting takes VARIABLE=TEXT, of OUTBOX_..., AZURE_TENANT_ID and AZURE_CLIENT_ID")
+        environ[variable] = value
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     found = argparse.ArgumentParser(prog="spark_jobs.submitted", description="Run a job as a run that was submitted.")
-    found.add_argument("--run", required=True, help="the run's id")
+    found.add_argument("--run", help="the run's id; default with --begin: a fresh one")
+    found.add_argument("--begin", action="store_true", help="the run begins here, if nobody has asked for it yet")
     found.add_argument("--runs", required=True, metavar="PLACE", help="cosmos:DATABASE[/CONTAINER], or a folder")
     found.add_argument("--secret", action="append", default=[], metavar="VARIABLE=VAULT/NAME[/LINKED-SERVICE]")
+    found.add_argument("--setting", action="append", default=[], metavar="VARIABLE=TEXT", help="what is no secret")
     found.add_argument("job", help="a module of spark_jobs, such as feed")
     found.add_argument("arguments", nargs=argparse.REMAINDER)
     return found
@@ -204,11 +229,16 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a job from a command line."""
     arguments = parser().parse_args(argv)
+    if not arguments.run and not arguments.begin:
+        parser().error("say which run this is: --run RUN, or --begin for one of its own")
     try:
+        request = run_request(arguments.job, arguments.arguments)
+        put_settings(arguments.setting, os.environ)
         fetch_secrets(arguments.secret, os.environ)
-        documents = documents_of(arguments.runs, os.environ)
-        keeper = LeaseKeeper(documents, run_id(arguments.run), holder_of(os.environ), now_ms=wall_ms)
-        return worked(keeper, run_request(arguments.job, arguments.arguments).job, arguments.arguments)
+        run, documents = run_id(arguments.run or uuid4().hex), documents_of(arguments.runs, os.environ)
+        begin = request if arguments.begin else None
+        keeper = LeaseKeeper(documents, run, holder_of(os.environ), now_ms=wall_ms, begin=begin)
+        return worked(keeper, request.job, request.arguments)
     except Turned as turned:
         said(str(turned))
         return turned.code

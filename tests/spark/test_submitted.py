@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,10 +14,10 @@ from msgspec import structs
 
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Version
-from outbox.spark import RunId
+from outbox.spark import RunId, RunRequest
 from spark_jobs import submitted
 from spark_jobs.submit_documents import FolderRuns, RunDocument, Seen, change, ended
-from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned, fetch_secrets, holder_of, keep
+from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned, fetch_secrets, holder_of, keep, put_settings
 
 RUN = RunId("nightly-1")
 
@@ -152,8 +152,8 @@ def job(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return seen
 
 
-def ran(folder: Path, *arguments: str, run: str = RUN) -> int:
-    return submitted.main(["--run", run, "--runs", str(folder), "probe", *arguments])
+def ran(folder: Path, *arguments: str, run: str = RUN, options: Sequence[str] = ()) -> int:
+    return submitted.main(["--run", run, *options, "--runs", str(folder), "probe", *arguments])
 
 
 def kept(folder: Path) -> RunDocument:
@@ -189,7 +189,33 @@ def test_a_run_that_nobody_asked_for_is_not_run(
     assert job == [] and "not known" in capsys.readouterr().err
 
 
-# Secrets
+def test_a_pipelines_batch_begins_its_run_and_its_second_attempt_is_turned_away(
+    job: list[list[str]], tmp_path: Path
+) -> None:
+    assert ran(tmp_path, "0", options=["--begin"]) == 0
+    assert kept(tmp_path).ended == "succeeded" and kept(tmp_path).request == RunRequest("probe", ("0",))
+    assert ran(tmp_path, "0", options=["--begin"]) == 0
+    assert job == [["0"]]
+
+
+def test_a_batch_that_is_started_by_hand_is_a_run_of_its_own(job: list[list[str]], tmp_path: Path) -> None:
+    for _ in range(2):
+        assert submitted.main(["--begin", "--runs", str(tmp_path), "probe", "0"]) == 0
+    assert len(job) == 2 and len(list(tmp_path.glob("*.json"))) == 2
+    with pytest.raises(SystemExit):
+        submitted.main(["--runs", str(tmp_path), "probe", "0"])
+
+
+# Settings and secrets
+
+
+def test_settings_are_put_into_the_environment_and_secrets_are_not_taken_for_them() -> None:
+    environ: dict[str, str] = {}
+    put_settings(["OUTBOX_COSMOS__accountEndpoint=https://b.documents.azure.com/"], environ)
+    assert environ == {"OUTBOX_COSMOS__accountEndpoint": "https://b.documents.azure.com/"}
+    for text in ("PATH=/tmp", "OUTBOX_COSMOS", "OUTBOX_COSMOS=AccountEndpoint=https://b;AccountKey=k3y"):
+        with pytest.raises(Refused):
+            put_settings([text], environ)
 
 
 def test_secrets_come_from_key_vault_into_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
