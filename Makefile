@@ -6,7 +6,7 @@ BOOT := $(shell for name in "$$OUTBOX_PYTHON" python3.11 python3.12 python3.13 p
 	&& { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak spark-package clean
+.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak spark-package clean check-infra
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -14,6 +14,7 @@ help:
 	@echo 'make azure   Cosmos DB, Service Bus and Functions emulated on this machine, the sample bank in them (ARGS="--hosts 2")'
 	@echo 'make test    static checks and all tests, as CI runs them (ARGS="-k name" goes to pytest)'
 	@echo 'make check   static checks only: ruff, mypy --strict, import-linter'
+	@echo 'make check-infra  the templates in infra/, and what has to agree with them'
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
@@ -39,6 +40,9 @@ test:
 
 check: setup
 	@$(PY) tools/check.py
+
+check-infra: setup
+	@$(PY) -m tools.infra_check
 
 bench: setup
 	@$(PY) -m tests.benchmarks.run $(ARGS)
