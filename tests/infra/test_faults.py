@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,26 @@ def test_a_planted_fault_is_found(fault: Fault, tmp_path: Path, code: Code) -> N
         assert said == []
     else:
         assert any(fault.said in line for line in said), said
+
+
+DRIFTS: tuple[tuple[str, Callable[[Code], Code]], ...] = (
+    ("the set of queues", lambda code: replace(code, queues={**code.queues, "audits": "unordered"})),
+    ("transfers: the ordering", lambda code: replace(code, queues={**code.queues, "transfers": "per_key"})),
+    ("topics", lambda code: replace(code, topics={"notices": ["audit"]})),
+    ("reads is", lambda code: replace(code, triggers=code.triggers[1:])),
+    ("OTHER_BUS__clientId", lambda code: replace(code, triggers=(replace(code.triggers[0], connection="OTHER_BUS"),))),
+    ("container.defaultTtl", lambda code: replace(code, container={**code.container, "defaultTtl": 60})),
+    ("blobContainer", lambda code: replace(code, blob_container="bodies")),
+    ("OUTBOX_DATABASE is a setting that nothing", lambda code: replace(code, known_settings=frozenset())),
+    ("lockDuration", lambda code: replace(code, lock_s=120.0)),
+    ("maxDeliveryCount", lambda code: replace(code, delivery_count_max=50)),
+    ("outbox-jobs", lambda code: replace(code, spark_zip="outbox-jobs-2.zip")),
+)
+
+
+@pytest.mark.parametrize(("said", "drift"), DRIFTS, ids=[said for said, _ in DRIFTS])
+def test_code_that_moves_away_from_the_templates_is_found(said: str, drift: Callable[[Code], Code], code: Code) -> None:
+    assert any(said in str(finding) for finding in check(ROOT, drift(code)))
 
 
 def test_at_least_24_of_25_are_found() -> None:
