@@ -28,6 +28,7 @@ from outbox.azure.cosmos_outcomes import (
     as_lost,
     headers_of,
 )
+from outbox.azure.cosmos_ranges import KeyRange
 from outbox.azure.usage import Usage, charge_of
 from outbox.errors import CorruptRecord, OutcomeUnknown, Throttled, TooLarge
 from outbox.ports import (
@@ -117,8 +118,25 @@ class CosmosStateStore:
         for document in sorted(found, key=lambda document: document.key.id):
             yield document
 
-    async def unfinished(self) -> AsyncIterator[Document]:
-        async for item in self._pages(_UNFINISHED):
+    async def key_ranges(self) -> list[KeyRange]:
+        """By which ranges of hashed partition keys the container lies apart.
+
+        Raises:
+            Refused, OutcomeUnknown: it cannot be asked.
+        """
+
+        async def ask(items: ContainerProxy) -> list[KeyRange]:
+            return [KeyRange.of(found) async for found in items.read_feed_ranges(force_refresh=True)]
+
+        try:
+            return await self._call("ranges", "key ranges", ask)
+        except FAILURES as error:
+            raise as_error(error, "key ranges") from error
+
+    async def unfinished(self, within: KeyRange | None = None) -> AsyncIterator[Document]:
+        """What is unfinished, or only what of it lies within a range; read page by page, as it is asked for."""
+        options: dict[str, Any] = {} if within is None else {"feed_range": within.feed_range}
+        async for item in self._pages(_UNFINISHED, **options):
             try:
                 document = from_item(item)
             except CorruptRecord:

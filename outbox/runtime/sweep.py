@@ -11,14 +11,14 @@ this one could not finish: what can never be finished keeps nobody from the rest
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
 from outbox.errors import CorruptRecord
-from outbox.ports import Document, StateStore
+from outbox.ports import Document
 
 GRACE_S = 60.0
 """How long something may be unfinished before a sweeper takes it up."""
@@ -40,6 +40,13 @@ class Redo(Protocol):
 
     async def finish(self) -> None:
         """Mark what has left."""
+
+
+class Unfinished(Protocol):
+    """A store, or a part of one, as far as sweeping asks it."""
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        """What is unfinished there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class _Age(msgspec.Struct):
 
 async def sweep(
     scope: Redo,
-    *stores: StateStore,
+    *stores: Unfinished,
     now_ms: Callable[[], int],
     grace_s: float = GRACE_S,
     count_max: int = SWEEP_COUNT_MAX,
