@@ -175,13 +175,39 @@ async def test_a_host_is_killed_and_requests_are_sent_again_to_the_other(site: S
     }
 
 
-def shell(command: str, folder: Path) -> str:
-    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=folder, env={"PATH": path, "HOME": str(folder)}, capture_output=True, timeout=60
-    )
-    assert done.returncode == 0, (command, done.stderr.decode())
-    return done.stdout.decode()
+class Shell:
+    """A terminal in a folder, where `outbox` and `python` are those that run this test."""
+
+    def __init__(self, folder: Path, bin: Path) -> None:
+        self.folder = folder
+        bin.mkdir()
+        for name, command in (("outbox", f"{sys.executable} -m outbox"), ("python", sys.executable)):
+            (bin / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+            (bin / name).chmod(0o755)
+        self.environment = {"PATH": f"{bin}:/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(folder)}
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def run(self, command: str) -> str:
+        options: dict[str, Any] = {"cwd": self.folder, "env": self.environment}
+        done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, **options)
+        assert done.returncode == 0, (command, done.stderr.decode())
+        told: str = done.stdout.decode()
+        return told
+
+    def start(self, commands: list[str], *, ready: str) -> None:
+        """Run all but the last, and leave that one running when it has said that it is ready."""
+        for command in commands[:-1]:
+            self.run(command)
+        options: dict[str, Any] = {"cwd": self.folder, "env": self.environment, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(["bash", "-c", f"exec {commands[-1]}"], stdout=subprocess.PIPE, **options)
+        self.started.append(process)
+        assert process.stdout is not None
+        assert ready in process.stdout.readline().decode()
+
+    def stop(self) -> None:
+        for process in reversed(self.started):
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)
 
 
 def blocks(page: Path) -> dict[str, list[str]]:
@@ -210,34 +236,20 @@ def test_the_commands_of_the_readme_do_what_it_says(tmp_path: Path) -> None:
             text = text.replace(usual, str(port))
         (folder / name).write_text(text)
     run = blocks(folder / "README.md")
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(commands: list[str], ready: str) -> None:
-        for command in commands[:-1]:
-            shell(command, tree)
-        env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(tree)}
-        process = subprocess.Popen(
-            ["bash", "-c", f"exec {commands[-1]}"], cwd=tree, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert ready in process.stdout.readline().decode()
-
+    shell = Shell(tree, tmp_path / "bin")
     try:
-        start(run["One terminal: Cosmos DB and Service Bus"], "Endpoint=sb://")
-        start(run["Another: the Functions host"], f"http://127.0.0.1:{ports[2]}")
+        shell.start(run["One terminal: Cosmos DB and Service Bus"], ready="Endpoint=sb://")
+        shell.start(run["Another: the Functions host"], ready=f"http://127.0.0.1:{ports[2]}")
         *fire, board, files = run["A third: fire"]
-        answers = [shell(command, tree) for command in fire]
+        answers = [shell.run(command) for command in fire]
         assert answers[0] == answers[1] and '"hole":1' in answers[0]
         assert answers[-1].count("is_hit") == 9
         ann, bob = '{"player":"ann","attempts":10,"hits":5}', '{"player":"bob","attempts":1,"hits":1}'
         wanted = f'{{"game":"friday","places":[{ann},{bob}]}}'
         deadline_s = time.monotonic() + 30
-        while (told := shell(board, tree).strip()) != wanted:
+        while (told := shell.run(board).strip()) != wanted:
             assert time.monotonic() < deadline_s, told
             time.sleep(0.2)
-        assert shell(files, tree).count('class="hole"') == 10
+        assert shell.run(files).count('class="hole"') == 10
     finally:
-        for process in reversed(started):
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=30)
+        shell.stop()
