@@ -13,7 +13,7 @@ import pytest
 
 from outbox.emulator.entities_file import parse_entities
 from outbox.ops.cli import make_parser
-from spark_jobs import consume, feed, reconcile
+from spark_jobs import consume, feed, package, reconcile, submit
 from tests.docs.blocks import ROOT
 from tests.docs.figures import PUBLISHED, README, with_table
 
@@ -87,13 +87,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pages
 def test_every_command_that_a_page_shows_has_these_options(page: Path) -> None:
-    jobs = {f"spark_jobs.{job.__name__.rpartition('.')[2]}": job.parser for job in (consume, feed, reconcile)}
+    jobs = {
+        f"spark_jobs.{job.__name__.rpartition('.')[2]}": job.parser
+        for job in (consume, feed, package, reconcile, submit)
+    }
     for block in _BLOCK.findall(page.read_text()):
         for text in _COMMAND.findall(block) if block.startswith(("```sh", "```console")) else ():
             words = shlex.split(text.replace("\\\n", " "), comments=True)
             parser, start = (make_parser(), 1) if words[0] == "outbox" else (jobs[words[2]](), 3)
             end = next(
-                (index for index, word in enumerate(words) if word in ("|", "<", ">", "&&", ";", "&")), len(words)
+                (index for index, word in enumerate(words) if word in ("|", "<", ">", "&&", ";", "&", "--")), len(words)
             )
             parser.parse_args(words[start:end])  # exits, and so fails, on what it does not know
 
