@@ -187,15 +187,18 @@ class CosmosStateStore:
         Raises:
             TooLarge: no batch of this store.
         """
-        known, partitions = self.capabilities, {operation.key.partition for operation in operations}
-        if len(operations) > known.batch_count_max:
-            raise TooLarge(f"{len(operations)} operations; this store writes {known.batch_count_max} together at most")
-        if len(partitions) != 1 or len({operation.key for operation in operations}) < len(operations):
-            raise TooLarge("a batch stays in one partition and names each document once")
-        body_bytes = sum(len(op.body) for op in operations if not isinstance(op, Delete))
+        known, first = self.capabilities, operations[0].key
+        body_bytes = sum([len(op.body) for op in operations if not isinstance(op, Delete)])
         if body_bytes > known.item_bytes_max:
             raise TooLarge(f"bodies of {body_bytes} bytes, over {known.item_bytes_max}; move large values to a blob")
-        first = operations[0].key
+        if len(operations) > 1:
+            if len(operations) > known.batch_count_max:
+                raise TooLarge(
+                    f"{len(operations)} operations; this store writes {known.batch_count_max} together at most"
+                )
+            ids = {op.key.id for op in operations if op.key.partition == first.partition}
+            if len(ids) < len(operations):
+                raise TooLarge("a batch stays in one partition and names each document once")
         return f"write of {len(operations)} from {first.partition}/{first.id}"
 
     async def _write_one(self, operation: Write, what: str) -> Won:
@@ -223,24 +226,26 @@ class CosmosStateStore:
         return Won((version,), headers.get(SESSION_HEADER, ""))
 
     async def _write_batch(self, operations: Sequence[Write], what: str) -> Won:
-        sized = [None if isinstance(operation, Delete) else item_of(operation) for operation in operations]
-        size_bytes = sum(entry[1] for entry in sized if entry is not None)
+        size_bytes, items = 0, list[dict[str, Any] | None]()
+        for operation in operations:
+            item, item_bytes = (None, 0) if isinstance(operation, Delete) else item_of(operation)
+            size_bytes += item_bytes
+            items.append(item)
         if size_bytes > ITEM_BYTES_MAX:
             raise TooLarge(f"{what}: {size_bytes} bytes as items, over {ITEM_BYTES_MAX}; move large values to a blob")
-        bodies = [None if entry is None else entry[0] for entry in sized]
         partition = operations[0].key.partition
 
-        def send(items: ContainerProxy) -> Awaitable[Any]:
-            fresh = [_batched(operation, body) for operation, body in zip(operations, bodies, strict=True)]
-            return items.execute_item_batch(fresh, partition)
+        def send(container: ContainerProxy) -> Awaitable[Any]:
+            fresh = [_batched(operation, item) for operation, item in zip(operations, items, strict=True)]
+            return container.execute_item_batch(fresh, partition)
 
         answer = await self._call("batch", what, send)
         headers = answer.get_response_headers()
         self.usage.note("batch", charge_of(headers))
-        versions = tuple(
-            "" if isinstance(operation, Delete) else result["eTag"]
-            for operation, result in zip(operations, answer, strict=True)
-        )
+        told = zip(items, answer, strict=False)
+        versions = tuple(["" if item is None else result.get("eTag", "") for item, result in told])
+        if len(versions) - versions.count("") < len(items) - items.count(None):
+            raise OutcomeUnknown(f"{what}: answered without all versions; read it")
         return Won(versions, headers.get(SESSION_HEADER, ""))
 
     # Calls
@@ -280,12 +285,13 @@ async def _next_page(pages: Any) -> list[Mapping[str, Any]] | None:
 
 def _batched(operation: Write, item: dict[str, Any] | None) -> tuple[Any, ...]:
     """An operation of a batch as the SDK takes it; the SDK empties the options."""
-    id = encode_id(operation.key.id)
     if isinstance(operation, Create):
         return ("create", (item,))
+    condition = {"if_match_etag": operation.if_match}
     if isinstance(operation, Replace):
-        return ("replace", (id, item), {"if_match_etag": operation.if_match})
-    return ("delete", (id,), {"if_match_etag": operation.if_match})
+        assert item is not None
+        return ("replace", (item["id"], item), condition)
+    return ("delete", (encode_id(operation.key.id),), condition)
 
 
 _conforms: type[StateStore] = CosmosStateStore

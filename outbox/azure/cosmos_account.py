@@ -37,6 +37,7 @@ class CosmosAccount:
         self._user_agent = user_agent
         self._client: CosmosClient | None = None
         self._opening = asyncio.Lock()
+        self._containers: dict[str, ContainerProxy] = {}
 
     def __repr__(self) -> str:
         return f"CosmosAccount({self.endpoint!r}, {self.database!r})"
@@ -75,7 +76,11 @@ class CosmosAccount:
 
     async def container(self, name: str) -> ContainerProxy:
         """A container, which need not exist."""
-        return (await self.client()).get_database_client(self.database).get_container_client(name)
+        known = self._containers.get(name)
+        if known is None:
+            client = await self.client()
+            known = self._containers[name] = client.get_database_client(self.database).get_container_client(name)
+        return known
 
     async def prepare(self, *specs: ContainerSpec, create: bool) -> None:
         """Make the containers, or look whether they are as they have to be.
@@ -90,5 +95,6 @@ class CosmosAccount:
     async def close(self) -> None:
         """Close the client; a later use opens another."""
         client, self._client = self._client, None
+        self._containers.clear()
         if client is not None:
             await client.close()

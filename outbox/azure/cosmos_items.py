@@ -40,6 +40,9 @@ EXACT_MAX = 1 << 53
 _AROUND_BYTES = 96
 """Names, quotes, flags and time to live round a body."""
 
+_DOUBTFUL = re.compile(rb"[:\[,]-?(?:[0-9]{16}|[0-9]+[.eE])")
+"""Where a number begins that may come back other than it was; the same within a text is looked at for nothing."""
+
 _ESCAPED = re.compile(r"[/\\?#~%\s\x00-\x1f\x7f]")
 _ESCAPES = re.compile(r"(?:~[0-9a-f]{2})+")
 
@@ -50,12 +53,13 @@ def to_item(write: Create | Replace) -> tuple[dict[str, Any], int]:
     Raises:
         TooLarge: it is none that Cosmos DB takes.
     """
-    id, partition = encode_id(write.key.id), check_partition(write.key.partition)
+    key = write.key
+    id, partition = encode_id(key.id), check_partition(key.partition)
     item: dict[str, Any] = {"id": id, PARTITION: partition}
-    size_bytes = _AROUND_BYTES + len(id.encode()) + len(partition.encode()) + _put_body(item, write.body)
+    size_bytes = _AROUND_BYTES + _size_of(id) + _size_of(partition) + _put_body(item, write.body)
     if size_bytes > ITEM_BYTES_MAX:
         raise TooLarge(
-            f"document {write.key.partition}/{write.key.id} takes {size_bytes} bytes, Cosmos DB takes "
+            f"document {key.partition}/{key.id} takes {size_bytes} bytes, Cosmos DB takes "
             f"{ITEM_BYTES_MAX}; move large values to a blob"
         )
     if write.ttl_s is not None:
@@ -72,7 +76,7 @@ def _put_body(item: dict[str, Any], body: bytes) -> int:
     if isinstance(value, dict):
         if "pending" in value:
             item["pending"] = True
-        if msgspec.json.encode(value) == body and _survives(value, DEPTH_MAX):
+        if msgspec.json.encode(value) == body and (_is_plain(body) or _survives(value, DEPTH_MAX)):
             item["body"] = value
             return len(body)
     try:
@@ -81,6 +85,11 @@ def _put_body(item: dict[str, Any], body: bytes) -> int:
     except UnicodeDecodeError:
         item["base64"] = encoded = b64encode(body).decode()
         return len(encoded)
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether a glance shows that a body survives: it is not deep, and no number of it is large or broken."""
+    return body.count(b"{") + body.count(b"[") <= DEPTH_MAX and _DOUBTFUL.search(body) is None
 
 
 def _survives(value: object, depth: int) -> bool:
@@ -128,8 +137,11 @@ def encode_id(id: str) -> str:
     Raises:
         TooLarge: it is too long, or empty.
     """
-    encoded = _ESCAPED.sub(_escape, id) if _ESCAPED.search(id) else id
-    return _checked("id", encoded, ID_BYTES_MAX)
+    if not _ESCAPED.search(id):
+        if id.isascii() and 0 < len(id) <= ID_BYTES_MAX:
+            return id
+        return _checked("id", id, ID_BYTES_MAX)
+    return _checked("id", _ESCAPED.sub(_escape, id), ID_BYTES_MAX)
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -149,14 +161,21 @@ def check_partition(partition: str) -> str:
     Raises:
         TooLarge: it is too long, or empty.
     """
+    if partition.isascii() and 0 < len(partition) <= PARTITION_BYTES_MAX:
+        return partition
     return _checked("partition", partition, PARTITION_BYTES_MAX)
 
 
 def _checked(what: str, text: str, bytes_max: int) -> str:
     try:
-        size_bytes = len(text.encode())
+        size_bytes = _size_of(text)
     except UnicodeEncodeError as error:
         raise TooLarge(f"{what} {text[:80]!r} holds half of a surrogate pair; give text that is Unicode") from error
     if not 0 < size_bytes <= bytes_max:
         raise TooLarge(f"{what} {text[:80]!r} has {size_bytes} bytes; Cosmos DB takes 1 to {bytes_max}: shorten it")
     return text
+
+
+def _size_of(text: str) -> int:
+    """How many bytes a text takes."""
+    return len(text) if text.isascii() else len(text.encode())

@@ -5,8 +5,8 @@ after waiting for more.  So a task of the link's own, the pump, reads one messag
 wants some, and whoever receives takes what is there; a caller that is cancelled leaves the pump alone.
 
 Whoever reads holds the socket for a fifth of a second if nothing comes, and a settlement has to read its confirmation.
-So settlements go one at a time and the pump stands aside: its waiting read is cancelled, which the SDK does itself
-whenever a read runs out of time, and goes on when no settlement is left.
+So settlements queue up for a task that makes them one at a time, and the pump stands aside: its waiting read is
+cancelled, which the SDK does itself whenever a read runs out of time, and goes on when no settlement is left.
 
 A link that fails is dead: its messages come again when their locks run out.  It is never reopened under the messages
 that it has handed out, because a delivery's number means another message on another link.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -28,10 +28,12 @@ from azure.servicebus.aio import ServiceBusReceiver
 
 from outbox.azure.servicebus_messages import milliseconds
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
-from outbox.errors import LockLost, OutboxError
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Settle
 
 T = TypeVar("T")
+Call = tuple[Callable[[], Awaitable[Any]], str, asyncio.Future[Any]]
+"""A call of the SDK that waits for its turn, what it is for, and where its answer goes."""
 
 OPEN_S = 30.0
 SETTLE_S = 20.0
@@ -70,14 +72,13 @@ class Link:
         self._monotonic_s = monotonic_s
         self._wanted_count = 0
         self._want = asyncio.Event()
-        self._settling = asyncio.Lock()
         self._closing = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
-        self._turn_count = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._calls: set[asyncio.Future[Any]] = set()
+        self._calls: deque[Call] = deque()
+        self._calling: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -126,7 +127,10 @@ class Link:
             await self._quiet.wait()
             if self._closing.is_set():
                 return
-            self._reading = asyncio.create_task(self.receiver.receive_messages(1, max_wait_time=SLICE_S))
+            if not self._quiet.is_set():
+                continue  # somebody settles again already
+            count = min(self._wanted_count - len(self.ready), buffered_count(self.receiver))
+            self._reading = asyncio.create_task(self.receiver.receive_messages(max(1, count), max_wait_time=SLICE_S))
             await asyncio.wait({self._reading})
             if self._reading.cancelled():
                 continue
@@ -218,36 +222,42 @@ class Link:
                 await release(self.receiver, message)
 
     async def _alone(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        """Make one call of the SDK at a time; whoever waits for it may be cancelled, it may not."""
-        task = asyncio.ensure_future(self._in_turn(call, what))
-        self._calls.add(task)
-        task.add_done_callback(self._called)
-        return await asyncio.shield(task)
+        """Have the SDK called in turn; whoever waits for that may be cancelled, the call may not."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.append((call, what, done))
+        if self._calling is None:
+            self._quiet.clear()
+            self._calling = asyncio.create_task(self._call(), name=f"settlements of {self.path}")
+        return await done
 
-    async def _in_turn(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        self._turn_count += 1
-        self._quiet.clear()
+    async def _call(self) -> None:
+        """Make the calls that wait, one after the other, while nobody reads."""
         try:
-            async with self._settling:
-                if self.error is not None:
-                    raise LockLost(f"{what}: its link is gone ({self.error}); the message comes again")
-                await self._stand_aside()
-                async with asyncio.timeout(SETTLE_S):
-                    return await call()
+            await self._stand_aside()
+            while self._calls:
+                call, what, done = self._calls.popleft()
+                await answer(done, self._called(call, what))
+                if not self._calls:
+                    await asyncio.sleep(0)  # whoever has its answer may have the next call at hand
+        finally:
+            self._calling = None
+            self._quiet.set()
+            while self._calls:
+                _, what, done = self._calls.popleft()
+                if not done.done():
+                    done.set_exception(OutcomeUnknown(f"{what}: its link was closed"))
+
+    async def _called(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        if self.error is not None:
+            raise LockLost(f"{what}: its link is gone ({self.error}); the message comes again")
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                return await call()
         except FAILURES as error:
             meant = as_error(error, what)
             if isinstance(error, TimeoutError):
                 self._die(meant)  # it was interrupted in the middle of whatever it did
             raise meant from error
-        finally:
-            self._turn_count -= 1
-            if not self._turn_count:
-                self._quiet.set()
-
-    def _called(self, task: asyncio.Future[Any]) -> None:
-        self._calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited for it has it, or nobody
 
     # Closing
 
@@ -257,13 +267,34 @@ class Link:
         self._want.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await asyncio.gather(*filter(None, (self._pump, *self._calls)), return_exceptions=True)
+                await asyncio.gather(*filter(None, (self._pump, self._calling)), return_exceptions=True)
         while self.ready and self.error is None:
             with suppress(OutboxError):
-                await self._in_turn(partial(release, self.receiver, self.ready.popleft()), "release")
+                await self._alone(partial(release, self.receiver, self.ready.popleft()), "release")
         with suppress(*FAILURES):
             async with asyncio.timeout(CLOSE_S):
                 await self.receiver.close()
+
+
+async def answer(done: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
+    """Do something, and give what comes of it to whoever waits, if anybody still does."""
+    try:
+        result = await work
+    except BaseException as error:
+        is_usual = isinstance(error, Exception)
+        if not done.done():
+            done.set_exception(error if is_usual else OutcomeUnknown("broken off; its link was closed"))
+        if not is_usual:
+            raise
+    else:
+        if not done.done():
+            done.set_result(result)
+
+
+def buffered_count(receiver: ServiceBusReceiver) -> int:
+    """How many messages the SDK has read ahead: so many it hands out at once, without looking for more."""
+    handler: Any = receiver._handler
+    return 0 if handler is None else int(handler._received_messages.qsize())
 
 
 async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:

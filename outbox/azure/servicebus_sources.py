@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from outbox.azure.servicebus_links import CLOSE_S, Link
+from outbox.azure.servicebus_links import CLOSE_S, Link, answer
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 
@@ -238,7 +238,9 @@ class Tasks:
 
     async def shielded(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await work that goes on when whoever waits for it is cancelled."""
-        return await asyncio.shield(self.start(work))
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.start(answer(done, work))
+        return await done
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

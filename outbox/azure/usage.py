@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Used:
+
+class Used(msgspec.Struct, frozen=True, gc=False):
     """What one kind of operation came to: how often, in request units, and how often it did not take effect."""
 
     count: int = 0
     charge_ru: float = 0.0
     failed_count: int = 0
+
+
+_NONE = Used()
 
 
 @dataclass(slots=True)
@@ -27,7 +31,7 @@ class Usage:
 
     def note(self, kind: str, charge_ru: float = 0.0, *, failed: bool = False) -> None:
         """Count one request."""
-        known = self.by_kind.get(kind, Used())
+        known = self.by_kind.get(kind, _NONE)
         self.by_kind[kind] = Used(known.count + 1, known.charge_ru + charge_ru, known.failed_count + failed)
 
     @property

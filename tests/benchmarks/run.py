@@ -1,11 +1,12 @@
 """Run W1 on every system and measure the log alone, repeats interleaved so that noise of the machine hits all alike.
 
     python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--records 200000] [--output FOLDER]
-                                   [--only log|profile|scopes|history|SYSTEM[:VARIANT] ...]
+                                   [--only log|profile|scopes|history|azure|SYSTEM[:VARIANT] ...]
 
 A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.  `--only log` measures the log,
 `--only profile` the stages of our own W1, `--only scopes` the three commit protocols side by side, `--only history`
-what recording costs and judging takes.  Writes w1, log, profile, scopes and history, those of what was chosen, into the
+what recording costs and judging takes, `--only azure` what a message asks of the Azure services and what the adapters
+cost beside the bare SDKs.  Writes w1, log, profile, scopes, history and azure, those of what was chosen, into the
 folder, each as .json and .txt.
 """
 
@@ -19,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from tests.benchmarks import bench_history, bench_log, bench_scopes, profile_w1, report
+from tests.benchmarks import bench_azure, bench_history, bench_log, bench_scopes, profile_w1, report
 from tests.benchmarks.measure import MESSAGE_COUNT, Benchmark, Measurement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +32,7 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-LOG, PROFILE, SCOPES, HISTORY = "log", "profile", "scopes", "history"
+PARTS = LOG, PROFILE, SCOPES, HISTORY, AZURE = "log", "profile", "scopes", "history", "azure"
 
 Entrant = tuple[Benchmark, str]
 
@@ -40,9 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     SCRATCH.mkdir(exist_ok=True)
     chosen = [pair for pair in entrants() if wanted(pair, options.only)]
-    parts = {each for each in (LOG, PROFILE, SCOPES, HISTORY) if not options.only or each in options.only}
+    parts = {each for each in PARTS if not options.only or each in options.only}
     if not (chosen or parts):
-        names = [*map(name, entrants()), LOG, PROFILE, SCOPES, HISTORY]
+        names = [*map(name, entrants()), *PARTS]
         print(f"no system matches {options.only}; there are {names}", file=sys.stderr)
         return 2
     if chosen:
@@ -55,6 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_history.publish(options.repeats, bench_history.EVENT_COUNT, options.messages, options.output))
     if SCOPES in parts:
         print(bench_scopes.publish(options.repeats, options.messages, options.output))
+    if AZURE in parts:
+        print(bench_azure.publish(options.repeats, options.messages, options.output))
     return 0
 
 
@@ -73,7 +76,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--messages", type=int, default=MESSAGE_COUNT)
     parser.add_argument("--records", type=int, default=bench_log.RECORD_COUNT, help="of the log's measurement")
-    parser.add_argument("--only", nargs="*", default=[], metavar="log|profile|scopes|history|SYSTEM[:VARIANT]")
+    parser.add_argument("--only", nargs="*", default=[], metavar="log|profile|scopes|history|azure|SYSTEM[:VARIANT]")
     parser.add_argument("--output", type=Path, default=PUBLISHED)
     return parser.parse_args(arguments)
 

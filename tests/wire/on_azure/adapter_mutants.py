@@ -133,19 +133,19 @@ ADAPTER_MUTANTS = (
         "the operations of a batch are built once for all tries", COSMOS,
         "test_a_batch_that_is_throttled_and_then_stale_loses",
         (
-            "        def send(items: ContainerProxy) -> Awaitable[Any]:\n            fresh = [",
+            "        def send(container: ContainerProxy) -> Awaitable[Any]:\n            fresh = [",
             "        fresh = [",
         ),
         (
-            "zip(operations, bodies, strict=True)]\n            return items.",
-            "zip(operations, bodies, strict=True)]\n\n        def send(items: Any) -> Any:\n            return items.",
+            "items, strict=True)]\n            return container.execute",
+            "items, strict=True)]\n\n        def send(container: Any) -> Any:\n            return container.execute",
         ),
     ),
     mutant(
         "a batch goes in two", COSMOS, "test_the_operation_that_lost_is_named",
         (
-            "            return items.execute_item_batch(fresh, partition)\n",
-            "            return in_two(items, fresh, partition)\n",
+            "            return container.execute_item_batch(fresh, partition)\n",
+            "            return in_two(container, fresh, partition)\n",
         ),
         (
             "async def _next_page(",
@@ -154,11 +154,11 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "a replace in a batch has no condition", COSMOS, "test_the_operation_that_lost_is_named",
-        ("(\"replace\", (id, item), {\"if_match_etag\": operation.if_match})", "(\"replace\", (id, item), {})"),
+        ("(\"replace\", (item[\"id\"], item), condition)", "(\"replace\", (item[\"id\"], item))"),
     ),
     mutant(
         "a delete in a batch has no condition", COSMOS, "test_a_delete_in_a_batch_keeps_its_condition",
-        ("(\"delete\", (id,), {\"if_match_etag\": operation.if_match})", "(\"delete\", (id,), {})"),
+        ("(encode_id(operation.key.id),), condition)", "(encode_id(operation.key.id),))"),
     ),
     mutant(
         "a create in a batch writes over", COSMOS, "test_what_lost_tells_a_session_in_which_the_winner_can_be_read",

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from outbox.azure.cosmos_items import (
     BODY_BYTES_MAX,
+    DEPTH_MAX,
     ITEM_BYTES_MAX,
     TTL_S_MAX,
+    _is_plain,
+    _survives,
     decode_id,
     encode_id,
     from_item,
@@ -76,6 +79,19 @@ def test_a_body_comes_back_as_it_was(body: bytes, form: str) -> None:
 def test_any_json_comes_back_as_it_was(value: object) -> None:
     body = msgspec.json.encode({"value": value})
     assert through(body)[1].body == body
+
+
+NUMBERS = st.integers() | st.integers(-(1 << 60), 1 << 60) | st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.recursive(NUMBERS | st.text("[]{},:0123456789.eE-", max_size=30), lambda inner: st.lists(inner, max_size=4)))
+def test_what_a_glance_takes_for_plain_survives(value: object) -> None:
+    body = msgspec.json.encode({"value": value})
+    assert not _is_plain(body) or _survives(msgspec.json.decode(body), DEPTH_MAX)
+
+
+def test_most_bodies_are_plain_at_a_glance() -> None:
+    assert _is_plain(b'{"total":12345,"names":["a1b2e3","c"],"at_ms":1790000000000}')
 
 
 @given(st.binary(max_size=60))

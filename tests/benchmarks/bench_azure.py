@@ -1,0 +1,171 @@
+"""Partition scope on Azure: what a message asks of Cosmos DB, and what the adapters cost beside the bare SDKs.
+
+Asked: a worker on both emulators, W1's keys; requests and request units as the Cosmos DB emulator counts them, by what
+they are for as the store's port tells.  The first message of each key is cold, later ones are warm; what arrives
+together for one key shares a commit.
+
+CPU: calls of the adapters and the shortest code that does the same with the bare SDK, on the same clients, from the
+same bytes to the same answers: a call of one, then a call of the other, the emulators in a process of their own.  A
+ratio is that of the two medians of one repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+from collections import Counter as Tally
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from outbox import Worker
+from outbox.azure import AzureBackend
+from outbox.message import Message
+from outbox.ports import StorePorts
+from tests.benchmarks import azure_calls, report
+from tests.benchmarks.bench_scopes import CountedBus, CountedStore
+from tests.benchmarks.measure import KEY_COUNT, Add, Counter
+from tests.benchmarks.ours import RUN_S_MAX, app
+from tests.wire.on_azure.ground import Place, place
+
+IN_FLIGHT = 64
+HOT_KEY_COUNT = 10
+MARKED_WITHIN_S = 0.6
+OF_ITEMS = ("item.read", "item.create", "item.replace", "item.delete", "batch", "query")
+PAIR_COUNT = 80
+W1_PART = 5
+"""W1 is run with a fifth of its messages: through the SDKs each takes some milliseconds."""
+
+Row = dict[str, Any]
+
+
+class Counted:
+    """A backend whose ports count."""
+
+    def __init__(self, backend: AzureBackend, calls: Tally[str]) -> None:
+        self._backend = backend
+        self._calls = calls
+
+    def ports(self) -> StorePorts:
+        known = self._backend.ports()
+        return replace(known, store=CountedStore(known.store, self._calls), bus=CountedBus(known.bus, self._calls))
+
+
+class Run:
+    """A worker on both emulators that handles what is put into its queue."""
+
+    def __init__(self, world: Place, worker: Worker, calls: Tally[str]) -> None:
+        self._world = world
+        self._worker = worker
+        self._calls = calls
+        self._sent_count = 0
+        self.totals: Tally[str] = Tally()
+
+    async def handle(self, name: str, keys: Sequence[str]) -> Row:
+        """Handle a message for each key, all there at once; what a message asked for, its mark included."""
+        self._calls.clear()
+        self._world.cosmos.reset_usage()
+        until, amount = self._worker.handled_count + len(keys), 3
+        for key in keys:
+            self._sent_count += 1
+            id = f"m{self._sent_count:08d}"
+            body, kind = app.encode(Add(id, key, amount))
+            self._world.servicebus.engine.send("adds", [Message(body=body, outbox_id=id, type=kind)])
+            self.totals[key] += amount
+        async with asyncio.timeout(RUN_S_MAX):
+            while self._worker.handled_count < until:  # noqa: ASYNC110  # a worker has no such event
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(MARKED_WITHIN_S)
+        return self._row(name, len(keys))
+
+    def _row(self, name: str, count: int) -> Row:
+        calls, usage = Tally(self._calls), self._world.cosmos.usage()
+        served = {kind: usage[kind] for kind in OF_ITEMS if kind in usage}
+        requests = sum(used.count for used in served.values())
+        swept = served["query"].count if "query" in served else 0
+        asked = sum(calls[kind] for kind in ("read", "commit", "mark", "note"))
+        assert requests - swept == asked, f"the SDK asks for items more often than it was told to: {calls}, {served}"
+        return {
+            "workload": name,
+            "messages": count,
+            "requests_per_message": round(requests / count, 4),
+            "ru_per_message": round(sum(used.charge_ru for used in served.values()) / count, 2),
+            "messages_per_commit": round(count / calls["commit"], 3),
+            "warm_share": round(1 - calls["read"] / calls["commit"], 4),
+            "calls_per_message": {kind: round(n / count, 4) for kind, n in sorted(calls.items())},
+        }
+
+    async def verify(self) -> None:
+        """Check that every message has taken effect once."""
+        for key, total in self.totals.items():
+            state = await self._worker.state(Counter, key)
+            assert state is not None and state.total == total, key
+        assert self._world.servicebus.engine.queue("added").counts()["active"] == self._sent_count
+
+
+async def asked(message_count: int) -> list[Row]:
+    """What a message asks for: cold, warm, W1 in one go, and on few keys."""
+    keys = [f"account-{n:04d}" for n in range(KEY_COUNT)]
+    w1 = [keys[n * 7919 % KEY_COUNT] for n in range(max(1, message_count // W1_PART))]
+    few = [f"hot-{n % HOT_KEY_COUNT}" for n in range(len(w1) // 4 + HOT_KEY_COUNT)]
+    rows = []
+    first = keys[: max(1, min(KEY_COUNT, message_count // W1_PART))]
+    for workloads in ({"cold": first, "warm": first}, {"W1": w1}, {"ten keys": few}):
+        calls: Tally[str] = Tally()
+        async with (
+            place() as world,
+            world.connect() as backend,
+            Worker(app, Counted(backend, calls), concurrency=IN_FLIGHT) as worker,
+        ):
+            run = Run(world, worker, calls)
+            rows += [await run.handle(name, some) for name, some in workloads.items()]
+            await run.verify()
+    return rows
+
+
+def compared(repeats: int, pair_count: int) -> list[Row]:
+    """CPU time of each call, ours and the bare SDK's."""
+    found = asyncio.run(azure_calls.measured(repeats, pair_count))
+    rows = []
+    for name, times in found.items():
+        medians = [(statistics.median(ours) * 1e6, statistics.median(bare) * 1e6) for ours, bare in times]
+        ratios = [ours / bare for ours, bare in medians]
+        bare_us = report.spread([bare for _, bare in medians])
+        ours_us = report.spread([ours for ours, _ in medians])
+        rows.append({"call": name, "ours_us": ours_us, "bare_us": bare_us, "ratio": report.spread(ratios)})
+    return rows
+
+
+def publish(repeats: int, message_count: int, folder: Path, *, pair_count: int = PAIR_COUNT) -> str:
+    """Measure, and write azure.json and azure.txt."""
+    asks, costs = asyncio.run(asked(message_count)), compared(repeats, pair_count)
+    about = [
+        f"Partition scope on the emulators of Cosmos DB and Service Bus, {KEY_COUNT:,} keys, {IN_FLIGHT} in flight.",
+        "Requests and request units of Cosmos DB a message, marks included; units are the emulator's estimates.",
+        f"CPU of a call: median of {pair_count} pairs, ours and the bare SDK in turn; of {repeats} repeats the median",
+        "[least..greatest].  Of `send of 64` and `receive` (64, each completed) the figures are a message's.",
+        *report.circumstances(Path(tempfile.gettempdir())),
+    ]
+    return report.publish("azure", [*asks, *costs], about, folder, table(asks) + "\n\n" + table_of_calls(costs))
+
+
+def table(rows: list[Row]) -> str:
+    """A line for each workload."""
+    lines = []
+    for row in rows:
+        told = f"{row['requests_per_message']:.2f} requests, {row['ru_per_message']:.1f} RU a message"
+        warm = f"{row['messages_per_commit']:.2f} messages a commit, {row['warm_share']:.1%} of commits warm"
+        calls = ", ".join(f"{kind} {n:g}" for kind, n in row["calls_per_message"].items())
+        lines += [f"{row['workload']:<9} {row['messages']:>6,} messages: {told}; {warm}", f"{'':<10}{calls}"]
+    return "\n".join(lines)
+
+
+def table_of_calls(rows: list[Row]) -> str:
+    """A line for each call."""
+    lines = []
+    for row in rows:
+        ours, bare = report.cell(row["ours_us"], 0), report.cell(row["bare_us"], 0)
+        lines.append(f"{row['call']:<10} {ours} CPU µs, bare SDK {bare}, ratio {report.cell(row['ratio'], 2)}")
+    return "\n".join(lines)
