@@ -48,8 +48,10 @@ class Outlet(Protocol):
     claim_check_bytes: int
     ways: dict[tuple[str, type], Way]
     """Those found so far."""
-    jobs: Collection[str]
-    """The Spark jobs that may be submitted."""
+
+    @property
+    def jobs(self) -> Collection[str]:
+        """The Spark jobs that may be submitted."""
 
     def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
         """How messages of a type go to a destination, found once.

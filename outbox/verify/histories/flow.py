@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 
-from outbox.ports import SUBSCRIPTIONS
 from outbox.verify.histories.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
 from outbox.verify.histories.findings import AT_LEAST_ONCE, AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
 
+SUBSCRIPTIONS = "/Subscriptions/"
 TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
 LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
 GHOST = (CONSISTENT, EXACTLY_ONCE)
