@@ -60,6 +60,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_new(commands)
     _add_run(commands)
     _add_emulator(commands)
     _add_send(commands)
@@ -86,6 +87,12 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help=_DATA_HELP)
     parser.add_argument("--json", action="store_true", help="answer in JSON")
     parser.add_argument("--accept-clock", action="store_true", help=_CLOCK_HELP)
+
+
+def _add_new(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _add(commands, "new", "Write a project that runs as it stands: handlers, tests, a Functions app.")
+    parser.add_argument("name", metavar="NAME", help="its name, and that of the folder to make here")
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
 def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import redirect_stdout
 from io import BufferedReader
+from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
@@ -32,6 +33,21 @@ def run(options: Options) -> None:
         OutboxError, LookupError, OSError: it was refused.
     """
     COMMANDS[options.action](options)
+
+
+# Projects
+
+
+def new(options: Options) -> None:
+    """Write a project into a folder of its own."""
+    from outbox.ops.new import new_project
+
+    made = new_project(options.name, Path.cwd())
+    if options.json:
+        _print_json({"folder": made.name, "package": made.package, "files": made.paths})
+    else:
+        run = f"outbox run {made.package}.handlers:app --data {made.name}.data"
+        print(f"{made.name}: {len(made.paths)} files; next:\n\n    cd {made.name}\n    python -m pytest\n    {run}")
 
 
 # Hosts
@@ -313,6 +329,7 @@ def _print_json(value: Any) -> None:
 
 
 COMMANDS: dict[str, Callable[[Options], None]] = {
+    "new": new,
     "run": run_app,
     "emulator": emulate,
     "send": send,

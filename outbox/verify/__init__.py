@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from outbox.verify.apps.report import Report
     from outbox.verify.exploring import explore
     from outbox.verify.faults import Faults
+    from outbox.verify.monitors.view import View
 
-__all__ = ["explore", "Faults", "Report"]
+__all__ = ["explore", "Faults", "Report", "View"]
 
 _LAZY = {
     "explore": "outbox.verify.exploring",
     "Faults": "outbox.verify.faults",
     "Report": "outbox.verify.apps.report",
+    "View": "outbox.verify.monitors.view",
 }
 
 

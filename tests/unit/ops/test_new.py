@@ -1,0 +1,106 @@
+"""`outbox new`: what it writes passes its own tests, and nothing that was there is touched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from outbox.errors import Refused
+from outbox.ops.cli import DONE, REFUSED, main
+from outbox.ops.new import new_project
+
+ROOT = Path(__file__).resolve().parents[3]
+WITHIN_S = 100
+
+
+def ran(command: Sequence[str], folder: Path) -> str:
+    """What a command prints in a folder, with an environment that knows nothing of this clone."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
+    said = ran([str(Path(sys.executable).with_name("outbox")), "new", "my-app"], tmp_path)
+    assert "cd my-app\n    python -m pytest\n    outbox run my_app.handlers:app" in said
+    summary = ran([sys.executable, "-m", "pytest", "-q"], tmp_path / "my-app").splitlines()[-1]
+    assert summary.startswith("6 passed in "), summary
+    assert (tmp_path / "my-app/my_app/handlers.py").is_file() and (tmp_path / "my-app/function_app.py").is_file()
+
+
+def test_a_project_that_breaks_is_noticed(tmp_path: Path) -> None:
+    new_project("shop", tmp_path)
+    handlers = tmp_path / "shop/shop/handlers.py"
+    handlers.write_text(handlers.read_text().replace("stock.pieces -= order.pieces\n", "pass\n"))
+    with pytest.raises(AssertionError, match="the invariant is broken"):
+        ran([sys.executable, "-m", "pytest", "-q", "tests/test_explored.py"], tmp_path / "shop")
+
+
+def test_a_project_is_written_as_ruff_formats_and_checks(tmp_path: Path) -> None:
+    new_project("shop", tmp_path)
+    for check in (["check"], ["format", "--check"]):
+        ran([sys.executable, "-m", "ruff", *check, "--config", str(ROOT / "pyproject.toml"), "."], tmp_path / "shop")
+
+
+def test_nothing_that_is_there_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop/notes.txt").write_text("mine")
+    assert main(["new", "shop"]) == REFUSED
+    (tmp_path / "file").write_text("mine")
+    assert main(["new", "file"]) == REFUSED
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert main(["new", "link"]) == REFUSED
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "shop"]
+    assert (tmp_path / "file").read_text() == "mine" and [x.name for x in (tmp_path / "shop").iterdir()] == [
+        "notes.txt"
+    ]
+
+
+def test_an_empty_folder_may_wait_for_its_project(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    assert "shop/handlers.py" in new_project("shop", tmp_path).paths
+    assert (tmp_path / "shop/shop/handlers.py").is_file()
+
+
+@pytest.mark.parametrize("name", ["", "Shop", "1shop", "a/b", "..", "über", "a b", "-x", "s" * 41, "shop\n"])
+def test_a_name_that_is_no_package_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot be a project's name"):
+        new_project(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["outbox", "azure", "tests", "class", "asyncio", "msgspec", "function-app"])
+def test_a_name_that_would_hide_another_module_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="choose another name"):
+        new_project(name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_told_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my-app", "--json"]) == DONE
+    said = json.loads(capsys.readouterr().out)
+    assert (said["folder"], said["package"]) == ("my-app", "my_app")
+    assert {str(p.relative_to("my-app")) for p in Path("my-app").rglob("*") if p.is_file()} == set(said["files"])
+
+
+def test_a_project_has_the_hosts_limits_and_requirements_of_the_sample(tmp_path: Path) -> None:
+    new_project("shop", tmp_path)
+    assert (tmp_path / "shop/host.json").read_text() == (ROOT / "host.json").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    listed = {x for x in (tmp_path / "shop/requirements.txt").read_text().splitlines() if not x.startswith("#")}
+    assert listed == {*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["azure"]}
+    wanted = {x for x in (tmp_path / "shop/requirements-dev.txt").read_text().splitlines() if not x.startswith("-")}
+    assert wanted <= set(project["dependency-groups"]["dev"])
