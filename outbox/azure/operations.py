@@ -35,7 +35,7 @@ class AzureOperations:
 
     def __init__(
         self,
-        store: StateStore,
+        states: StateStore,
         bus: ServiceBusBus,
         entities: ServiceBusEntities,
         letters: ServiceBusLetters,
@@ -43,9 +43,14 @@ class AzureOperations:
         prepare: Callable[[], Awaitable[None]],
         create: bool,
         now_ms: Callable[[], int],
+        infrastructure: StateStore | None = None,
     ) -> None:
-        """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics."""
-        self._store = store
+        """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics.
+
+        Notes lie in the `infrastructure`, where there is one apart from the states.
+        """
+        self._states = states
+        self._infrastructure = infrastructure or states
         self._bus = bus
         self._entities = entities
         self._letters = letters
@@ -74,7 +79,7 @@ class AzureOperations:
             await asyncio.sleep(SEND_PAUSE_S * count)
 
     async def state(self, id: str) -> StateDocument | None:
-        item = held(await self._store.read(state_key(id))).item
+        item = held(await self._states.read(state_key(id))).item
         if item.is_tombstone:
             return None
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
@@ -95,12 +100,12 @@ class AzureOperations:
         return await self._entities.is_drained(queues)
 
     async def note(self, name: str) -> Document | None:
-        return await self._store.read(DocumentKey("notes", name))
+        return await self._infrastructure.read(DocumentKey("notes", name))
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
         key, tag = DocumentKey("notes", name), Tag("note")
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
-        return isinstance(await self._store.write([write]), Won)
+        return isinstance(await self._infrastructure.write([write]), Won)
 
 
 _conforms: type[Operations] = AzureOperations

@@ -1,6 +1,7 @@
 """What clients and operators ask of a store and a bus that are apart: states from the one, queues from the other.
 
 Dead letters lie in both: with the bus, or in the store where whoever delivered the message could not dead-letter it.
+Where states lie apart from everything else, nothing but states is looked for there.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ class StoreOperations:
     """The operations of a backend of partition or item scope."""
 
     def __init__(self, ports: StorePorts) -> None:
-        self._store = ports.store
+        self._states = ports.store
+        self._infrastructure = ports.infrastructure or ports.store
         self._stores = stores_of(ports)
         self._bus = ports.operations
-        self._stops = Stops(ports.infrastructure or ports.store)
-        self._letters = Letters(ports.infrastructure or ports.store, ports.blobs)
+        self._stops = Stops(self._infrastructure)
+        self._letters = Letters(self._infrastructure, ports.blobs)
         self.now_ms = ports.operations.now_ms
 
     async def declare(
@@ -56,7 +58,7 @@ class StoreOperations:
         await self._bus.send(outputs)
 
     async def state(self, id: str) -> StateDocument | None:
-        item = held(await self._store.read(state_key(id))).item
+        item = held(await self._states.read(state_key(id))).item
         if item.is_tombstone:
             return None
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
@@ -92,13 +94,13 @@ class StoreOperations:
         return not await may_be_sent_to(queues, *self._stores) and await self._bus.is_drained(queues)
 
     async def note(self, name: str) -> Document | None:
-        return await self._store.read(DocumentKey("notes", name))
+        return await self._infrastructure.read(DocumentKey("notes", name))
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
         key = DocumentKey("notes", name)
         tag = Tag("note")
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
-        return isinstance(await self._store.write([write]), Won)
+        return isinstance(await self._infrastructure.write([write]), Won)
 
     async def _letter(self, queue: str, sequence: int) -> Message | None:
         found = [letter.message for letter in await self.dead_letters(queue) if letter.sequence == sequence]
