@@ -21,15 +21,9 @@ from azure.cosmos.aio import ContainerProxy
 
 from outbox.azure.cosmos_items import BODY_BYTES_MAX, ITEM_BYTES_MAX, check_partition, encode_id, foreign, from_item
 from outbox.azure.cosmos_items import to_item as item_of
-from outbox.azure.cosmos_outcomes import (
-    FAILURES,
-    SESSION_HEADER,
-    as_error,
-    as_lost,
-    headers_of,
-)
+from outbox.azure.cosmos_outcomes import FAILURES, SESSION_HEADER, as_error, as_lost, headers_of, status_of
 from outbox.azure.cosmos_ranges import KeyRange
-from outbox.azure.usage import Usage, charge_of
+from outbox.azure.usage import Usage, charge_of, reason_of
 from outbox.errors import CorruptRecord, OutcomeUnknown, Throttled, TooLarge
 from outbox.ports import (
     Create,
@@ -261,9 +255,16 @@ class CosmosStateStore:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     return await send(await self._container())
+            except asyncio.CancelledError:
+                self.usage.note(kind, failed=True, reason="cancelled")
+                raise
             except FAILURES as error:
                 meant, is_lost = as_error(error, what), as_lost(error) is not None
-                self.usage.note(kind, charge_of(headers_of(error)), failed=not (is_lost and kind == "read"))
+                is_missing = is_lost and kind == "read"
+                why = "conflict" if is_lost else reason_of(meant, error, status=status_of(error)[0])
+                self.usage.note(
+                    kind, charge_of(headers_of(error)), failed=not is_missing, reason="" if is_missing else why
+                )
                 if is_lost or not isinstance(meant, Throttled):
                     raise
                 pause_s = meant.retry_after_s * (1 + self._chance())  # those throttled together come back apart

@@ -24,7 +24,7 @@ from outbox.azure.servicebus_messages import broker_id, from_wire, milliseconds
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_sending import Sending
 from outbox.azure.servicebus_sources import SESSION_COUNT_MAX, PlainSource, SessionSource, Source, Tasks
-from outbox.azure.usage import Usage
+from outbox.azure.usage import Usage, reason_of
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Delivery, MessageBus, Output, Settle
 
@@ -98,7 +98,11 @@ class ServiceBusBus:
     # Receiving
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        taken = await self._source(queue).receive(count_max, wait_s)
+        try:
+            taken = await self._source(queue).receive(count_max, wait_s)
+        except OutboxError as error:
+            self._failed("receive", error)
+            raise
         if taken is None:
             return []
         self.usage.note("receive")
@@ -144,8 +148,8 @@ class ServiceBusBus:
             return
         try:
             await held.link.settle(held.message, settle)
-        except OutboxError:
-            self.usage.note(settle.how, failed=True)
+        except OutboxError as error:
+            self._failed(settle.how, error)
             raise
         self.usage.note(settle.how)
 
@@ -167,9 +171,16 @@ class ServiceBusBus:
         held = self._held.get(delivery.lock)
         if held is None:
             raise self._lost(delivery)
-        held.until_ms = await held.link.renew(held.message)
+        try:
+            held.until_ms = await held.link.renew(held.message)
+        except OutboxError as error:
+            self._failed("renew", error)
+            raise
         self.usage.note("renew")
         return held.until_ms
+
+    def _failed(self, kind: str, error: OutboxError) -> None:
+        self.usage.note(kind, failed=True, reason=reason_of(error, error.__cause__ or error))
 
     def _lost(self, delivery: Delivery) -> LockLost:
         return LockLost(f"{delivery.queue}/{delivery.sequence} is not held here; it was settled, or comes again")

@@ -20,7 +20,7 @@ from outbox.azure.servicebus_links import CLOSE_S, OPEN_S
 from outbox.azure.servicebus_messages import to_wire
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
-from outbox.azure.usage import Usage
+from outbox.azure.usage import Usage, reason_of
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Output
 
@@ -61,8 +61,8 @@ class Sending:
                     self._usage.note("send")
                     is_first = False
             except FAILURES as error:
-                self._usage.note("send", failed=True)
                 meant = as_error(error, f"send to {self._destination}", sends=True)
+                self._usage.note("send", failed=True, reason=reason_of(meant, error))
                 if not isinstance(meant, Refused):
                     await self._drop()  # a refusal came over a link that works
                 if is_first or isinstance(meant, OutcomeUnknown):

@@ -1,4 +1,4 @@
-"""What the adapters ask of Azure, counted: requests, request units and failures by kind of operation.
+"""What the adapters ask of Azure, counted: requests, request units and failures by kind of operation and by reason.
 
 A request here is one call of an SDK.  What an SDK adds of its own accord (reading the account, the partition map, a
 re-send after throttling) only the service sees.
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Throttled, TooLarge
 
 
 class Used(msgspec.Struct, frozen=True, gc=False):
@@ -25,14 +27,22 @@ _NONE = Used()
 
 @dataclass(slots=True)
 class Usage:
-    """Counts what an adapter asks for."""
+    """Counts what an adapter asks for; `reasons` has, by kind of operation, why some of it came to nothing.
+
+    Every repetition by whoever asked has one of them as its reason: `conflict` (a condition did not hold: a copy of the
+    message, or another worker), `throttled`, `stale` (a read could not be as fresh as its session), `timeout`, `no
+    answer`, `status` (one that does not tell), `cancelled`, `lock lost`, `refused` or `too large`.
+    """
 
     by_kind: dict[str, Used] = field(default_factory=dict)
+    reasons: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def note(self, kind: str, charge_ru: float = 0.0, *, failed: bool = False) -> None:
-        """Count one request."""
+    def note(self, kind: str, charge_ru: float = 0.0, *, failed: bool = False, reason: str = "") -> None:
+        """Count one request, and why it came to nothing, if it did."""
         known = self.by_kind.get(kind, _NONE)
         self.by_kind[kind] = Used(known.count + 1, known.charge_ru + charge_ru, known.failed_count + failed)
+        if reason:
+            self.reasons[kind, reason] = self.reasons.get((kind, reason), 0) + 1
 
     @property
     def request_count(self) -> int:
@@ -47,6 +57,7 @@ class Usage:
     def reset(self) -> None:
         """Count from zero."""
         self.by_kind.clear()
+        self.reasons.clear()
 
 
 def charge_of(headers: Mapping[str, str] | None) -> float:
@@ -55,3 +66,19 @@ def charge_of(headers: Mapping[str, str] | None) -> float:
         return max(0.0, float((headers or {}).get("x-ms-request-charge", 0.0)))
     except ValueError:
         return 0.0
+
+
+def reason_of(meant: OutboxError, error: BaseException, *, status: int = 0) -> str:
+    """Why a request came to nothing, in a word or two: what an error means, and what it came from."""
+    match meant:
+        case Throttled():
+            return "stale" if status == 404 else "throttled"
+        case LockLost():
+            return "lock lost"
+        case TooLarge():
+            return "too large"
+        case OutcomeUnknown() if status:
+            return "status"
+        case OutcomeUnknown():
+            return "timeout" if "Timeout" in type(error).__name__ else "no answer"
+    return "refused"
