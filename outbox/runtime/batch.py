@@ -67,6 +67,7 @@ class Batch:
         One whose own refusal was found is: that one is there.  Of others nobody knows yet whether they have a record;
         the commit will tell.
         """
+        work.meet(self.loaded.version)
         if work.was_refused:
             return False
         created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms

@@ -159,7 +159,7 @@ class ItemScope:
         await self._failures.recall(work)
         outcome = await run_guarded(self._plan, batch, work, self._life)  # 4
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
-            work.refusal = outcome  # the next attempt records it, under a fence of its own
+            work.refuse_over(state.version, outcome)  # the next attempt records it, under a fence of its own
             raise Again
         await self._failures.note(work, outcome)
         if not batch.entries:
@@ -214,7 +214,8 @@ class ItemScope:
             await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms()))
             batch.blobs.append((name, data))
         if len(items.encode(staged)) > limit:
-            work.refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
+            refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
+            work.refuse_over(batch.loaded.version, refusal)
             raise Again
         await write_blobs(self._blobs, batch.blobs)
         return staged
@@ -249,7 +250,8 @@ class ItemScope:
         body = items.encode(item)
         record = batch.entries[0].record
         if len(body) > (limit := spill.bytes_for(self._states.capabilities.item_bytes_max, record)):
-            work.refusal = spill.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
+            refusal = spill.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
+            work.refuse_over(batch.loaded.version, refusal)
             raise Again
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
         try:

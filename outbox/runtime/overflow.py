@@ -5,8 +5,8 @@ version of the state.  Whatever becomes of the attempt, that document is found b
 
     the record is the attempt's own          it landed: the blob goes when the record is marked, not before
     the state is past the attempt's version  it cannot land any more: the blob goes
-    another attempt has made the record      of a stateless handler: it cannot land any more, unless the record is a
-                                             refusal that this attempt is a resubmission of
+    another attempt has made the record      it cannot land any more, unless the record is a refusal that this attempt
+                                             is a resubmission of
     it is older than a record lives          no write can be in flight for so long
 
 In item scope the staged record stands for the attempt: while there is one the blob stays.  A blob is deleted before the
@@ -118,8 +118,8 @@ async def tell_if_missing(store: StateStore, key: DocumentKey, session: Session,
 
 
 def _has_lost(overflow: Overflow, record: Record | None) -> bool:
-    """Whether an attempt of a stateless handler loses to this record, which is another's."""
-    if record is None or overflow.state:
+    """Whether an attempt loses to this record, which is another's."""
+    if record is None:
         return False
     return not record.reason or (overflow.attempt is not None and record.attempt >= overflow.attempt)
 

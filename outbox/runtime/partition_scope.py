@@ -40,12 +40,13 @@ from outbox.runtime.items import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_
 from outbox.runtime.marks import Marks
 from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Outcome, Work, shows_unapplied
+from outbox.runtime.step import Later, Outcome, Work, shows_unapplied
 
 LOOK_COUNT_MAX = 5
 """How often a record is read that must be there, before the attempt starts again."""
 
 BEHIND_COUNT_MAX = 10_000
+UNPUSHED_COUNT_MAX = 10_000
 """How many states are remembered to have moved; of others a stale read costs another try."""
 
 
@@ -100,6 +101,8 @@ class PartitionScope:
         self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
         """States that were found to have moved, and the session in which that can be seen."""
+        self._unpushed: dict[bytes, None] = {}
+        """Messages that were committed here and whose outputs could not be pushed yet."""
 
     @property
     def group_count_max(self) -> int:
@@ -141,8 +144,8 @@ class PartitionScope:
 
     async def once(self, work: Work) -> Outcome:
         try:
-            if (work.delivery.delivery_count or work.delivery.message.attempt) and work.inbox:
-                await self._look_first(work)  # it was here before: spare the handler, which may be slow
+            if work.inbox and self._was_here(work):
+                await self._look_first(work)  # spare the handler, which may be slow
             batch = await self._begin(work.state_id)
             outcome = await self._run(batch, work)
         except Superseded as found:
@@ -176,10 +179,16 @@ class PartitionScope:
         outcome = await run_guarded(self._plan, batch, work, self._life)
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
             if is_first:
-                work.refusal = outcome  # the next attempt records it, under a fence of its own
+                work.refuse_over(batch.loaded.version, outcome)  # the next attempt records it, under a fence of its own
             raise Again
+        if isinstance(outcome, Later) and work.inbox:
+            await self._look_first(work)  # its own effect may be why it is to wait
         await self._failures.note(work, outcome)
         return outcome
+
+    def _was_here(self, work: Work) -> bool:
+        """Whether there may be a record of a message already."""
+        return bool(work.delivery.delivery_count or work.delivery.message.attempt or work.inbox in self._unpushed)
 
     async def _look(self, work: Work, batch: Batch | None) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
@@ -217,8 +226,7 @@ class PartitionScope:
             self.cache.forget(state_id)
             return await self._resolved(batch, state_id)
         except TooLarge as error:
-            self.cache.forget(state_id)
-            raise self._too_large(batch, str(error)) from error
+            raise self._too_large(batch, state_id, str(error)) from error
         except NOT_DONE as error:
             self.cache.forget(state_id)
             raise Again from error
@@ -258,22 +266,24 @@ class PartitionScope:
                 raise Again  # each by itself is smaller
             entry = batch.entries[0]
             if not entry.record.outputs:
-                raise self._too_large(batch, f"{_size(writes)} bytes, there is room for {limit}")
+                raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
             entry.stored, name, data = spill.spilled(entry.record)
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
-                raise self._too_large(batch, f"{_size(writes)} bytes, there is room for {limit}")
+                raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
             version = batch.loaded.item.version
             await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms()))
             batch.blobs.append((name, data))
         await write_blobs(self._blobs, batch.blobs)
         return writes
 
-    def _too_large(self, batch: Batch, text: str) -> Again:
-        """What does not fit is tried in parts; a message that does not fit alone is refused the next time."""
+    def _too_large(self, batch: Batch, state_id: str | None, text: str) -> Again:
+        """What does not fit is tried in parts; one that does not fit alone is refused if the state is still that."""
+        self.cache.forget(state_id)
         if len(batch.entries) == 1:
             entry = batch.entries[0]
-            entry.work.refusal = spill.smaller(entry.record, f"its state and record are too large: {text}")
+            refusal = spill.smaller(entry.record, f"its state and record are too large: {text}")
+            entry.work.refuse_over(batch.loaded.version, refusal)
         return Again()
 
     def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:
@@ -351,7 +361,12 @@ class PartitionScope:
     async def _push(self, batch: Batch, state_id: str | None) -> None:
         for entry in batch.entries:
             entry.work.know(entry.record)
+            self._unpushed[entry.work.inbox] = None
+        while len(self._unpushed) > UNPUSHED_COUNT_MAX:
+            del self._unpushed[next(iter(self._unpushed))]
         await self._endings.push([output for entry in batch.entries for output in entry.record.outputs])
+        for inbox in batch.inboxes:
+            self._unpushed.pop(inbox, None)
         for entry in batch.entries:
             if entry.record.pending:
                 key = record_key(state_id, entry.work.inbox)

@@ -61,6 +61,8 @@ class Work(msgspec.Struct, gc=False):
     stops_key: bool = False
     refusal: PoisonMessage | Later | None = None
     """Why nobody can handle it, for good or for now."""
+    judged_on: Version | None = None
+    """The version of the state that was refused over; None: it is refused over any."""
     others: tuple[Work, ...] = ()
     whole: Any = None
     """What its parts have in common, while a message that several handlers read is under way."""
@@ -77,6 +79,15 @@ class Work(msgspec.Struct, gc=False):
     """What is on record for it, as soon as it is known to be."""
     on_record: Callable[[], None] | None = None
     """Told then: whoever waits for a reply need not wait until outputs have left."""
+
+    def refuse_over(self, version: Version, refusal: PoisonMessage) -> None:
+        """Learn why it cannot be handled over a state of this version; the next attempt records it."""
+        self.refusal, self.judged_on = refusal, version
+
+    def meet(self, version: Version) -> None:
+        """Learn which state it has come to: what it was refused over another says nothing of this one."""
+        if self.judged_on is not None and self.judged_on != version:
+            self.refusal = self.judged_on = None
 
     def know(self, record: Record) -> None:
         """Learn what is on record for it, and say so."""
@@ -210,7 +221,9 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
     shared = len(route.handlers) > 1
     first, *others = [_part(source, route, h, delivery, message.identity, shared=shared) for h in route.handlers]
     first.others = tuple(others)
-    first.stops_key = first.stops_key or any(other.stops_key for other in others)
+    stops_key = first.stops_key or any(other.stops_key for other in others)
+    for part in (first, *others):
+        part.stops_key = stops_key  # whichever of them refuses it
     if shared and not source.ordered:
         first.lane = None
     return first
