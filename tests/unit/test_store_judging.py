@@ -143,7 +143,7 @@ async def test_a_worker_that_cannot_push_runs_no_message_again_and_writes_no_oth
         at.bus.is_mute = True
         async with Worker(shipping(runs), at) as worker:
             await worker.send("ships", Ship("a", 1, pads=14), id="s1")
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(2.0)
             assert (runs, len(blobs_of(at))) == ([1], 1)
             at.bus.is_mute = False
             await worker.wait_idle()
