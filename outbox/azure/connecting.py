@@ -5,12 +5,14 @@
     async with backend, Worker(app, backend) as worker: ...
 
 What is given as an address is asked for with DefaultAzureCredential; what is given as a connection string brings its
-key along.  Nothing is opened before it is needed, on the loop that needs it.  No key is ever part of a `repr`.
+key along.  `states` puts states into a container of their own, apart from everything else.  Nothing is opened before it
+is needed, on the loop that needs it.  No key is ever part of a `repr`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -23,12 +25,13 @@ from outbox.azure.cosmos import CosmosStateStore
 from outbox.azure.cosmos_account import CosmosAccount
 from outbox.azure.cosmos_containers import ContainerSpec
 from outbox.azure.operations import AzureOperations
+from outbox.azure.placed_states import Place, PlacedStates
 from outbox.azure.servicebus import ServiceBusBus, wall_ms
 from outbox.azure.servicebus_entities import ServiceBusEntities
 from outbox.azure.servicebus_letters import ServiceBusLetters
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.usage import Usage
-from outbox.ports import Backend, BlobStore, Operations, StorePorts
+from outbox.ports import Backend, BlobStore, Operations, StateStore, StorePorts
 
 CONTAINER = "outbox"
 BLOB_CONTAINER = "outbox"
@@ -36,18 +39,22 @@ BLOB_CONTAINER = "outbox"
 
 @dataclass(frozen=True, slots=True)
 class AzureBackend:
-    """Where an application runs on Azure; an async context manager that closes what it has opened."""
+    """Where an application runs on Azure; an async context manager that closes what it has opened.
 
-    store: CosmosStateStore
+    `infrastructure` has the protocol's own documents where they are not beside the states, which are in `store`.
+    """
+
+    store: StateStore
     bus: ServiceBusBus
     operations: Operations
     blobs: BlobStore
     usage: Usage
+    infrastructure: StateStore | None = None
     _closing: tuple[Any, ...] = field(default=(), repr=False)
 
     def ports(self) -> StorePorts:
         """The ports that the runtime uses."""
-        return StorePorts(self.store, self.bus, self.operations, self.blobs)
+        return StorePorts(self.store, self.bus, self.operations, self.blobs, self.infrastructure)
 
     async def close(self) -> None:
         """Let what is under way end, and close every client."""
@@ -68,49 +75,96 @@ def connect(
     cosmos: str,
     database: str,
     servicebus: str,
-    blobs: str | None = None,
+    blobs: str | BlobStore | None = None,
     container: str = CONTAINER,
+    states: str | None = None,
+    place: Place | None = None,
     blob_container: str = BLOB_CONTAINER,
     blob_api_version: str | None = None,
-    scope: Literal["partition", "item"] = "partition",
+    scope: Literal["partition", "item"] | None = None,
     create: bool = False,
     credential: Any = None,
     user_agent: str = "outbox",
 ) -> AzureBackend:
     """A backend of partition scope (or item scope), not yet open.
 
-    `cosmos`, `servicebus` and `blobs` are each an address or a connection string.  `create` makes the database, the
-    containers and what the application declares, where they are not there yet.  `credential` is one of
-    azure.identity.aio, for the addresses; whoever gives it closes it.
+    `cosmos`, `servicebus` and `blobs` are each an address or a connection string; a store that is given as `blobs` is
+    used as it is.  `create` makes the database, the containers and what the application declares, where they are not
+    there yet.  `credential` is one of azure.identity.aio, for the addresses; whoever gives it closes it.
+
+    `states` names a container in which only states lie, at the partition and id that `place` gives for a state's id
+    (default: a partition of its own); everything else stays in `container`.  That is item scope.
 
     Raises:
         ValueError: something given cannot be used.
     """
+    _check_scope(scope, states, place, container)
     identity = _Identity(credential)
     usage = Usage()
     account = _cosmos_account(cosmos, database, identity, user_agent)
     namespace = _namespace(servicebus, identity)
-    blob_account = _blob_account(blobs, blob_container, identity, blob_api_version)
-    store = CosmosStateStore(partial(account.container, container), scope=scope, usage=usage)
+    blob_account = _blob_account(blobs, blob_container, identity, blob_api_version) if isinstance(blobs, str) else None
+    kept, apart, prepare_stores = _stores(account, container, states, place, scope, create=create, usage=usage)
     bus = ServiceBusBus(namespace, usage=usage)
 
     async def prepare() -> None:
-        await account.prepare(ContainerSpec(container), create=create)
+        await prepare_stores()
         if blob_account is not None:
             await blob_account.prepare(create=create)
 
     operations = AzureOperations(
-        store,
+        kept,
         bus,
         ServiceBusEntities(namespace),
         ServiceBusLetters(namespace, bus),
         prepare=prepare,
         create=create,
         now_ms=wall_ms,
+        infrastructure=apart,
     )
     places = (account, namespace, *([] if blob_account is None else [blob_account]), identity)
-    held = NoBlobs() if blob_account is None else AzureBlobStore(blob_account, usage=usage)
-    return AzureBackend(store, bus, operations, held, usage, places)
+    given = NoBlobs() if blobs is None or isinstance(blobs, str) else blobs
+    held = given if blob_account is None else AzureBlobStore(blob_account, usage=usage)
+    return AzureBackend(kept, bus, operations, held, usage, apart, places)
+
+
+def _check_scope(scope: str | None, states: str | None, place: Place | None, container: str) -> None:
+    """Refuse what does not go together."""
+    if states is None:
+        if place is not None:
+            raise ValueError("place= says where states lie in a container of their own; name that by states= as well")
+        return
+    if scope == "partition":
+        raise ValueError(
+            'scope="partition" writes a state together with its records, so they share a container; states= puts '
+            "them apart, which is item scope: leave one of the two out"
+        )
+    if not states or states == container:
+        raise ValueError(f"states={states!r} must name another container than container={container!r}")
+
+
+def _stores(
+    account: CosmosAccount,
+    container: str,
+    states: str | None,
+    place: Place | None,
+    scope: Literal["partition", "item"] | None,
+    *,
+    create: bool,
+    usage: Usage,
+) -> tuple[StateStore, StateStore | None, Callable[[], Awaitable[None]]]:
+    """The store of states, that of everything else where it is another, and what makes or checks their containers."""
+    if states is None:
+        whole = CosmosStateStore(partial(account.container, container), scope=scope or "partition", usage=usage)
+        return whole, None, partial(account.prepare, ContainerSpec(container), create=create)
+    infrastructure = CosmosStateStore(partial(account.container, container), scope=scope or "item", usage=usage)
+    placed = PlacedStates(CosmosStateStore(partial(account.container, states), scope="item", usage=usage), place)
+
+    async def prepare() -> None:
+        await account.prepare(ContainerSpec(container), ContainerSpec(states), create=create)
+        await placed.check(await account.container(states))
+
+    return placed, infrastructure, prepare
 
 
 class _Identity:
@@ -151,11 +205,7 @@ def _namespace(address: str, identity: _Identity) -> ServiceBusNamespace:
     return ServiceBusNamespace(address, identity.credential())
 
 
-def _blob_account(
-    address: str | None, container: str, identity: _Identity, api_version: str | None
-) -> BlobAccount | None:
-    if address is None:
-        return None
+def _blob_account(address: str, container: str, identity: _Identity, api_version: str | None) -> BlobAccount:
     parts = _parts(address)
     if "AccountName" in parts or "BlobEndpoint" in parts:
         return BlobAccount(address, container, api_version=api_version)
