@@ -6,6 +6,7 @@ there, `run` does both.  None of them awaits a port; a handler awaits what it li
 
 from __future__ import annotations
 
+import asyncio
 import types
 from asyncio import CancelledError, Future, current_task
 from collections.abc import Awaitable, Callable, Coroutine
@@ -107,13 +108,19 @@ def step(handler: Handler, result: Any) -> Any:
 async def resume(
     plan: Plan, group: Made, suspended: Suspended[Made], life: Life, *, began_ms: int | None = None
 ) -> Outcome:
-    """Take a suspended handling to its end; it began with its group unless it is told."""
-    work = suspended.work
+    """Take a suspended handling to its end; it began with its group unless it is told.
+
+    One that does not end is cancelled when it may write nothing any more: the records that it checked may be gone.
+    """
+    work, limit_ms = suspended.work, plan.attempt_ms_max
+    began_ms = group.now_ms if began_ms is None else began_ms
+    within = asyncio.timeout(max(0, limit_ms - (life.now_ms() - began_ms)) / 1_000)
     try:
-        await go_on(suspended.coroutine, suspended.waits_for)
-        taken_ms = life.now_ms() - (group.now_ms if began_ms is None else began_ms)
-        if taken_ms > plan.attempt_ms_max:  # the records that it checked may be gone: write nothing
-            raise TimeoutError(f"the handler took {taken_ms} ms, over {plan.attempt_ms_max}; raise App(margin=)")
+        async with within:
+            await go_on(suspended.coroutine, suspended.waits_for)
+        taken_ms = life.now_ms() - began_ms
+        if taken_ms > limit_ms:
+            raise TimeoutError(f"the handler took {taken_ms} ms, over {limit_ms}; raise App(margin=)")
         group.apply(work, suspended.state, suspended.context)
     except CancelledError as error:
         if life.is_stopping():
@@ -123,7 +130,10 @@ async def resume(
             task.uncancel()  # the handler cancelled the task that it runs in
         return failed(plan, group, work, error)  # or it waited for something that was cancelled
     except Exception as error:
-        return failed(plan, group, work, error)
+        if not within.expired():
+            return failed(plan, group, work, error)
+        text = f"the handler was cancelled, it had not ended after {limit_ms} ms; raise App(margin=)"
+        return failed(plan, group, work, TimeoutError(text))
     return None
 
 

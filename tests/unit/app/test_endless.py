@@ -1,0 +1,39 @@
+"""A handler that never ends is cancelled when it may write nothing any more, and its key goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from outbox import App, Retries
+from outbox.testing import Harness
+
+
+@dataclass
+class Step:
+    key: str
+    n: int
+
+
+@dataclass
+class Steps:
+    ns: list[int] = field(default_factory=list)
+
+
+async def test_a_handler_that_never_ends_fails_and_its_key_goes_on() -> None:
+    app = App("steps", margin=timedelta(seconds=0.4), clock_skew=timedelta(seconds=0.1))
+
+    @app.handler("steps", key="key", retry=Retries(limit=1))
+    async def step(message: Step, steps: Steps) -> None:
+        if message.n == 0:
+            await asyncio.Event().wait()
+        steps.ns.append(message.n)
+
+    async with Harness(app) as world:
+        await world.send("steps", Step("a", 0), id="0")
+        await world.send("steps", Step("a", 1), id="1")
+        await world.wait_idle()
+        assert await world.state(Steps, "a") == Steps([1])
+        (letter,) = world.dead_letters("steps")
+        assert (letter.id, letter.reason) == ("0", "failed") and "had not ended after 200 ms" in letter.description
