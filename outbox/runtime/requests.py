@@ -4,8 +4,9 @@ The identity is the idempotency key, together with a digest of the caller where 
 key is computed without the state's key: a request is looked for before anybody knows which state it names, and one
 that names another under the same idempotency key differs in its payload, which is refused.
 
-The payload's digest is that of the JSON document, whatever the order of its members and its white space, with the
-path's parameters in it.  It does not depend on the application's types, so a repetition after a deploy is the same.
+The payload's digest is that of the JSON document, whatever the order of its members and its white space, its numbers as
+they were written, with the path's parameters in it.  It does not depend on the types of the body's members, so a
+repetition after a deploy is the same.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from outbox.lineage import as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Delivery
 from outbox.retries import Reject
+from outbox.runtime.http_bodies import read_body, write_body
 from outbox.runtime.step import Work, failure_text, told
 
 log = logging.getLogger("outbox.http")
@@ -129,10 +131,10 @@ class Reader:
         if kind != JSON and not kind.endswith("+json"):
             raise Unfit(415, "not-json", f"send the body as {JSON}")
         try:
-            given = msgspec.json.decode(request.body or b"{}")
+            given = read_body(request.body or b"{}")
             if parameters:
                 given = self._with_path(given, parameters)
-            whole = msgspec.json.encode(given, order="sorted")
+            whole = write_body(given)
         except DECODE_ERRORS as error:
             raise Unfit(400, "undecodable", told(f"the body is not JSON: {error}")) from error
         return (whole if parameters or not request.body else request.body), whole
@@ -141,12 +143,21 @@ class Reader:
         if not isinstance(given, dict):
             raise Unfit(400, "undecodable", "the body must be a JSON object")
         typed = self._typed(parameters)
-        differing = sorted(name for name in typed.keys() & given.keys() if given[name] != typed[name])
-        if differing:
-            raise Unfit(
-                400, "path-differs", f"{differing[0]} is another in the body than in the path; send one of them"
-            )
+        for field, name in self._names.items():
+            if name in given and name in typed and not self._says(field, given[name], typed[name]):
+                raise Unfit(400, "path-differs", f"{name} is another in the body than in the path; send one of them")
         return {**given, **typed}
+
+    def _says(self, field: str, given: Any, typed: Any) -> bool:
+        """Whether a member of the body says the same as the path does; by their field's type 3.0 may be 3."""
+        one, other = write_body(given), write_body(typed)
+        if one == other:
+            return True
+        kind = self._hints.get(field, str)
+        try:
+            return bool(msgspec.json.decode(one, type=kind) == msgspec.json.decode(other, type=kind))
+        except (*DECODE_ERRORS, TypeError):  # it is not of that type, or of one that only its own model understands
+            return False
 
     def _typed(self, parameters: Mapping[str, str]) -> dict[str, Any]:
         """Texts as their fields' types have them, under the fields' names on the wire."""
