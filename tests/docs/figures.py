@@ -1,40 +1,96 @@
-"""The README's table of figures, made from what `make bench` published.  `python -m tests.docs.figures` writes it."""
+"""The pages' tables of figures, made from what `make bench` published.  `python -m tests.docs.figures` writes them.
+
+A table stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
-PUBLISHED = ROOT / "docs" / "benchmarks" / "w1.json"
-_PLACE = re.compile(r"(<!-- w1: [^>]*-->\n)(.*?)(<!-- /w1 -->)", re.DOTALL)
+Rows = list[dict[str, Any]]
+
 _NAMES = {"default": "", "one": "one transaction a message"}
+_WORKLOADS = {
+    "cold": "a key that this worker has not seen lately",
+    "warm": "a key that it has",
+    "W1": "1,000 keys, four messages each",
+    "ten keys": "ten keys, a hundred messages each at once",
+}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The durable rows: messages a second, latency and CPU, each the median."""
-    lines = ["| | in flight | messages/s | p50 ms | CPU µs a message |", "|---|---:|---:|---:|---:|"]
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: the page and the place in it, the published file, and what makes the one of the other."""
+
+    page: Path
+    name: str
+    published: str
+    make: Callable[[Rows], str]
+
+    def put(self, text: str) -> str:
+        """The page's text with the table in its place."""
+        rows: Rows = json.loads((ROOT / "docs" / "benchmarks" / self.published).read_text())
+        place = re.compile(rf"(<!-- {self.name}: [^>]*-->\n)(.*?)(<!-- /{self.name} -->)", re.DOTALL)
+        found, count = place.subn(lambda at: at[1] + self.make(rows) + at[3], text)
+        assert count == 1, f"{self.page.name} has no place for the table {self.name}"
+        return found
+
+
+def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table whose first column is text and whose others are numbers."""
+    first, *rest = (f"| {' | '.join(line)} |".replace("|  |", "| |") for line in (head, *rows))
+    return "\n".join([first, "|---" + "|---:" * (len(head) - 1) + "|", *rest, ""])
+
+
+def speeds(rows: Rows) -> str:
+    """W1, the durable rows: messages a second, latency and CPU, each the median."""
+    found = []
     for row in rows:
         if row["durable"]:
             variant = _NAMES.get(row["variant"], row["variant"].replace("batch", "batches of "))
             name = f"{row['system']}, {variant}" if variant else row["system"]
             speed, wait, cost = (row[key]["median"] for key in ("messages_per_s", "p50_ms", "cpu_us"))
-            lines.append(f"| {name} | {row['in_flight']} | {speed:,.0f} | {wait:.2f} | {cost:.1f} |")
-    return "\n".join(lines) + "\n"
+            found.append((name, str(row["in_flight"]), f"{speed:,.0f}", f"{wait:.2f}", f"{cost:.1f}"))
+    return _lines(("", "in flight", "messages/s", "p50 ms", "CPU µs a message"), found)
 
 
-def with_table(readme: str, rows: list[dict[str, Any]]) -> str:
-    """The README with the table of these rows in its place."""
-    found, count = _PLACE.subn(lambda place: place[1] + table(rows) + place[3], readme)
-    assert count == 1, "README.md has no place for the table"
-    return found
+def scopes(rows: Rows) -> str:
+    """The three commit protocols on the engine in memory: port calls and CPU, each the median."""
+    found = [
+        (row["scope"], f"{row['requests_per_message']['median']:.2f}", f"{row['cpu_us']['median']:.0f}") for row in rows
+    ]
+    return _lines(("scope", "calls of a store or bus a message", "CPU µs a message"), found)
+
+
+def requests(rows: Rows) -> str:
+    """Partition scope: what a message asks of Cosmos DB and Service Bus."""
+    found = []
+    for row in rows:
+        if "workload" in row:
+            calls = row["calls_per_message"]
+            bus = (f"{calls[call]:.2f}" for call in ("receive", "send", "complete"))
+            cosmos = (f"{row['requests_per_message']:.2f}", f"{row['ru_per_message']:.1f}")
+            found.append((_WORKLOADS[row["workload"]], *cosmos, *bus))
+    return _lines(("", "Cosmos DB requests", "RU", "receives", "sends", "settlements"), found)
+
+
+TABLES = (
+    Table(README, "w1", "w1.json", speeds),
+    Table(ROOT / "docs/how-to/choose-a-scope.md", "scopes", "scopes.json", scopes),
+    Table(ROOT / "docs/how-to/cost.md", "requests", "azure.json", requests),
+)
 
 
 def main() -> None:
-    README.write_text(with_table(README.read_text(), json.loads(PUBLISHED.read_text())))
+    for table in TABLES:
+        table.page.write_text(table.put(table.page.read_text()))
 
 
 if __name__ == "__main__":

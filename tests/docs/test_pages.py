@@ -10,6 +10,7 @@ from tests.docs.blocks import ROOT, Page, commands
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/how-to").glob("*.md"))]
 SPARK_MARKS = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+TYPED = {"quickstart.md"}  # typed into a terminal, by test_quickstart.py
 
 
 def has_blocks(page: Path) -> bool:
@@ -22,7 +23,7 @@ def has_blocks(page: Path) -> bool:
     [
         pytest.param(page, id=page.stem, marks=SPARK_MARKS if page.name == "spark.md" else [])
         for page in PAGES
-        if has_blocks(page)
+        if has_blocks(page) and page.name not in TYPED
     ],
 )
 def test_a_page_does_what_it_says(page: Path, disk_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 import shlex
 from functools import cache
@@ -15,7 +14,7 @@ from outbox.emulator.entities_file import parse_entities
 from outbox.ops.cli import make_parser
 from spark_jobs import consume, feed, package, reconcile, submit
 from tests.docs.blocks import ROOT
-from tests.docs.figures import PUBLISHED, README, with_table
+from tests.docs.figures import README, TABLES, Table
 
 PAGES = [
     README,
@@ -28,6 +27,8 @@ _TEST = re.compile(r"\btest_\w+")
 _PLACE = re.compile(r"\b((?:outbox|spark_jobs|tools|tests|function_app)/[\w/]*\w\.py)(?:::([\w.]+))?")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _COMMAND = re.compile(r"^(?:\$ )?((?:outbox|python -m spark_jobs\.\w+) .*(?:\\\n.*)*)", re.MULTILINE)
+_ENDS = ("|", "<", ">", "&&", ";", "&", "--")
+"""Where a command's own arguments end, beside what redirects its errors."""
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
@@ -95,9 +96,8 @@ def test_every_command_that_a_page_shows_has_these_options(page: Path) -> None:
         for text in _COMMAND.findall(block) if block.startswith(("```sh", "```console")) else ():
             words = shlex.split(text.replace("\\\n", " "), comments=True)
             parser, start = (make_parser(), 1) if words[0] == "outbox" else (jobs[words[2]](), 3)
-            end = next(
-                (index for index, word in enumerate(words) if word in ("|", "<", ">", "&&", ";", "&", "--")), len(words)
-            )
+            ends = (index for index, word in enumerate(words) if word in _ENDS or word.startswith("2>"))
+            end = next(ends, len(words))
             parser.parse_args(words[start:end])  # exits, and so fails, on what it does not know
 
 
@@ -108,9 +108,10 @@ def test_the_entities_file_that_the_page_shows_is_read() -> None:
     assert names == ["orders", "lines", *subscriptions, "notices", "notices/Subscriptions/mail"]  # its rules
 
 
-def test_the_readmes_figures_are_those_that_were_published() -> None:
-    readme = README.read_text()
-    assert with_table(readme, json.loads(PUBLISHED.read_text())) == readme, "run `python -m tests.docs.figures`"
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_figures_of_a_page_are_those_that_were_published(table: Table) -> None:
+    text = table.page.read_text()
+    assert table.put(text) == text, "run `python -m tests.docs.figures`"
 
 
 def test_a_name_that_does_not_exist_is_noticed(tmp_path: Path) -> None:
