@@ -16,6 +16,7 @@ from azure.functions.servicebus import ServiceBusMessage
 from msgspec import json
 
 from outbox import Client, Engine
+from outbox.azure import AzureBackend
 from outbox.azure.functions_processor import Processor
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
@@ -23,7 +24,7 @@ from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.entities import QueueSettings
 from shooting_range.handlers import AttemptMade, Board, FireAt, SheetFull, Target, app
 from shooting_range.settings import backend_of
-from shooting_range.storage import INFRASTRUCTURE, STATES, RangeBackend
+from shooting_range.storage import INFRASTRUCTURE, STATES
 
 DATABASE = "range"
 GAMES, OUTBOX = f"{DATABASE}/{STATES}", f"{DATABASE}/{INFRASTRUCTURE}"
@@ -43,7 +44,7 @@ def environment_as_it_was() -> Iterator[None]:
 class HostHere:
     """What a Functions host runs, without the host: it has clients of its own, so also sessions of its own."""
 
-    def __init__(self, backend: RangeBackend) -> None:
+    def __init__(self, backend: AzureBackend) -> None:
         settings = FunctionsSettings(lambda: backend, attempt_s=20, rest_s=0.01, sweep_grace_s=0.001)
         self.backend = backend
         self.processor = Processor(app, backend, settings)
@@ -90,7 +91,7 @@ class Range:
         self.backend = self.connect()
         self.client = Client(app, self.backend)
 
-    def connect(self) -> RangeBackend:
+    def connect(self) -> AzureBackend:
         """Another process: clients of its own."""
         backend = backend_of(self.environment)
         self.stack.push_async_callback(backend.close)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outbox.errors import Refused
 from outbox.lineage import state_id
-from outbox.ports import Document, DocumentKey, Lost, Session, StateStore, Won, Write
-from outbox.verify.contracts import STATE_STORE, Clause, check_state_store, name_of
-from shooting_range.handlers import FireAt, Target
+from outbox.ports import DocumentKey
+from shooting_range.handlers import FireAt, Target, game_key, target_key
 from shooting_range.settings import backend_of, read
-from shooting_range.storage import INFRASTRUCTURE, STATES, RangeStates, place_of
+from shooting_range.storage import INFRASTRUCTURE, STATES, place_of
 from tests.examples.conftest import delivered
 from tests.wire.on_azure import azurite
-from tests.wire.on_azure.ground import cosmos_store
-from tests.wire.on_azure.test_cosmos_contract import OF_BATCHES
 from tools.local_functions.settings import read_host_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,60 +31,29 @@ LOCAL: dict[str, str] = json.loads((FOLDER / "local.settings.json.example").read
 
 
 @pytest.mark.parametrize(
-    ("id", "partition"),
+    ("id", "partition", "under"),
     [
-        (state_id("Board", "friday"), "friday"),
-        (state_id("Target", "friday/left"), "friday"),
-        (state_id("Target", "a%2Fb/left"), "a/b"),
-        (state_id("Target", "/left"), state_id("Target", "/left")),
-        (state_id("Target", "x" * 300), state_id("Target", "x" * 300)),
+        (state_id("Board", "friday"), "friday", "Board:friday"),
+        (state_id("Target", "friday/left"), "friday", "Target:friday/left"),
+        (state_id("Target", "a%2Fb/left"), "a/b", "Target:a%2Fb/left"),
+        (state_id("Target", "/left"), state_id("Target", "/left"), "Target:/left"),
+        (state_id("Target", "x" * 300), state_id("Target", "x" * 300), state_id("Target", "x" * 300)),
     ],
 )
-def test_a_state_lies_in_the_partition_of_its_game(id: str, partition: str) -> None:
-    assert place_of(DocumentKey(id, "state")) == DocumentKey(partition, id)
+def test_a_state_lies_in_the_partition_of_its_game(id: str, partition: str, under: str) -> None:
+    assert place_of(id) == DocumentKey(partition, under)
 
 
-class AsStates:
-    """A store of which every document that it is asked for is a state of the store behind it."""
-
-    def __init__(self, states: StateStore) -> None:
-        self._states = states
-        self.capabilities = states.capabilities
-        self.scan = states.scan
-        self.unfinished = states.unfinished
-
-    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
-        found = await self._states.read(as_state(key), session=session)
-        return None if found is None else replace(found, key=key)
-
-    async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        return await self._states.write([replace(one, key=as_state(one.key)) for one in operations])
+NAMES = st.text(st.sampled_from("aA:/~%.h2fé \\?#"), max_size=6)
 
 
-def as_state(key: DocumentKey) -> DocumentKey:
-    return DocumentKey(state_id("Target", f"{quote(key.partition, safe='')}/{quote(key.id, safe='')}"), "state")
-
-
-OF_ITEMS = [clause for clause in STATE_STORE if name_of(clause) not in OF_BATCHES]
-OF_SCANS = ("a_scan_gives_a_partition_by_id_and_prefix", "partitions_are_apart")
-"""Nobody scans for states: to the runtime each has a partition of its own."""
-
-
-@pytest.mark.parametrize(
-    ("clause", "is_state"),
-    [
-        *[pytest.param(one, True, id=f"state-{name_of(one)}") for one in OF_ITEMS if name_of(one) not in OF_SCANS],
-        *[pytest.param(one, False, id=f"other-{name_of(one)}") for one in OF_ITEMS],
-    ],
-)
-async def test_states_apart_are_a_state_store(clause: Clause[StateStore], is_state: bool) -> None:
-    @asynccontextmanager
-    async def make() -> AsyncIterator[StateStore]:
-        async with cosmos_store("item") as states, cosmos_store("item") as others:
-            both = RangeStates(states, others)
-            yield AsStates(both) if is_state else both
-
-    await check_state_store(make, clauses=[clause])
+@given(st.lists(st.tuples(NAMES, NAMES), min_size=2, max_size=6))
+def test_no_two_states_have_one_place(names: list[tuple[str, str]]) -> None:
+    """Whatever games and targets are called; a message without either has a key as well."""
+    shots = [FireAt("a", game, target, "ann", 0, 0) for game, target in names]
+    ids = {state_id("Target", target_key(shot)) for shot in shots}
+    ids |= {state_id("Board", game_key(shot)) for shot in shots if shot.game}
+    assert len({place_of(id) for id in ids}) == len(ids)
 
 
 async def test_one_partition_tells_how_a_game_stands_and_holds_nothing_else(range_: Any) -> None:
@@ -98,6 +63,7 @@ async def test_one_partition_tells_how_a_game_stands_and_holds_nothing_else(rang
     found = await range_.items(STATES, partition_key="friday")
     assert sorted(item["body"]["value"]["attempts"] for item in found) == [1, 1]
     assert {item["pk"] for item in await range_.items(STATES)} == {"friday", "sunday"}
+    assert {item["id"] for item in found} == {"Target:friday~2fleft", "Target:friday~2fright"}
     kinds = {item["id"].split(":")[0] for item in await range_.items(INFRASTRUCTURE)}
     assert kinds == {"done", "handlers", "retention"}
 

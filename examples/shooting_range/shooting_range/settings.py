@@ -1,17 +1,15 @@
 """What the environment says, read in this one place.
 
-    OUTBOX_SERVICEBUS                              a connection string, or with an identity
-    OUTBOX_SERVICEBUS__fullyQualifiedNamespace     range.servicebus.windows.net
-    OUTBOX_COSMOS                                  a connection string, or with an identity
-    OUTBOX_COSMOS__accountEndpoint                 https://range.documents.azure.com
-    OUTBOX_DATABASE                                the database (range)
-    OUTBOX_BLOBS, OUTBOX_BLOBS__blobServiceUri     the storage account for full sheets
-    RANGE_SHEETS_FOLDER                            a folder for them instead; for one machine
-    OUTBOX_CREATE                                  1: make containers and queues that are not there; for emulators
-    OUTBOX_SWEEP                                   when the timer sweeps (30 * * * * *)
-    OUTBOX_SWEEP_GRACE_S                           how long something may be unfinished before it does (60)
-
-All of them by connection string, or all of them by identity.
+OUTBOX_SERVICEBUS                              a connection string, or with an identity
+OUTBOX_SERVICEBUS__fullyQualifiedNamespace     range.servicebus.windows.net
+OUTBOX_COSMOS                                  a connection string, or with an identity
+OUTBOX_COSMOS__accountEndpoint                 https://range.documents.azure.com
+OUTBOX_DATABASE                                the database (range)
+OUTBOX_BLOBS, OUTBOX_BLOBS__blobServiceUri     the storage account for full sheets
+RANGE_SHEETS_FOLDER                            a folder for them instead; for one machine
+OUTBOX_CREATE                                  1: make containers and queues that are not there; for emulators
+OUTBOX_SWEEP                                   when the timer sweeps (30 * * * * *)
+OUTBOX_SWEEP_GRACE_S                           how long something may be unfinished before it does (60)
 """
 
 from __future__ import annotations
@@ -20,9 +18,11 @@ import os
 from collections.abc import Mapping
 from functools import partial
 
+from outbox import azure
 from outbox.azure.functions_settings import FunctionsSettings
+from outbox.engine.blobs import FolderBlobStore
 from outbox.errors import Refused
-from shooting_range.storage import RangeBackend, connect
+from shooting_range.storage import INFRASTRUCTURE, SHEETS, STATES, place_of
 
 SERVICEBUS, COSMOS, BLOBS, FOLDER = "OUTBOX_SERVICEBUS", "OUTBOX_COSMOS", "OUTBOX_BLOBS", "RANGE_SHEETS_FOLDER"
 IDENTITY = {
@@ -43,7 +43,7 @@ def read(environment: Mapping[str, str]) -> FunctionsSettings:
     )
 
 
-def backend_of(environment: Mapping[str, str]) -> RangeBackend:
+def backend_of(environment: Mapping[str, str]) -> azure.AzureBackend:
     """The backend that an environment means, not yet open.
 
     Raises:
@@ -54,12 +54,15 @@ def backend_of(environment: Mapping[str, str]) -> RangeBackend:
         missing.append(f"{BLOBS}, {IDENTITY[BLOBS]} or {FOLDER}")
     if missing:
         raise Refused(f"app settings are missing: {'; '.join(missing)}. local.settings.json.example has all of them")
-    return connect(
+    return azure.connect(
         cosmos=address(environment, COSMOS),
         servicebus=address(environment, SERVICEBUS),
         database=environment.get("OUTBOX_DATABASE") or "range",
-        blobs=address(environment, BLOBS),
-        blob_folder=environment.get(FOLDER, ""),
+        container=INFRASTRUCTURE,
+        states=STATES,
+        place=place_of,
+        blobs=address(environment, BLOBS) or FolderBlobStore(environment[FOLDER]),
+        blob_container=SHEETS,
         create=environment.get("OUTBOX_CREATE", "").lower() in ("1", "true", "yes"),
     )
 
