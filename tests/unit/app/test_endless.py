@@ -22,9 +22,9 @@ class Steps:
 
 
 async def test_a_handler_that_never_ends_fails_and_its_key_goes_on() -> None:
-    app = App("steps", margin=timedelta(seconds=0.4), clock_skew=timedelta(seconds=0.1))
+    app = App("steps", margin=timedelta(seconds=0.4), clock_skew=timedelta(seconds=0.1), retry=Retries(limit=1))
 
-    @app.handler("steps", key="key", retry=Retries(limit=1))
+    @app.handler("steps", key="key")
     async def step(message: Step, steps: Steps) -> None:
         if message.n == 0:
             await asyncio.Event().wait()
