@@ -3,7 +3,8 @@
 Theory of operation.  A request under an idempotency key becomes a `Work` and goes through the commit protocol of the
 backend, as a message of a queue does; its reply is part of the same commit.  It is worked on in a task of its own, so
 a client that hangs up cancels nothing, and whoever asks again meanwhile waits for that same task.  Requests of one
-state take turns in this process; against other processes the protocols' conditions hold.
+state take turns in this process; against other processes the protocols' conditions hold.  `request_count_max` bounds
+the clients that wait, and the tasks: each counts until it ends, answered or not, at work or behind another's turn.
 
 What is on record answers: the reply, or the refusal.  An outcome that nobody knows, a failure, a conflict that does
 not end: nothing is kept, the response is 500 or 503 with `Retry-After`, and the same request again is safe.
@@ -111,7 +112,8 @@ class HttpEntry:
         self._turns = Turns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[tuple[bytes, bytes], Pending] = {}
-        self._request_count = 0
+        self._waiting_count = 0
+        self._working: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         ports = backend.ports()
         self._operations = operations_over(ports)
@@ -185,15 +187,17 @@ class HttpEntry:
         """
         bare, _, query = path.partition("?")
         request = Request(method.upper(), bare, {name.lower(): text for name, text in headers.items()}, body, query)
-        if self._is_stopping or self._request_count >= self._request_count_max:
+        if self._is_stopping:
             return http_answers.unavailable(), None
-        self._request_count += 1
+        if self._waiting_count >= self._request_count_max:
+            return self._too_many().response, None
+        self._waiting_count += 1
         try:
             response, task = await self._answered(request)
         except Unfit as unfit:
             response, task = unfit.response, None
         finally:
-            self._request_count -= 1
+            self._waiting_count -= 1
         return response, task
 
     async def _answered(self, request: Request) -> tuple[Response | None, asyncio.Task[None] | None]:
@@ -223,14 +227,33 @@ class HttpEntry:
         known = self._pending.get(name)
         if known is not None:
             return known, False
+        self._check_room()
         pending = self._pending[name] = Pending()
-        pending.task = self._spawn(self._write(work, pending, name))
+        self._set_out(pending, self._write(work, pending, name))
         return pending, True
 
     def _look(self, work: Work) -> Pending:
+        self._check_room()
         pending = Pending()
-        pending.task = self._spawn(self._read(work, pending))
+        self._set_out(pending, self._read(work, pending))
         return pending
+
+    def _check_room(self) -> None:
+        """Refuse a request that nobody works on yet, where as many are worked on as may be."""
+        if len(self._working) >= self._request_count_max:
+            raise self._too_many()
+
+    def _too_many(self) -> Unfit:
+        text = (
+            f"{self._request_count_max} requests are under way, as many as are taken on; the same request again is safe"
+        )
+        return Unfit(503, "try-again", text, retry_after_s=http_answers.AGAIN_AFTER_S)
+
+    def _set_out(self, pending: Pending, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Begin to work on a request, which counts as under way until its task ends."""
+        task = pending.task = self._spawn(coroutine)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
 
     # Requests that change something
 
@@ -257,8 +280,7 @@ class HttpEntry:
         except RetryError:
             return http_answers.unavailable()
         except CorruptRecord as error:
-            log.error("request put off", extra={"error": str(error)})
-            return http_answers.unavailable()
+            return _put_off(error)
         _tell(work, outcome)
         if work.record is not None:
             return http_answers.answer_of(work.record)
@@ -318,6 +340,8 @@ class HttpEntry:
                     look = await self._requests.look(work)
         except RetryError:
             return http_answers.unavailable()
+        except CorruptRecord as error:
+            return _put_off(error)
         outcome = await run_part(self._plan, look, work, self._life)
         _tell(work, outcome)
         if isinstance(outcome, Later):
@@ -350,6 +374,12 @@ async def _made(step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outco
         if work.record is None:
             raise
         return work.record.refusal
+
+
+def _put_off(error: CorruptRecord) -> Response:
+    """Answer a request that met a document which is none; whoever mends that must know which."""
+    log.error("request put off", extra={"error": str(error)})
+    return http_answers.unavailable()
 
 
 def _tell(work: Work, outcome: Outcome) -> None:

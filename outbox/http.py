@@ -135,9 +135,9 @@ def problem(status: int, code: str, detail: str, *, retry_after_s: int = 0, allo
 class Unfit(Exception):
     """A request that cannot become a message; `response` says why."""
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
+    def __init__(self, status: int, code: str, detail: str, *, retry_after_s: int = 0) -> None:
         super().__init__(detail)
-        self.response = problem(status, code, detail)
+        self.response = problem(status, code, detail, retry_after_s=retry_after_s)
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str:

@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Worker
+from outbox.engine.adapters import EngineStore
 from outbox.engine.disk import MemoryDisk
 from outbox.engine.limits import EngineLimits
 from outbox.entry import HttpEntry
 from outbox.message import Message
-from outbox.ports import Output
+from outbox.ports import Output, Replace
 from outbox.runtime.backoff import ATTEMPT_COUNT_MAX
-from outbox.runtime.items import record_key
+from outbox.runtime.items import record_key, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.app.jobs import Note
 from tests.unit.app.purse import Ask, Book, Paid, Pay, Purse, paying
@@ -159,6 +160,55 @@ async def test_more_requests_than_an_entry_takes_are_sent_away() -> None:
         book.gate.set()
         assert [response.status for response in await asyncio.gather(*asked)] == [200, 200, 503]
         assert (await post(entry, Pay("a", 1), "k2")).status == 200
+
+
+async def test_requests_whose_clients_have_gone_are_counted_until_they_end() -> None:
+    book = Book(gate=asyncio.Event())
+    options: dict[str, Any] = {"wait_s": 0.01, "request_count_max": 3}
+    async with Engine.in_memory() as engine, serving(engine, paying(book), **options) as entry:
+        first, *later = [await post(entry, Pay("a", 1), f"k{n}") for n in range(8)]  # behind the first one's turn
+        look = await entry.handle("GET", "/purses/a", {})
+        assert first.status == 503 and "under way" not in first.json()["detail"] and len(entry._tasks) == 3
+        assert [(answer.status, answer.headers["retry-after"]) for answer in (*later, look)] == [(503, "1")] * 8
+        assert all("3 requests are under way" in answer.json()["detail"] for answer in (*later[2:], look))
+        assert (await post(entry, Pay("a", 1), "k0")).json()["code"] == "in-progress" and book.gate is not None
+        book.gate.set()
+        await settled(entry)
+        assert (await post(entry, Pay("a", 1), "k9")).json()["balance"] == 4 and entry._working == set()
+
+
+@STORES
+async def test_requests_that_are_answered_count_while_their_outputs_cannot_leave(scope: str) -> None:
+    silent = asyncio.Event()
+    async with site(scope) as at, serving(at, request_count_max=2) as entry:
+
+        async def send(outputs: Sequence[Output]) -> None:
+            await silent.wait()
+
+        at.bus.send = send  # type: ignore[method-assign]  # a bus that neither takes nor refuses
+        answers = [await post(entry, Pay(f"p{n}", 1), f"k{n}") for n in range(20)]
+        assert [answer.status for answer in answers] == [200] * 2 + [503] * 18 and len(entry._tasks) == 2
+        silent.set()
+        await settled(entry)
+        assert (await post(entry, Pay("a", 1))).status == 200
+
+
+@STORES
+async def test_a_state_that_cannot_be_read_puts_requests_off_and_is_named(
+    scope: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(scope) as at, serving(at) as entry:
+        await post(entry, Pay("a", 5))
+        key, store = state_key("Purse:a"), EngineStore(at.engine)
+        document = await store.read(key)
+        assert document is not None
+        await store.write([Replace(key, b'{"value": 3, "version": "x"}', document.version)])
+        async with serving(at) as fresh:
+            look = await fresh.handle("GET", "/purses/a", {})
+            paid = await post(fresh, Pay("a", 5), "k2")
+        assert (look.status, paid.status) == (503, 503) and look.headers["retry-after"] == "1"
+        named = [vars(record)["error"] for record in caplog.records if record.message == "request put off"]
+        assert len(named) == 2 and all("Purse:a" in error for error in named)
 
 
 async def test_draining_lets_requests_end_and_takes_no_more() -> None:
