@@ -35,6 +35,7 @@ from pyspark.sql import SparkSession
 
 from outbox.azure.connecting import CONTAINER, connect
 from outbox.azure.cosmos import CosmosStateStore
+from outbox.azure.placed_states import PlacedStates
 from outbox.errors import Refused
 from outbox.ports import Backend, StateStore
 from outbox.runtime.retention import Kept
@@ -151,7 +152,7 @@ async def surveyed(settings: Sweeping, task_count: int) -> tuple[list[Part], Swe
     """Ask the backend by which ranges it lies apart, and what its applications have registered."""
     async with AsyncExitStack() as stack:
         ports = await opened(stack, settings.connect)
-        life_ms, margin_ms = await longest_life(ports.store)
+        life_ms, margin_ms = await longest_life(ports.infrastructure or ports.store)
         parts = [
             part for number, store in enumerate(stores_of(ports)) for part in await parts_of(number, store, task_count)
         ]
@@ -162,7 +163,7 @@ async def surveyed(settings: Sweeping, task_count: int) -> tuple[list[Part], Swe
 
 async def parts_of(number: int, store: StateStore, count: int) -> list[Part]:
     """A store in at least so many parts: ranges where it has some, else shares."""
-    if not isinstance(store, CosmosStateStore):
+    if not isinstance(store, CosmosStateStore | PlacedStates):
         return [Part(number, share=share, shares=count) for share in range(count)]
     ranges = await store.key_ranges()
     each = -(-count // len(ranges))

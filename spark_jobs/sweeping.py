@@ -27,6 +27,7 @@ import pyarrow as pa
 from outbox.app import App
 from outbox.azure.cosmos import CosmosStateStore
 from outbox.azure.cosmos_ranges import KeyRange
+from outbox.azure.placed_states import PlacedStates
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Document, StorePorts
 from outbox.runtime.backoff import Backoff
@@ -303,5 +304,5 @@ class Reading:
     def _documents(self) -> AsyncIterator[Document]:
         if not self._part.end:
             return self._store.unfinished()
-        assert isinstance(self._store, CosmosStateStore), "only that has ranges"
+        assert isinstance(self._store, CosmosStateStore | PlacedStates), "only these have ranges"
         return self._store.unfinished(KeyRange(self._part.start, self._part.end))
