@@ -200,13 +200,21 @@ class Client:
         check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
         await self._operations.resubmit(queue, newest.sequence)
 
-    async def discard(self, queue: str, id: str) -> None:
+    async def discard(self, queue: str, id: str, *, key: Key | None = None) -> None:
         """Delete the dead letters of an id.
 
+        Where somebody has removed them by other means, `key` says which key stands still behind that id; it goes on.
+
         Raises:
-            LookupError: the queue has no dead letter of that id.
+            LookupError: the queue has no dead letter of that id, and the key does not stand still behind it.
         """
-        for buried in await self._find(queue, id):
+        try:
+            found = await self._find(queue, id)
+        except LookupError:
+            if key is None or not await self._operations.let_go(queue, str(as_key(key)), id):
+                raise
+            return
+        for buried in found:
             await self._operations.discard(queue, buried.sequence)
 
     async def _find(self, queue: str, id: str) -> list[Buried]:

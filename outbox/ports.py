@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-import msgspec
-
+from outbox.commits import Burial, Commit, Conflict, Marker, Postponement, Refusal, StateChange, StateDocument
+from outbox.deliveries import SUBSCRIPTIONS, Buried, Delivery, Output, Settle
 from outbox.documents import (
     UNTAGGED,
     Create,
@@ -33,9 +33,9 @@ from outbox.documents import (
     Won,
     Write,
 )
-from outbox.message import Message
 
 __all__ = [
+    "SUBSCRIPTIONS",
     "Backend",
     "BlobStore",
     "Burial",
@@ -101,51 +101,6 @@ class StateStore(Protocol):
 
 # Messages
 
-SUBSCRIPTIONS = "/Subscriptions/"
-"""Between the names of a topic and of its subscription, where both name a source."""
-
-
-class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message, the queue or topic it goes to, and when it may be seen (`due_ms` 0: at once)."""
-
-    destination: str
-    due_ms: int
-    message: Message
-
-
-class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A message handed out under a lock.
-
-    `lock` names the lock together with the queue and sequence; `failures` is our own count of failed handlings,
-    `delivery_count` the broker's of deliveries that never settled.
-    `from_outside` says that the id was not made by a commit of this very log, so a marker must remember it; then
-    `fingerprint` is the digest of what was sent, if the backend keeps it (empty: to be computed).
-    """
-
-    queue: str
-    sequence: int
-    message: Message
-    lock: int
-    enqueued_ms: int
-    locked_until_ms: int
-    delivery_count: int = 0
-    failures: int = 0
-    from_outside: bool = True
-    fingerprint: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Settle:
-    """How a delivery ends: `complete`, `abandon` (counted), `release` (uncounted), `defer` or `dead-letter`.
-
-    What is released may rest until `due_ms`, in its place, where the bus can do that; else it comes back at once.
-    """
-
-    how: Literal["complete", "abandon", "release", "defer", "dead-letter"]
-    reason: str = ""
-    description: str = ""
-    due_ms: int = 0
-
 
 class MessageBus(Protocol):
     """A broker with peek-lock."""
@@ -194,90 +149,6 @@ class BlobStore(Protocol):
 # Engine scope
 
 
-class StateDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A state as stored: its bytes (empty: a tombstone), schema version and serial, a count of its versions."""
-
-    value: bytes
-    version: int
-    schema: int = 1
-    serial: int = 1
-    expires_ms: int = 0
-
-
-class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The marker of a message that was refused: why, and at which resubmission."""
-
-    fingerprint: bytes
-    reason: str
-    description: str
-    attempt: int = 0
-
-
-Marker = bytes | Refusal
-"""What is remembered of a handled message: the fingerprint of what was applied, or the refusal."""
-
-
-class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A state to write: its bytes (empty: a tombstone), schema version and serial."""
-
-    value: bytes
-    schema: int
-    serial: int
-
-
-class Burial(msgspec.Struct, gc=False):
-    """A delivery that is dead-lettered."""
-
-    delivery: Delivery
-    reason: str
-    description: str
-    failures: int
-    stops_key: bool = False
-
-
-class Postponement(msgspec.Struct, gc=False):
-    """A delivery that is given back until `due_ms` (0: at once), with its count of failures."""
-
-    delivery: Delivery
-    due_ms: int
-    failures: int
-
-
-class Commit(msgspec.Struct, gc=False):
-    """Everything that a batch of messages does, committed as one.
-
-    It takes effect if every state in `if_versions` still has that version (0: absent), those that `states` writes and
-    those that stay as they are.  `applied` and `refused` are markers to create; a key in `replacing` may instead
-    replace a refusal of a lower attempt number.
-    """
-
-    now_ms: int
-    markers_expire_ms: int
-    consumed: list[Delivery]
-    if_versions: dict[str, int]
-    states: dict[str, StateChange]
-    outputs: list[Output]
-    applied: dict[bytes, bytes]
-    refused: dict[bytes, Refusal]
-    replacing: dict[bytes, int]
-    buried: list[Burial]
-    postponed: list[Postponement]
-    handled: list[bytes] = []
-    """The inbox keys of the messages that were run in this commit, for those who watch; nothing acts on it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """A commit whose conditions did not hold; nothing was written.
-
-    `locks` are the sequences of deliveries that are not ours any more, `states` and `markers` what had changed.
-    """
-
-    locks: frozenset[int] = frozenset()
-    states: frozenset[str] = frozenset()
-    markers: frozenset[bytes] = frozenset()
-
-
 class Journal(Protocol):
     """Engine scope: queues, states and markers under one log, so one record commits all of them."""
 
@@ -303,18 +174,6 @@ class Journal(Protocol):
 
 
 # What clients and operators ask
-
-
-class Buried(msgspec.Struct, frozen=True, gc=False):
-    """A dead letter as stored."""
-
-    queue: str
-    sequence: int
-    message: Message
-    reason: str
-    description: str
-    delivery_count: int
-    enqueued_ms: int
 
 
 class Operations(Protocol):
@@ -346,6 +205,9 @@ class Operations(Protocol):
 
     async def discard(self, queue: str, sequence: int) -> None:
         """Delete a dead letter; LookupError where there is none."""
+
+    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
+        """Let a session go on that stands still behind a dead letter which is gone; False where none does."""
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         """Whether nothing in these queues waits or is being handled."""

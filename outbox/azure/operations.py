@@ -93,6 +93,9 @@ class AzureOperations:
     async def discard(self, queue: str, sequence: int) -> None:
         await self._letters.discard(queue, sequence)
 
+    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
+        return False  # a session that stands still is the runtime's affair
+
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)
 

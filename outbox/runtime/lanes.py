@@ -26,9 +26,12 @@ from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
-from outbox.runtime.stops import Stops
+from outbox.runtime.stops import Stop, Stops
 
 log = logging.getLogger("outbox.lanes")
+
+TELL_EVERY_MS = 3_600_000
+TOLD_COUNT_MAX = 10_000
 
 
 class StoreProtocol(Protocol):
@@ -93,6 +96,8 @@ class Lanes:
         """How marks wait for others to be written with; None: not at all."""
         self._waiting: dict[str, list[Work]] = {}
         """Lanes in which something is being handled, and what waits behind it."""
+        self._told: dict[str, int] = {}
+        """Sessions that stand still, and when that is to be told again."""
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, put off or given back."""
@@ -169,13 +174,27 @@ class Lanes:
         own = [work for work in works if behind.is_behind(work.delivery.message)]
         for work in own:
             work.is_stopper = True
-        if behind.resubmitted and not own:
-            fields = {"id": behind.identity, "queue": works[0].delivery.queue, "successors": len(works)}
-            log.warning("a resubmitted message waits behind its successors; raise concurrency above them", extra=fields)
+        if not own:
+            self._tell(behind, works)
         for work in works:
             if not work.is_stopper:
                 await self._endings.end(work, Later(GIVE_BACK_DELAY_S, work.delivery.failures))
         return own, own[0].delivery.sequence if own else works[0].delivery.sequence
+
+    def _tell(self, behind: Stop, works: Sequence[Work]) -> None:
+        """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""
+        message, now_ms = works[0].delivery.message, self._now_ms()
+        session = f"{works[0].delivery.queue}\0{message.session_id}"
+        if now_ms < self._told.get(session, 0):
+            return
+        self._told[session] = now_ms + TELL_EVERY_MS
+        if len(self._told) > TOLD_COUNT_MAX:
+            del self._told[next(iter(self._told))]
+        fields = {"id": behind.identity, "queue": works[0].delivery.queue, "session": message.session_id}
+        text = "a key stands still behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
+        if behind.resubmitted:
+            text = "a resubmitted message waits behind its successors; raise concurrency above them"
+        log.warning(text, extra={**fields, "successors": len(works)})
 
     async def _give_back(self, works: Sequence[Work]) -> None:
         for work in works:

@@ -13,7 +13,7 @@ from hashlib import sha256
 import msgspec
 
 from outbox.message import Message
-from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, StateStore, Tag
+from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, StateStore, Tag, Won
 from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
@@ -51,7 +51,7 @@ class Stops:
         """
         delivery = work.delivery
         try:
-            found = await self._store.read(_key(delivery.queue, delivery.message))
+            found = await self._store.read(_key(delivery.queue, delivery.message.session_id))
         except NOT_DONE as error:
             raise Again from error
         if found is None:
@@ -66,7 +66,7 @@ class Stops:
         """
         delivery = work.delivery
         stop = Stop(delivery.message.identity, fingerprint=_digest(delivery.message))
-        key, body = _key(delivery.queue, delivery.message), items.encode(stop)
+        key, body = _key(delivery.queue, delivery.message.session_id), items.encode(stop)
         tag = Tag("stop", (work.inbox,))
         try:
             answer = await self._store.write([Create(key, body, tag=tag)])
@@ -93,7 +93,7 @@ class Stops:
         if not message.identity:  # it has its sequence number only, and comes under another
             await self.let_go(queue, message)
             return
-        found = await self._store.read(_key(queue, message))
+        found = await self._store.read(_key(queue, message.session_id))
         stop = None if found is None else _decoded(found)
         if found is not None and stop is not None and stop.is_behind(message):
             body = items.encode(msgspec.structs.replace(stop, resubmitted=True))
@@ -101,12 +101,20 @@ class Stops:
 
     async def let_go(self, queue: str, message: Message) -> None:
         """Let the session of a message go on, if it is this one that it stands still behind."""
-        found = await self._store.read(_key(queue, message))
+        found = await self._store.read(_key(queue, message.session_id))
         if found is None:
             return
         stop = _decoded(found)
         if stop is not None and (not message.identity or stop.is_behind(message)):  # some have their number only
             await self._store.write([Delete(found.key, found.version, Tag("let-go"))])
+
+    async def lift(self, queue: str, session_id: str, identity: str) -> bool:
+        """Let a session go on whose dead letter left by other means; whether it stood still behind this identity."""
+        found = await self._store.read(_key(queue, session_id))
+        stop = None if found is None else _decoded(found)
+        if found is None or stop is None or stop.identity != identity:
+            return False
+        return isinstance(await self._store.write([Delete(found.key, found.version, Tag("let-go"))]), Won)
 
 
 def _decoded(document: Document) -> Stop | None:
@@ -124,7 +132,7 @@ def _digest(message: Message) -> bytes:
     return sha256(message.type.encode("utf-8", "surrogatepass") + b"\0" + message.body).digest()
 
 
-def _key(queue: str, message: Message) -> DocumentKey:
+def _key(queue: str, session_id: str) -> DocumentKey:
     """Where a session's stop lies; a session id may be anything."""
-    digest = sha256(f"{len(queue)}:{queue}{message.session_id}".encode("utf-8", "surrogatepass"))
+    digest = sha256(f"{len(queue)}:{queue}{session_id}".encode("utf-8", "surrogatepass"))
     return DocumentKey(f"session:{digest.hexdigest()}", "stopped")

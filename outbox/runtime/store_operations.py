@@ -84,6 +84,9 @@ class StoreOperations:
         else:
             await self._bus.discard(queue, sequence)
 
+    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
+        return await self._stops.lift(queue, session_id, identity)
+
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)
 
