@@ -98,12 +98,13 @@ class PlacedStates:
     async def unfinished(self, within: KeyRange | None = None) -> AsyncIterator[Document]:
         async for document in self._states.unfinished(within):
             try:
-                id, _ = self._checked(document)
-                yield _as_own(document, state_key(id))
+                id, body = self._checked(document)
             except (CorruptRecord, Refused) as error:
                 fields = {"document": f"{document.key.partition}/{document.key.id}", "error": str(error)}
                 log.error("unfinished document cannot be swept", extra=fields)
                 yield replace(document, body=_NOT_OURS)
+            else:
+                yield replace(document, key=state_key(id), body=body)
 
     async def key_ranges(self) -> list[KeyRange]:
         """By which ranges of hashed partition keys the container lies apart."""
@@ -127,21 +128,21 @@ class PlacedStates:
             except CorruptRecord:
                 continue  # no state: whoever looks for one in its place is told
 
-    def _checked(self, document: Document) -> tuple[str, DocumentKey]:
-        """The state that a document names, and its place, which is where it lies.
+    def _checked(self, document: Document) -> tuple[str, bytes]:
+        """The state that a document of the container names and its body, if it lies in its place.
 
         Raises:
             CorruptRecord: it names none.
             Refused: it lies elsewhere.
         """
-        id, _ = unnamed(document)
+        id, body = unnamed(document)
         at, lies = self._at(id), document.key
         if at != lies:
             raise Refused(
                 f"state {id} lies at {lies.partition}/{lies.id} and place= puts it at {at.partition}/{at.id}, where it "
                 "would begin anew; states do not move: give the place= that it was written with, or another container"
             )
-        return id, at
+        return id, body
 
     def _at(self, id: str) -> DocumentKey:
         """Where a state lies.
@@ -150,11 +151,12 @@ class PlacedStates:
             Refused: `place` does not say.
         """
         try:
-            return self._place(id)
+            at = self._place(id)
         except Exception as error:
-            raise Refused(
-                f"place= fails for state {id}: {error!r}; it must say for every state where it lies"
-            ) from error
+            raise Refused(f"place= fails for state {id}: {error!r}; it must name a place for every state") from error
+        if not isinstance(at, DocumentKey):
+            raise Refused(f"place= gives {at!r} for state {id}; give a DocumentKey, a partition and an id")
+        return at
 
 
 async def _first(items: ContainerProxy) -> list[Document]:

@@ -21,12 +21,16 @@ SOURCES = "outbox/azure/servicebus_sources.py"
 NAMESPACE = "outbox/azure/servicebus_namespace.py"
 MESSAGES = "outbox/azure/servicebus_messages.py"
 LETTERS = "outbox/azure/servicebus_letters.py"
+PLACED = "outbox/azure/placed_states.py"
+CONNECTING = "outbox/azure/connecting.py"
+OPERATIONS = "outbox/azure/operations.py"
 
 OF_COSMOS = "test_cosmos_traps"
 OF_SENDING = "test_servicebus_traps"
 OF_SETTLING = "test_servicebus_settling_traps"
 OF_SESSIONS = "test_servicebus_session_traps"
 OF_CONNECTING = "test_connecting"
+OF_PLACED = "test_placed_states"
 
 
 IN_TWO = """async def in_two(items: Any, fresh: list[Any], partition: str) -> Any:
@@ -41,7 +45,7 @@ IN_TWO = """async def in_two(items: Any, fresh: list[Any], partition: str) -> An
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str], of: str = "") -> Mutant:
     """A planted fault; `found_by` names a test, `of` its module where the file does not say."""
-    service = "cosmos" if "/cosmos" in file or file == CONNECTION else "bus"
+    service = "cosmos" if "/cosmos" in file or file == CONNECTION or of == OF_PLACED else "bus"
     module = of or {LINKS: OF_SETTLING, BUS: OF_SETTLING, SOURCES: OF_SESSIONS, LETTERS: OF_CONNECTING}.get(
         file, OF_COSMOS if service == "cosmos" else OF_SENDING
     )
@@ -290,5 +294,37 @@ ADAPTER_MUTANTS = (
     mutant(
         "a resubmission has another identity", LETTERS, "test_dead_letters_are_listed_sent_again_and_thrown_away",
         ("outbox_id=message.identity,", "outbox_id=uuid4().hex,"),
+    ),
+    # States in a container of their own
+    mutant(
+        "two states in one place are one", PLACED, "test_two_states_in_one_place_never_mix",
+        ("    if id != key.partition:\n", "    if not id:\n"), of=OF_PLACED,
+    ),
+    mutant(
+        "a state that lies elsewhere is swept", PLACED,
+        "test_the_sweeper_is_given_states_by_their_ids_and_what_lies_elsewhere_is_named",
+        ("        if at != lies:\n", "        if not at:\n"), of=OF_PLACED,
+    ),
+    mutant(
+        "what is no state is swept as one", PLACED,
+        "test_the_sweeper_is_given_states_by_their_ids_and_what_lies_elsewhere_is_named",
+        ("yield replace(document, body=_NOT_OURS)", "yield document"), of=OF_PLACED,
+    ),
+    mutant(
+        "the name of a state takes no room", PLACED, "test_a_state_that_just_fits_is_written_with_its_name",
+        ("known.item_bytes_max - NAME_BYTES_MAX", "known.item_bytes_max"), of=OF_PLACED,
+    ),
+    mutant(
+        "a start does not look at states", CONNECTING, "test_a_worker_whose_place_has_changed_does_not_start",
+        ("        await placed.check(await account.container(states))\n", ""), of=OF_PLACED,
+    ),
+    mutant(
+        "ports keep the infrastructure to themselves", CONNECTING,
+        "test_what_does_not_go_together_is_refused_with_the_reason",
+        ("self.blobs, self.infrastructure)", "self.blobs)"), of=OF_PLACED,
+    ),
+    mutant(
+        "notes lie among the states", OPERATIONS, "test_notes_lie_with_the_infrastructure_whoever_asks",
+        ("self._infrastructure = infrastructure or states", "self._infrastructure = states"), of=OF_PLACED,
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -185,7 +186,9 @@ async def test_a_place_that_fails_is_named_and_writes_nothing() -> None:
     def fail(id: str) -> DocumentKey:
         raise KeyError(id)
 
-    async with placed(fail) as (store, _):
+    async with placed(fail, lambda id: (id, "state")) as (store, other, _):
+        with pytest.raises(Refused, match="give a DocumentKey"):
+            await other.write([state()])
         with pytest.raises(Refused, match="place= fails for state Account:alice"):
             await store.read(A)
         with pytest.raises(Refused, match="place= fails"):
@@ -292,6 +295,23 @@ async def test_a_worker_whose_place_has_changed_does_not_start() -> None:
             with pytest.raises(OutboxError, match="would begin anew"):
                 async with Worker(ledger_app(), backend):
                     pass
+
+
+async def test_the_second_of_two_states_in_one_place_stands_still_and_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with place() as world, world.connect(states="accounts", place=by_type) as backend:
+        async with Worker(ledger_app(), backend) as worker:
+            await worker.send("orders", Order("alice", 1), id="o1")
+            await worker.wait_idle(timeout_s=20)
+            await worker.send("orders", Order("bob", 2), id="o2")
+            async with asyncio.timeout(20):
+                while "message put off" not in caplog.messages:  # noqa: ASYNC110  # a log record tells nobody
+                    await asyncio.sleep(0.01)
+            assert await worker.state(Account, "alice") == Account(1, 1)
+            with pytest.raises(CorruptRecord, match="Account:alice and Account:bob are both placed"):
+                await worker.state(Account, "bob")
+        assert len(world.servicebus.engine.queue("orders").tasks) == 1, "it comes again"
 
 
 async def test_containers_that_are_missing_are_told_both() -> None:
