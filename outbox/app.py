@@ -78,7 +78,11 @@ class App:
         *,
         identity: Literal["required", "sequence-number"] = "required",
     ) -> QueueSpec:
-        """Declare a queue: one that no handler here reads, or one that is ordered by key."""
+        """Declare a queue: one that no handler here reads, or one that is ordered by key.
+
+        Raises:
+            NotRegistrable: it cannot be called so, or is declared otherwise already.
+        """
         if ordering not in ("unordered", "per_key"):
             raise NotRegistrable(f"queue {name!r}: ordering is 'unordered' or 'per_key', not {ordering!r}")
         if identity not in ("required", "sequence-number"):
@@ -94,7 +98,7 @@ class App:
         return spec
 
     def topic(self, name: str) -> None:
-        """Declare a topic to publish to."""
+        """Declare a topic to publish to; NotRegistrable where it cannot be called so, or is a queue."""
         if name in self.queues:
             raise NotRegistrable(f"{name!r} is a queue; give the topic another name")
         self.topics.setdefault(_checked_name(name), [])

@@ -80,6 +80,7 @@ class Client:
 
         Raises:
             UnknownDestination: the application never declared the queue.
+            ValueError: `id` is empty, or the queue is ordered by key and nobody knows the message's.
         """
         destination = self.app.destination(queue)
         if id is not None and (not isinstance(id, str) or not id):

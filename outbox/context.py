@@ -188,10 +188,12 @@ class Context(msgspec.Struct, gc=False):
     ) -> None:
         """Send a message to a declared queue when this handling commits, to be seen at once, after a time or at one.
 
-        The message is encoded now, so a later change of the object has no effect.
+        `after_s` is seconds from now, `at` a datetime or seconds since 1970; give one of the two, or none.  The message
+        is encoded now, so a later change of the object has no effect.
 
         Raises:
             UnknownDestination: the application never declared the queue.
+            PoisonMessage: there are 10,000 outputs already, or 64 handlers before this one, which looks like a cycle.
         """
         due_ms = 0 if after_s is None and at is None else self._due_ms(after_s, at)
         outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
@@ -221,7 +223,12 @@ class Context(msgspec.Struct, gc=False):
     def schedule(
         self, queue: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
     ) -> None:
-        """Send a message that is seen later: `after_s` seconds from now or `at` a time, one of the two."""
+        """Send a message that is seen later: `after_s` seconds from now or `at` a time, one of the two.
+
+        Raises:
+            TypeError: neither is given, or both are.
+            UnknownDestination: the application never declared the queue.
+        """
         if (after_s is None) == (at is None):
             raise TypeError("schedule needs after_s= or at=, one of the two; send() has neither")
         self.send(queue, message, after_s=after_s, at=at)
@@ -270,7 +277,11 @@ class Context(msgspec.Struct, gc=False):
         return BlobRef(full, len(data), digest)
 
     def save(self, state: Any) -> None:
-        """Put another state in place of the one that was handed in; None deletes it."""
+        """Put another state in place of the one that was handed in; None deletes it.
+
+        Raises:
+            TypeError: it is of another type, or the handler has no state.
+        """
         kind = self._state_type()
         if state is not None and not isinstance(state, kind):
             raise TypeError(f"the state is a {kind.__name__}, not a {type(state).__name__}; save one of its type")
@@ -296,6 +307,9 @@ class Context(msgspec.Struct, gc=False):
         `function` takes nothing or the idempotency key, and is sync or async.  A repeated attempt calls it again with
         the same key, which is `idempotency_key` for a handler's first call and has the call's number behind it for
         later ones; `idempotent` tells a checker that repeats are harmless.
+
+        Raises:
+            Retry: it is not durable yet; let it pass.
         """
         self.call_count += 1
         try:

@@ -30,6 +30,7 @@ class Tag(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 UNTAGGED = Tag("")
+"""The tag of a write that means nothing to those who watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Delete:
 
 
 Write = Create | Replace | Delete
+"""One operation of a write, under its condition."""
 
 
 @dataclass(frozen=True, slots=True)

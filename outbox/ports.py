@@ -79,7 +79,9 @@ class StateStore(Protocol):
     """Documents with compare-and-swap."""
 
     @property
-    def capabilities(self) -> StoreCapabilities: ...
+    def capabilities(self) -> StoreCapabilities:
+        """What the store can promise; the same for as long as it is used."""
+        ...
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         """The document, or None where there is none; with `session` at least as fresh as that token's answer."""
@@ -201,10 +203,10 @@ class Operations(Protocol):
         """The dead letters of a queue, oldest first."""
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        """Run a dead letter again, as a new attempt; LookupError where there is none."""
+        """Run the dead letter of a `sequence` number again, as a new attempt; LookupError where there is none."""
 
     async def discard(self, queue: str, sequence: int) -> None:
-        """Delete a dead letter; LookupError where there is none."""
+        """Delete the dead letter of a `sequence` number; LookupError where there is none."""
 
     async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
         """Let a session go on that stands still behind a dead letter which is gone; False where none does."""

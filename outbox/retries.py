@@ -38,7 +38,7 @@ class Retries:
             raise ValueError(f"delays_s={self.delays_s}: give seconds, each 0 to {DELAY_S_MAX:.0f}")
 
     def delay_s(self, failures: int) -> float:
-        """The delay after the n-th failure, n counting from 1."""
+        """The delay in seconds after so many `failures`, at least one."""
         if not self.delays_s:
             return 0.0
         return self.delays_s[min(failures, len(self.delays_s)) - 1]

@@ -252,7 +252,7 @@ class Harness:
         return await self._clientele.request(method, path, json, key, headers, body)
 
     async def wait_idle(self) -> None:
-        """Handle everything that is due; time does not move."""
+        """Handle everything that is due; time does not move.  RuntimeError where messages go in a circle."""
         for _ in range(STEP_COUNT_MAX):
             try:
                 if not await self._step():

@@ -83,7 +83,10 @@ class _Reach:
 
 
 class Worker(Client):
-    """Handles an application's messages on a backend; use it as an async context manager."""
+    """Handles an application's messages on a backend; use it as an async context manager.
+
+    `concurrency` is how many messages may be in flight, `drain_s` how long they may take to end when it stops.
+    """
 
     def __init__(
         self,

@@ -87,7 +87,10 @@ class Faults:
         duplicates: int = 0,
         within: int = DRAWN_WITHIN,
     ) -> Faults:
-        """Faults placed by chance, the same ones for the same seed."""
+        """Faults placed by chance, the same ones for the same seed.
+
+        `crashes`, `lost`, `refused`, `delayed` and `duplicates` say how many of each, `within` among how many calls.
+        """
         draw = random.Random(seed)  # chosen by a seed on purpose
         calls = draw.sample(range(1, within + 1), min(within, crashes + lost + refused + delayed))
         moments: tuple[Moment, ...] = ("before", "after")

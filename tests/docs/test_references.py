@@ -21,6 +21,7 @@ PAGES = [
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
+    *sorted((ROOT / "docs/reference").glob("*.md")),
 ]
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _TEST = re.compile(r"\btest_\w+")

@@ -82,3 +82,4 @@ BLOB_STORE: tuple[Clause[BlobStore], ...] = (
     a_blob_over_the_readers_limit_is_refused,
     a_deleted_blob_is_gone_and_its_name_free,
 )
+"""The clauses of a blob store's contract, each a promise by its name."""

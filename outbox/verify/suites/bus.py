@@ -248,3 +248,4 @@ MESSAGE_BUS: tuple[Clause[BusFixture], ...] = (
     a_session_is_received_in_order_by_one_at_a_time,
     a_message_given_back_keeps_its_place_in_its_session,
 )
+"""The clauses of a message bus's contract, each a promise by its name."""

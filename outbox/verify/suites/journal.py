@@ -309,3 +309,4 @@ JOURNAL: tuple[Clause[JournalFixture], ...] = (
     a_released_message_comes_back_uncounted,
     a_renewal_extends_and_counts_what_is_still_ours,
 )
+"""The clauses of a journal's contract, each a promise by its name."""

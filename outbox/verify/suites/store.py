@@ -198,6 +198,7 @@ STATE_STORE: tuple[Clause[StateStore], ...] = (
     a_scan_gives_a_partition_by_id_and_prefix,
     what_is_over_a_limit_is_refused_whole,
 )
+"""The clauses of a state store's contract, each a promise by its name."""
 
 
 def store_clauses_of_time(wait: Wait) -> tuple[Clause[StateStore], ...]:

@@ -1,0 +1,258 @@
+"""The reference in docs/reference, made from signatures and docstrings: `python -m tools.reference` writes it.
+
+Nothing is imported: griffe reads the sources, so that what needs an SDK is described where none is installed.  What is
+public is what `PAGES` names: a module's `__all__`, or the names given here.  `tests/docs/test_reference.py` holds the
+committed pages equal to what this makes, and the docstrings to what a reader needs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import griffe
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference"
+WIDTH = 100
+MADE = "<!-- made by `python -m tools.reference` from docstrings; change them, not this -->"
+_RAISES = re.compile(r"^Raises:\n((?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
+_RAISED = re.compile(r"^[ ]{4}(?=\S)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page: the modules it describes, and which of their names where a module has no `__all__`."""
+
+    title: str
+    about: str
+    modules: dict[str, tuple[str, ...]]
+
+
+_EXPORTED: tuple[str, ...] = ()
+PAGES = {
+    "outbox": Page("outbox", "What applications are written with.", {"outbox": _EXPORTED}),
+    "testing": Page("outbox.testing", "A harness for tests.", {"outbox.testing": ("Harness", "SentRecord")}),
+    "verify": Page(
+        "outbox.verify",
+        "Exploration of handlers, planned faults, contract suites for adapters.",
+        {
+            "outbox.verify": _EXPORTED,
+            "outbox.verify.pytest_plugin": ("Explored", "explored"),
+            "outbox.verify.contracts": _EXPORTED,
+        },
+    ),
+    "azure": Page(
+        "outbox.azure",
+        "The backend on Azure, and Azure Functions.",
+        {
+            "outbox.azure": _EXPORTED,
+            "outbox.azure.functions": ("blueprint", "process", "answer", "sweep", "register", "processor_of", "close"),
+            "outbox.azure.functions_settings": ("FunctionsSettings",),
+        },
+    ),
+    "emulator": Page(
+        "outbox.emulator",
+        "Service Bus and Cosmos DB on the embedded engine, for development and tests.",
+        {
+            "outbox.emulator.servicebus": ("ServiceBusServer",),
+            "outbox.emulator.cosmos.server": ("CosmosEmulator",),
+        },
+    ),
+    "ports": Page("outbox.ports", "What an adapter for another store or bus implements.", {"outbox.ports": _EXPORTED}),
+    "errors": Page("outbox.errors", "What may be raised, and what a caller may conclude.", {"outbox.errors": ()}),
+}
+MADE_BY_THE_RUNTIME = frozenset(("outbox.context.Context",))
+"""Classes whose fields and constructor are nobody's business."""
+
+SHOWN = {
+    "outbox.engine.engine.Engine": (
+        "open",
+        "in_memory",
+        "ports",
+        "stopped",
+        "compact_in_background",
+        "compact",
+        "close",
+    )
+}
+"""Of a class that is mostly used from within, what applications use."""
+
+INNER = {
+    "outbox.app.App": ("codec", "codecs", "state_codec", "states", "encode", "properties_of", "way", "session_of"),
+    "outbox.client.Client": ("with_body", "dead_letter", "decode"),
+    "outbox.entry.HttpEntry": ("answered",),
+    "outbox.azure.usage.Usage": ("note",),
+    "outbox.verify.monitors.view.View": ("judged",),
+    "outbox.emulator.servicebus.ServiceBusServer": (
+        *("loop_time", "admit", "forget", "admit_http", "forget_http", "http_protocol", "flush_soon"),
+    ),
+    "outbox.emulator.cosmos.server.CosmosEmulator": ("admit", "forget", "reserve", "respond"),
+}
+"""Members without an underscore that other modules of this package call, and nobody else should."""
+
+
+def main() -> int:
+    FOLDER.mkdir(exist_ok=True)
+    made = pages()
+    for old in FOLDER.glob("*.md"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text)
+    print(f"reference: {len(made)} pages in {FOLDER.relative_to(ROOT)}")
+    return 0
+
+
+def pages() -> dict[str, str]:
+    """Every page's text, by file name."""
+    package = load()
+    made = {f"{name}.md": page_of(page, package) for name, page in PAGES.items()}
+    index = [f"- [{page.title}]({name}.md): {page.about}" for name, page in PAGES.items()]
+    made["README.md"] = "\n".join(["# Reference", "", MADE, "", *index, ""])
+    return made
+
+
+def load() -> griffe.Module:
+    """The package as its sources say."""
+    package = griffe.load("outbox", search_paths=[ROOT], try_relative_path=False)
+    assert isinstance(package, griffe.Module)
+    return package
+
+
+def public(package: griffe.Module, page: Page) -> Iterator[tuple[str, griffe.Object]]:
+    """What a page describes: names with the objects that they stand for."""
+    for path, names in page.modules.items():
+        module = package if path == package.path else package[path.removeprefix(f"{package.path}.")]
+        exported = names or [str(name) for name in module.exports or ()]
+        for name in exported or [name for name, found in module.classes.items() if not found.is_alias]:
+            yield name, resolved(module[name])
+
+
+def members(found: griffe.Class) -> Iterator[tuple[str, griffe.Object]]:
+    """The public methods and properties of a class, those that it inherits from another of ours included."""
+    shown = SHOWN.get(found.path, tuple(found.all_members))
+    for name in shown:
+        target = resolved(found.all_members[name])
+        owner = target.parent.path if target.parent is not None else ""
+        is_inner = name.startswith("_") or name in INNER.get(owner, ())
+        if not is_inner and (target.is_function or "property" in target.labels):
+            yield name, target
+
+
+def resolved(found: griffe.Object | griffe.Alias) -> griffe.Object:
+    """What a name stands for, wherever it comes from."""
+    return found.final_target if isinstance(found, griffe.Alias) else found
+
+
+# Pages
+
+
+def page_of(page: Page, package: griffe.Module) -> str:
+    """The text of one page."""
+    found = list(public(package, page))
+    lines = [f"# {page.title}", "", MADE, "", page.about, "", "| | |", "|---|---|"]
+    lines += [f"| [{name}](#{name.lower()}) | {first_line(item)} |" for name, item in found]
+    for name, item in found:
+        lines += ["", f"## {name}", "", *described(name, item)]
+        if isinstance(item, griffe.Class):
+            for own, member in members(item):
+                lines += ["", f"### {name}.{own}", "", *described(own, member)]
+    return "\n".join(lines) + "\n"
+
+
+def described(name: str, item: griffe.Object) -> list[str]:
+    """Signature and docstring."""
+    text = item.docstring.value if item.docstring else ""
+    lines = ["```py", signature(name, item), "```", "", *in_markdown(text).splitlines()]
+    if isinstance(item, griffe.Class) and item.path not in MADE_BY_THE_RUNTIME:
+        lines += list(fields(item))
+    return lines
+
+
+def fields(item: griffe.Class) -> Iterator[str]:
+    """The fields of a class that say something of their own."""
+    told = [field for field in item.attributes.values() if field.docstring and "property" not in field.labels]
+    made_with = {parameter.name for parameter in item.parameters}
+    told = [field for field in told if field.name in made_with or "dataclass" not in item.labels]
+    told = [field for field in told if not field.name.startswith("_")]
+    if told:
+        yield ""
+    for field in told:
+        assert field.docstring is not None
+        yield f"- `{field.name}`: {' '.join(field.docstring.value.split())}"
+
+
+def first_line(item: griffe.Object) -> str:
+    """What an object is, in the first sentence of its docstring."""
+    text = item.docstring.value if item.docstring else ""
+    return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
+
+
+def in_markdown(text: str) -> str:
+    """A docstring with its `Raises:` as a list."""
+
+    def listed(found: re.Match[str]) -> str:
+        raised = [" ".join(entry.split()) for entry in _RAISED.split(found[1]) if entry.strip()]
+        rows = []
+        for entry in raised:
+            names, _, why = entry.partition(": ")
+            rows.append(f"- {', '.join(f'`{name.strip()}`' for name in names.split(','))}: {why}")
+        return "Raises:\n\n" + "\n".join(rows) + "\n"
+
+    return _RAISES.sub(listed, text + "\n").rstrip()
+
+
+# Signatures
+
+
+def signature(name: str, item: griffe.Object) -> str:
+    """How an object is used, as Python would declare it."""
+    if isinstance(item, griffe.Function):
+        start = "async def" if "async" in item.labels else "def"
+        return call(f"{start} {name}", parameters(item.parameters), returns=item.returns)
+    if isinstance(item, griffe.Class):
+        bases = [str(base).rpartition(".")[2] for base in item.bases]
+        is_made = "Protocol" not in bases and item.path not in MADE_BY_THE_RUNTIME and own_parameters(item)
+        head = f"class {name}({', '.join(bases)})" if bases and not is_made else f"class {name}"
+        return call(f"class {name}", own_parameters(item)) if is_made else head
+    if isinstance(item, griffe.Attribute) and "property" in item.labels:
+        return f"{name}: {item.annotation}"
+    return f"{name} = {item.value}" if isinstance(item, griffe.Attribute) else name
+
+
+def own_parameters(item: griffe.Class) -> list[str]:
+    """What a class is made with; nothing where it has no constructor of its own."""
+    return parameters(item.parameters)
+
+
+def parameters(given: griffe.Parameters) -> list[str]:
+    """Parameters as they are declared, without `self`."""
+    found, is_keyword_only = [], False
+    for parameter in given:
+        if parameter.name in ("self", "cls"):
+            continue
+        kind = parameter.kind
+        if kind is griffe.ParameterKind.keyword_only and not is_keyword_only:
+            found.append("*")
+        is_keyword_only |= kind in (griffe.ParameterKind.keyword_only, griffe.ParameterKind.var_positional)
+        stars = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(kind, "")
+        text = f"{stars}{parameter.name}"
+        text += f": {parameter.annotation}" if parameter.annotation else ""
+        has_default = parameter.default is not None and not stars
+        found.append(text + (f" = {parameter.default}" if has_default else ""))
+    return found
+
+
+def call(head: str, given: list[str], *, returns: object = None) -> str:
+    """A declaration, on one line or with a line for each parameter."""
+    end = f") -> {returns}" if returns is not None else ")"
+    line = f"{head}({', '.join(given)}{end}"
+    return line if len(line) <= WIDTH else "\n".join([f"{head}(", *(f"    {text}," for text in given), end])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
