@@ -29,7 +29,8 @@ from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run
 from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work, told
+from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.telling import told
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 

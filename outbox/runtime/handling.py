@@ -21,6 +21,7 @@ from outbox.errors import PoisonMessage
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import cancelled, go_on
+from outbox.runtime.telling import FAILURES
 
 
 class Effects(Protocol):
@@ -91,7 +92,7 @@ def start(plan: Plan, group: Made, work: Work) -> Outcome | Suspended[Made]:
             if waits_for is not DONE:
                 return Suspended(group.sibling(), work, state, context, result, waits_for)
         group.apply(work, state, context)
-    except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
+    except FAILURES as error:  # nobody cancels before the first wait: the handler's own
         return failed(plan, group, work, error)
     return None
 

@@ -30,7 +30,8 @@ from outbox.runtime.items import Record, record_key, state_key
 from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.plan import Plan
 from outbox.runtime.replies import reply_in
-from outbox.runtime.step import Later, Outcome, Work, told
+from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.telling import told
 
 
 class ReadOnly(TypeError):

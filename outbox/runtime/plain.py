@@ -8,7 +8,6 @@ ways come to the same commit.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Sequence
 
 from outbox.app import Handler
@@ -19,6 +18,7 @@ from outbox.runtime.group import Group
 from outbox.runtime.handling import DONE, Suspended, failed, start, step
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Outcome, Work
+from outbox.runtime.telling import FAILURES
 
 Reached = tuple[int, Outcome | Suspended[Group]]
 """The place of a work in its batch, and what became of it."""
@@ -82,7 +82,7 @@ def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
             value = encode(state)
             if b"null" in value:
                 codec.check(state, value)
-        except (Exception, CancelledError) as error:  # nobody cancels before the first wait: the handler's own
+        except FAILURES as error:  # nobody cancels before the first wait: the handler's own
             return index, failed(plan, group, work, error)
         # From here on nothing raises: what is added is added whole.
         if_versions[id] = 0 if loaded is None else loaded.version

@@ -31,7 +31,8 @@ from outbox.message import Message
 from outbox.ports import Delivery
 from outbox.retries import Reject
 from outbox.runtime.http_bodies import read_body, write_body
-from outbox.runtime.step import Work, failure_text, told
+from outbox.runtime.step import Work
+from outbox.runtime.telling import FAILURES, failure_text, told, written
 
 log = logging.getLogger("outbox.http")
 
@@ -59,7 +60,7 @@ class Reader:
             if not isinstance(caller, str):
                 raise TypeError(f"caller= gave a {type(caller).__name__}; return a text, or raise Reject")
         except Reject as refusal:
-            raise Unfit(403, "forbidden", told(str(refusal)) or "this caller may not do that") from refusal
+            raise Unfit(403, "forbidden", told(written(refusal)) or "this caller may not do that") from refusal
         except Exception as error:
             log.error("caller unknown", extra={"route": self.route.name, "error": failure_text(error)})
             raise Unfit(500, "failed", "the caller could not be told; nothing took effect") from error
@@ -112,15 +113,15 @@ class Reader:
         delivery = Delivery(handler.source, 0, message, 0, now_ms, 0)
         try:
             value = self._codec.decode(body)
-        except Exception as error:  # a validator may raise anything
-            raise Unfit(400, "undecodable", told(f"not a {self._codec.name}: {error}")) from error
+        except FAILURES as error:  # a validator may raise anything
+            raise Unfit(400, "undecodable", told(f"not a {self._codec.name}: {written(error)}")) from error
         if handler.key is None:
             return Work(delivery, handler, value, caller=caller)
         try:
             key = as_key(handler.key(value))
             id = None if handler.state is None else state_id(handler.state.name, key)
-        except Exception as error:  # the key function's own, or a key that cannot be written down
-            raise Unfit(400, "missing-key", told(f"the request names no key: {error}")) from error
+        except FAILURES as error:  # the key function's own, or a key that cannot be written down
+            raise Unfit(400, "missing-key", told(f"the request names no key: {written(error)}")) from error
         return Work(delivery, handler, value, key, id, id, caller=caller)
 
     # The message

@@ -6,7 +6,6 @@ that holds the reason why nobody can handle it.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -19,10 +18,10 @@ from outbox.errors import FormatTooNew, PoisonMessage, Refused
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Delivery, Version
-from outbox.retries import Reject, Retries, Retry
+from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
 from outbox.runtime.items import Record
 from outbox.runtime.plan import REASON_LENGTH_MAX, Plan, Route, Source
-from outbox.runtime.redacting import redacted
+from outbox.runtime.telling import FAILURES, failure_text, told, written
 
 GIVE_BACK_DELAY_S = 5.0
 """How long a message rests that this code cannot handle yet."""
@@ -138,7 +137,7 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
                     place = places.get(key) or places.make(key)
                     name = identity.encode()
                     inbox = sha256(place.prefix + TEXT_TAGS[len(name)] + name).digest()
-            except Exception:  # the body, the key function, or a key or an identity that is not plain
+            except FAILURES:  # the body, the key function, or a key or an identity that is not plain
                 inbox = None
         if inbox is None:
             works.append(_admit_with_care(plan, source, delivery, now_ms))
@@ -169,9 +168,9 @@ def _part(source: Source, route: Route, handler: Handler, delivery: Delivery, id
     try:
         value = route.read(message.body, message.schema)
     except PoisonMessage as poison:
-        refusal = poison
-    except Exception as error:  # a validator may raise anything
-        refusal = PoisonMessage("undecodable", told(f"not a {route.wire_type}: {error}"))
+        refusal = _fit(poison)
+    except FAILURES as error:  # a validator may raise anything
+        refusal = PoisonMessage("undecodable", told(f"not a {route.wire_type}: {written(error)}"))
     if handler.key is not None and refusal is None:
         try:
             key = handler.key(value)
@@ -181,9 +180,9 @@ def _part(source: Source, route: Route, handler: Handler, delivery: Delivery, id
                 id = state_id(handler.state.name, key)
             inbox = inbox_key(handler.prefix, key, identity)
         except PoisonMessage as poison:
-            key, refusal = None, poison
-        except Exception as error:  # the key function's own, or a key that cannot be written down
-            text = f"the key for {handler.name} cannot be taken: {error!r}"
+            key, refusal = None, _fit(poison)
+        except FAILURES as error:  # the key function's own, or a key that cannot be written down
+            text = f"the key for {handler.name} cannot be taken: {written(error, repr)}"
             key, id, refusal = None, None, PoisonMessage("missing-key", told(text))
     if key is None:
         inbox = inbox_key(handler.prefix, None, identity)
@@ -278,17 +277,6 @@ def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
         raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")
 
 
-def told(text: str) -> str:
-    """A text as a dead letter may tell it: cut, without what looks like a secret, in characters that can be stored."""
-    shown = redacted(text[: 4 * REASON_LENGTH_MAX])
-    return shown[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
-
-
-def failure_text(error: BaseException) -> str:
-    """The last line of a traceback."""
-    return told(traceback.format_exception_only(error)[-1].strip())
-
-
 REJECTED = "rejected by the handler"
 """The description of what a handler itself refused, in whatever words."""
 
@@ -322,19 +310,36 @@ Outcome = PoisonMessage | Later | None
 
 def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonMessage | Later:
     """What an error that a handling raised means: a refusal, another try, or the last failure."""
-    match error:
-        case FormatTooNew():
-            return Later(GIVE_BACK_DELAY_S, delivery.failures)
-        case Retry():
-            return Later(error.after_s, delivery.failures)
-        case Reject():
-            return PoisonMessage(told(str(error)) or "rejected", REJECTED)
-        case PoisonMessage():
-            return PoisonMessage(error.reason, told(error.description))
+    try:
+        meant = _meant(error, delivery)
+    except BaseException:  # its class is the application's, and need not be as it was made
+        meant = None
+    if meant is not None:
+        return meant
     failures = delivery.failures + 1
     if failures < retries.limit:
         return Later(retries.delay_s(failures), failures, failure_text(error))
     return PoisonMessage("failed", failure_text(error))
+
+
+def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | None:
+    """What an error says itself about its message; None if it is only a failure."""
+    match error:
+        case FormatTooNew():
+            return Later(GIVE_BACK_DELAY_S, delivery.failures)
+        case Retry():
+            after_s = float(error.after_s)
+            return Later(after_s, delivery.failures) if 0 <= after_s <= DELAY_S_MAX else None
+        case Reject():
+            return PoisonMessage(told(written(error)) or "rejected", REJECTED)
+        case PoisonMessage():
+            return _fit(error)
+    return None
+
+
+def _fit(poison: PoisonMessage) -> PoisonMessage:
+    """A refusal that an application may have made, with texts that can be stored."""
+    return PoisonMessage(told(written(poison.reason)), told(written(poison.description)))
 
 
 def refusal_of_all(works: Sequence[Work], outcomes: Sequence[Outcome]) -> PoisonMessage | None:

@@ -12,21 +12,29 @@ from collections.abc import Coroutine, Generator
 from functools import partial
 from typing import Any
 
+RAISED_EXIT = "coroutine raised GeneratorExit"
+"""An error like any other, as Python has it with StopIteration: only who closes a coroutine may be answered so."""
+
 
 @types.coroutine
 def go_on(coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Generator[Any, Any, Any]:
     """Go on with a coroutine that was stepped until it handed out `waits_for`; give what it returns."""
     while True:
+        is_closing = False
         try:
             sent = yield waits_for
         except BaseException as error:
-            step = partial(coroutine.throw, error)
+            step, is_closing = partial(coroutine.throw, error), isinstance(error, GeneratorExit)
         else:
             step = partial(coroutine.send, sent)
         try:
             waits_for = step()
         except StopIteration as stop:
             return stop.value
+        except GeneratorExit as error:
+            if is_closing:
+                raise
+            raise RuntimeError(RAISED_EXIT) from error
 
 
 @types.coroutine
@@ -36,4 +44,6 @@ def cancelled(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
         waits_for = coroutine.throw(CancelledError())
     except StopIteration as stop:
         return stop.value
+    except GeneratorExit as error:
+        raise RuntimeError(RAISED_EXIT) from error
     return (yield from go_on(coroutine, waits_for))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from outbox.runtime.step import told
+from outbox.runtime.telling import told
 
 pytestmark = pytest.mark.engine_only
 
