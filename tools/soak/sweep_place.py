@@ -166,12 +166,15 @@ async def main(scope: Literal["partition", "item"]) -> None:
         CosmosEmulator(documents, port=0) as cosmos,
         ServiceBusServer(queues) as servicebus,
     ):
-        place = {"cosmos": cosmos.connection.connection_string, "servicebus": servicebus.connection_string}
-        async with connect(**place, database=DATABASE, create=True, scope=scope) as backend:
+        documents_at, queues_at = cosmos.connection.connection_string, servicebus.connection_string
+        addresses = {"cosmos": documents_at, "servicebus": queues_at}
+        async with connect(
+            cosmos=documents_at, servicebus=queues_at, database=DATABASE, create=True, scope=scope
+        ) as backend:
             ports = backend.ports()
             await Client(app, backend).declare()
             await register_retention(app.name, compile_plan(app).memory, operations_over(ports))
-            print(json.dumps(place), flush=True)
+            print(json.dumps(addresses), flush=True)
             near = NearStore(cosmos.store, CONTAINER, scope)
             while words := (await asyncio.to_thread(sys.stdin.readline)).split():
                 if len(words) == 3:
