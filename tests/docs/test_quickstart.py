@@ -13,6 +13,7 @@ PAGE = ROOT / "docs/quickstart.md"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_quickstart_does_what_it_says(disk_path: Path) -> None:
     assert type_in(PAGE, disk_path) > 10
 

@@ -6,16 +6,19 @@ import json
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from outbox.errors import Refused
 from outbox.ops.cli import DONE, REFUSED, main
 from outbox.ops.new import new_project
 
 ROOT = Path(__file__).resolve().parents[3]
+TEMPLATE = ROOT / "outbox/ops/template"
 WITHIN_S = 100
 
 
@@ -94,6 +97,13 @@ def test_files_are_told_as_json(
     said = json.loads(capsys.readouterr().out)
     assert (said["folder"], said["package"]) == ("my-app", "my_app")
     assert {str(p.relative_to("my-app")) for p in Path("my-app").rglob("*") if p.is_file()} == set(said["files"])
+
+
+def test_the_template_is_part_of_the_wheel(tmp_path: Path) -> None:
+    [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("outbox/ops/template/")}
+    assert packed == {str(path.relative_to(ROOT)) for path in TEMPLATE.rglob("*") if path.is_file()} and packed
 
 
 def test_a_project_has_the_hosts_limits_and_requirements_of_the_sample(tmp_path: Path) -> None:
