@@ -76,7 +76,8 @@ def test_a_handler_that_waits_for_ever_is_told(scope: str) -> None:
     async def waits(ctx: Context) -> None:
         await asyncio.get_running_loop().create_future()
 
-    assert promises(explored(app_with(waits), scope)) == ["Progress"]
+    report = explored(app_with(waits), scope)
+    assert promises(report) == ["NoDeadLetter"] and "a timer fires" in report.text, report.text
 
 
 @pytest.mark.parametrize("scope", SCOPES)
