@@ -167,7 +167,7 @@ def page_of(page: Page, package: griffe.Module) -> str:
 def described(name: str, item: griffe.Object) -> list[str]:
     """Signature and docstring."""
     text = item.docstring.value if item.docstring else ""
-    lines = ["```py", signature(name, item), "```", "", *in_markdown(text).splitlines()]
+    lines = ["```text", signature(name, item), "```", "", *in_markdown(text).splitlines()]
     if isinstance(item, griffe.Class) and item.path not in MADE_BY_THE_RUNTIME:
         lines += list(fields(item))
     return lines
