@@ -1,31 +1,113 @@
 """What looks like a secret in a text is taken out before the text is kept or logged.
 
-A name that speaks of a secret loses the value behind it, whatever quotes are round either; so do the password of a URL
-and what follows `Basic` or `Bearer`.  Each character is looked at a bounded number of times: the text may be anybody's.
+A name that speaks of a secret loses the value behind it: what is in quotes or brackets, after a `b` or the name of a
+class too, up to where they close; else what stands there up to a space or a separator.  `code` does so only in a query,
+and the headers Authorization and Cookie lose their whole line.  So do the password of a URL, and what follows `Basic`,
+`Bearer` or `ApiKey`.
+
+Where it cannot be told how far a secret goes, more is taken out rather than less.  Each character is looked at a
+bounded number of times: the text may be anybody's.
 """
 
 from __future__ import annotations
 
 import re
 
-_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)[\\"']{0,4}+\s*+[=:]\s*+""")
-_VALUE = re.compile(r"""\\?+"[^"]*+"?+ | \\?+'[^']*+'?+ | [^\s;&,'"]*+""", re.VERBOSE)
-_URL = re.compile(r"://([^\s/:@]*+):[^\s/@]++@")
-_SCHEME = re.compile(r"(?i)\b(basic|bearer)(\s++)[\w.~+/=-]{8,}+")
-_WORDS = re.compile(r"(?i)passwd|password|pwd|secret|token|key|sig|credential")
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)([\\"'\]]{0,8}+)\s*+[=:]{1,2}+>?+\s*+""")
+_WORDS = re.compile(
+    r"(?i:passwd|password|passphrase|pwd|secret|token|key|signature|credential|(?:authorization|cookies?)$)"
+    r"|(?<![a-zA-Z])(?i:pass$|sig(?![a-z]))"
+    r"|(?<=[a-z])(?:Pass$|Sig(?![a-z]))"
+)
 _HARMLESS = ("error", "exception", "name")
 """How the name of a failure or of a name ends; neither `KeyError` nor `SharedAccessKeyName` is a secret's."""
+_HEADER = re.compile(r"(?i)(?:authorization|cookie)$")
+_CODES = {"code": ("?", "&", "&amp;"), "u0026code": ("\\",)}
+"""The parameter that Functions keys are sent in, as JSON may write it too, and what it is one behind."""
+
+_OPENED = re.compile(r"""(?i:[bru]{0,2})(\\*+)(["'])|(?:[\w.]*+)([(\[{])|(<)""")
+_PLAIN = re.compile(r"""(?:(?i:basic|bearer|apikey|digest)\s++)?+[^\s;&,'"]*+""")
+_LINE = re.compile(r"[^\r\n]*+")
+_QUOTE_OR_BRACKET = re.compile(r"""(?<!\\)(\\*+)(["'])|([(\[{])|([)\]}])""")
+_QUOTE_OR_ANGLE = re.compile(r"""(?<!\\)(\\*+)(["'])|(<)|(>)""")
+_QUOTE = {quote: re.compile(rf"(?<!\\)(\\*+){quote}") for quote in "\"'"}
+
+_AUTHORITY = re.compile(r"://([^\s/:@\[\]]*+):")
+_PORT = re.compile(r"""\d{1,5}+(?![^\s/?#"'<>,;)\]}])""")
+_REST_OF_URL = re.compile(r"(?:(?!://)\S)*+")
+_SCHEME = re.compile(r"(?i)\b(basic|bearer|apikey)(\s++)[\w.~+/=-]{8,}+")
 
 
 def redacted(text: str) -> str:
     """A text without what looks like a secret."""
-    text = _SCHEME.sub(r"\1\2***", _URL.sub(r"://\1:***@", text))
+    text = _SCHEME.sub(r"\1\2***", _without_passwords(text))
     parts: list[str] = []
     at = 0
     for name in _NAME.finditer(text):
-        if name.start() < at or name[1].lower().endswith(_HARMLESS) or not _WORDS.search(name[1]):
-            continue
-        value = _VALUE.match(text, name.end())
-        parts += [text[at : name.end()], "***"]
-        at = name.end() if value is None else value.end()
+        if name.start() >= at and _is_secret(text, name):
+            parts += [text[at : name.end()], "***"]
+            at = _value_end(text, name)
     return "".join([*parts, text[at:]])
+
+
+def _is_secret(text: str, name: re.Match[str]) -> bool:
+    """Whether a name speaks of a secret; `code` does behind the question mark or the ampersand of a query."""
+    word = name[1].lower()
+    if word in _CODES:
+        return text.endswith(_CODES[word], 0, name.start())
+    return not word.endswith(_HARMLESS) and _WORDS.search(name[1]) is not None
+
+
+def _value_end(text: str, name: re.Match[str]) -> int:
+    """Where the value behind a name ends."""
+    at = name.end()
+    if _HEADER.search(name[1]) and not name[2] and ":" in name[0]:
+        return _end(_LINE, text, at)
+    opened = _OPENED.match(text, at)
+    if opened is None:
+        return _end(_PLAIN, text, at)
+    if opened[2]:
+        return _quoted_end(text, opened.end(), opened[2], len(opened[1]))
+    return _closed_end(text, opened.end(), _QUOTE_OR_BRACKET if opened[3] else _QUOTE_OR_ANGLE)
+
+
+def _quoted_end(text: str, at: int, quote: str, slash_count: int) -> int:
+    """Where a text in quotes ends: at a quote behind as many backslashes as the first, for more are part of it."""
+    for found in _QUOTE[quote].finditer(text, at):
+        if len(found[1]) <= slash_count:
+            return found.end()
+    return len(text)
+
+
+def _closed_end(text: str, at: int, marks: re.Pattern[str]) -> int:
+    """Where brackets close that were opened before `at`; those in quotes do not count."""
+    depth = 1
+    while depth and (mark := marks.search(text, at)) is not None:
+        at = mark.end()
+        if mark[2]:
+            at = _quoted_end(text, at, mark[2], len(mark[1]))
+        else:
+            depth += 1 if mark[3] else -1
+    return len(text) if depth else at
+
+
+def _without_passwords(text: str) -> str:
+    """A text whose URLs tell no password; it may hold an @ or a slash, so it ends at the last @ of its URL."""
+    parts: list[str] = []
+    kept = at = 0
+    while (found := _AUTHORITY.search(text, at)) is not None:
+        at = found.end()
+        if found[1] and _PORT.match(text, at):
+            continue
+        end = _end(_REST_OF_URL, text, at)
+        last = text.rfind("@", at, end)
+        if last >= 0:
+            parts += [text[kept:at], "***"]
+            kept = last
+        at = end
+    return "".join([*parts, text[kept:]])
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return at if found is None else found.end()
