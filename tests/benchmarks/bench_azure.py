@@ -109,7 +109,7 @@ async def asked(message_count: int) -> list[Row]:
     """What a message asks for: cold, warm, W1 in one go, and on few keys."""
     keys = [f"account-{n:04d}" for n in range(KEY_COUNT)]
     w1 = [keys[n * 7919 % KEY_COUNT] for n in range(max(1, message_count // W1_PART))]
-    few = [f"hot-{n % HOT_KEY_COUNT}" for n in range(len(w1) // 4 + HOT_KEY_COUNT)]
+    few = [f"hot-{n % HOT_KEY_COUNT}" for n in range(max(20 * HOT_KEY_COUNT, len(w1) // 4))]
     rows = []
     first = keys[: max(1, min(KEY_COUNT, message_count // W1_PART))]
     for workloads in ({"cold": first, "warm": first}, {"W1": w1}, {"ten keys": few}):
