@@ -123,13 +123,18 @@ class Gateway:
             if await self._delay(call, prepared):
                 prepared = prepare(call)  # what it is about may be gone by now
             rule = self._fault(call, prepared)
+        is_lost = rule is not None and rule.kind == "lost-reply"
         try:
             answer = prepared.apply(call)
             if not isinstance(answer, Answer):
                 answer = await answer
+        except Rejection as rejected:
+            if is_lost:
+                raise Dropped from rejected
+            raise
         finally:
             await self._engine.gate()  # a refusal, too, tells what is in memory
-        if rule is not None and rule.kind == "lost-reply":
+        if is_lost:
             raise Dropped
         return answer
 

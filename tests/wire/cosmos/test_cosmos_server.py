@@ -15,6 +15,7 @@ from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
 from outbox.engine.limits import EngineLimits
 from outbox.errors import EngineStopped, Refused
@@ -119,6 +120,13 @@ async def test_faults_are_installed_and_counted_over_the_wire(emulator: CosmosEm
     assert (code, found["fired"], found["rules"][0]["fired_count"]) == (200, {"status": 1}, 1)
     assert (await control(emulator, "DELETE", "faults?id=1"))[1]["rules"] == []
     assert (await control(emulator, "DELETE", "faults?id=1"))[0] == 404
+
+
+async def test_a_reply_that_says_no_can_be_lost_as_well(emulator: CosmosEmulator) -> None:
+    read = signed("GET", "/dbs/d/colls/c/docs/1", "docs", "dbs/d/colls/c/docs/1", x_ms_documentdb_partitionkey='["a"]')
+    assert (await ask(emulator, read))[0] == 404
+    emulator.faults.install(FaultRule(kind="lost-reply", operation="item.read"))
+    assert [(await ask(emulator, read))[0] for _ in range(2)] == [0, 404]
 
 
 async def test_requests_and_their_charge_are_counted(emulator: CosmosEmulator) -> None:
