@@ -18,6 +18,8 @@ from spark_jobs.inputs import FORMATS, Source
 from spark_jobs.session import session
 
 CONNECTION_VARIABLE = "OUTBOX_SERVICEBUS"
+HOST_VARIABLE = f"{CONNECTION_VARIABLE}__fullyQualifiedNamespace"
+CONNECTION_HELP = f"a host name or a connection string; default: {CONNECTION_VARIABLE}, else {HOST_VARIABLE}"
 SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM already
 ERROR_CHARACTERS = 2_000
 
@@ -65,18 +67,19 @@ def source_of(arguments: argparse.Namespace) -> Source:
 
 
 def connection_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """The connection string: the argument's, else the environment's, which no list of processes shows.
+    """A connection string or host name: the argument's, else the environment's, which no list of processes shows.
 
     Raises:
-        Refused: neither is given.
+        Refused: none is given.
     """
-    connection = str(arguments.connection or environ.get(CONNECTION_VARIABLE, ""))
-    if not connection.startswith("Endpoint="):
+    connection = str(arguments.connection or environ.get(CONNECTION_VARIABLE) or environ.get(HOST_VARIABLE, ""))
+    if not connection:
         raise Refused(
-            f"no connection string: give --connection or set {CONNECTION_VARIABLE} (`outbox run` prints one that "
-            "begins with Endpoint=sb://)"
+            f"no connection: set {HOST_VARIABLE} to a host name (bank.servicebus.windows.net), or "
+            f"{CONNECTION_VARIABLE} to a connection string (`outbox run` prints one that begins with Endpoint=sb://); "
+            "or give --connection"
         )
-    return connection
+    return connection.strip()
 
 
 def start(app_name: str, arguments: argparse.Namespace, environ: MutableMapping[str, str]) -> SparkSession:

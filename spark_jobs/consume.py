@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,14 +23,17 @@ if not __package__:  # run by its path, as spark-submit does
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
+from azure.core.credentials import TokenCredential
 from pyspark.sql import Row, SparkSession
 
 from outbox.errors import OutcomeUnknown, Refused
-from spark_jobs.arguments import Say, add_common, connection_of, ended, silent, start, to_stderr
+from spark_jobs.arguments import CONNECTION_HELP, Say, add_common, connection_of, ended, silent, start, to_stderr
 from spark_jobs.folder import Folder
+from spark_jobs.identity import CredentialSource
 from spark_jobs.landing import RESULT, Receiving, land_partition
 from spark_jobs.ledger import Merged, merge, sweep
 from spark_jobs.manifest import LANDING, ManifestLog
+from spark_jobs.patience import GaveUpError
 from spark_jobs.plan import CrashPoint, no_crash
 
 ROUND_COUNT_MAX = 100_000
@@ -73,7 +76,7 @@ class ConsumeReport:
 class Drain:
     """What to drain, where to and for how long."""
 
-    connection: str = field(repr=False)
+    source: CredentialSource
     queue: str
     output: str
     receivers: int = 2
@@ -91,6 +94,7 @@ def consume(
     queue: str,
     output: str,
     connection: str,
+    credential: TokenCredential | None = None,
     receivers: int = 2,
     count: int | None = None,
     idle_s: float = 5.0,
@@ -101,18 +105,25 @@ def consume(
 ) -> ConsumeReport:
     """Drain a queue into a ledger until it was idle for `idle_s`, or `count` messages were received.
 
+    `connection` is a connection string, or a host name, for which `credential` signs in (else the environment's:
+    `spark_jobs.identity`).
+
     Raises:
         OutcomeUnknown: the queue cannot be reached; what was landed is in the ledger, run the same again.
     """
     if receivers < 1 or idle_s <= 0 or (count is not None and count < 1):
         raise Refused("receivers and count are at least 1, idle_s is above 0")
     started_s = time.monotonic()
-    job = Drain(connection, queue, output, receivers, count, idle_s, timeout_s, sessions, say, crash_point)
+    source = CredentialSource.of(connection, os.environ, credential)
+    job = Drain(source, queue, output, receivers, count, idle_s, timeout_s, sessions, say, crash_point)
     (Folder(output) / LANDING).path.mkdir(parents=True, exist_ok=True)
     total = Totals()
     total.add_merge(merge(spark, output, crash_point=crash_point))  # what an earlier run landed
     while not total.failed and not total.idle and (count is None or total.received < count):
-        total.add_round(drain_round(spark, job, total.received))
+        try:
+            total.add_round(drain_round(spark, job, total.received))
+        except GaveUpError as error:
+            total.failed = str(error)
         total.add_merge(merge(spark, output, crash_point=crash_point))
         say(f"consume: {total.received} received, {total.added} added, {time.monotonic() - started_s:.1f} s")
     swept = sweep(output)
@@ -127,10 +138,14 @@ def consume(
 
 
 def drain_round(spark: SparkSession, job: Drain, received: int) -> list[Row]:
-    """One Spark job: every receiver lands what it gets."""
+    """One Spark job: every receiver lands what it gets.
+
+    Raises:
+        GaveUpError: the driver could not sign in; nothing was received.
+    """
     left = ROUND_COUNT_MAX if job.count is None else min(ROUND_COUNT_MAX, job.count - received)
     settings = Receiving(
-        job.connection,
+        job.source.access(),
         job.queue,
         str((Folder(job.output) / LANDING).path),
         tuple(left // job.receivers + (number < left % job.receivers) for number in range(job.receivers)),
@@ -187,7 +202,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="spark_jobs.consume", description="Drain a queue into a ledger, each once.")
     found.add_argument("--queue", required=True, help="a queue, or topic/Subscriptions/name")
     found.add_argument("--output", required=True, metavar="DIR", help="the ledger; a new one or one to add to")
-    found.add_argument("--connection", default="", help="default: the variable OUTBOX_SERVICEBUS")
+    found.add_argument("--connection", default="", help=CONNECTION_HELP)
     found.add_argument("--receivers", type=int, default=2, help="at a time, one a task")
     found.add_argument("--count", type=int, help="stop after so many messages")
     found.add_argument("--idle-s", type=float, default=5.0, help="stop when nothing came for so long")

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -24,12 +24,26 @@ if not __package__:  # run by its path, as spark-submit does
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from azure.core.credentials import TokenCredential
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from outbox.errors import OutcomeUnknown, Refused
-from spark_jobs.arguments import Say, add_common, add_input, connection_of, ended, silent, source_of, start, to_stderr
+from spark_jobs.arguments import (
+    CONNECTION_HELP,
+    Say,
+    add_common,
+    add_input,
+    connection_of,
+    ended,
+    silent,
+    source_of,
+    start,
+    to_stderr,
+)
 from spark_jobs.folder import Folder, local_path
+from spark_jobs.identity import CredentialSource
 from spark_jobs.inputs import read, rows, rows_of
+from spark_jobs.patience import GaveUpError
 from spark_jobs.plan import (
     STAGED,
     ChunkRecord,
@@ -100,7 +114,7 @@ class Feed:
     """One feed: what goes where and by which folders."""
 
     target: Target
-    connection: str = field(repr=False)
+    source: CredentialSource
     progress: Folder
     quarantine: Folder
     pace: Pace
@@ -121,6 +135,7 @@ def feed(
     type: str,
     id: str | Sequence[str],
     connection: str,
+    credential: TokenCredential | None = None,
     created: str = "",
     session: str = "",
     order: str = "",
@@ -136,7 +151,8 @@ def feed(
 
     `id` names one or several key columns, `created` the column of creation times (else the first run's time counts
     for all), `session` the column of session ids, within which `order` (an integer column; else the order of the
-    input) decides.  `progress` and `quarantine` are folders, by default beside the frame's file.
+    input) decides.  `progress` and `quarantine` are folders, by default beside the frame's file.  `connection` is a
+    connection string, or a host name, for which `credential` signs in (else the environment's: `spark_jobs.identity`).
 
     Raises:
         Refused: nothing was sent; the text tells what to change.
@@ -148,7 +164,7 @@ def feed(
         progress, quarantine = progress or f"{beside}.feed/{queue}", quarantine or f"{beside}.quarantine"
     job = Feed(
         Target(queue, type, ids, Shape(created, session, order, body_bytes_max)),
-        connection,
+        CredentialSource.of(connection, os.environ, credential),
         Folder(progress),
         Folder(quarantine),
         pace or Pace(),
@@ -239,27 +255,26 @@ def send_chunk(spark: SparkSession, job: Feed, folder: Folder, manifest: Manifes
     """Send one chunk and record it.
 
     Raises:
-        OutcomeUnknown: the queue did not answer for longer than the limit.
+        OutcomeUnknown: the queue did not answer for longer than the limit, or takes nobody that can sign in.
     """
     path = folder.path / manifest.stage / "messages" / f"chunk={chunk}"
-    results = []
+    results, failed = list[Row](), list[str]()
     if path.is_dir():
         by_session = bool(job.target.shape.session)
         frame = spark.read.schema(STAGED).parquet(str(path))
         frame = frame.repartition(job.pace.tasks, "session" if by_session else "id")
         if by_session:
             frame = frame.sortWithinPartitions("session", "position")
-        settings = Sending(
-            job.connection,
-            manifest.queue,
-            manifest.type,
-            job.pace.timeout_s,
-            job.pace.rate_per_s / job.pace.tasks,
-        )
         columns = frame.select("id", "body", "created_ms", "session")
-        # Collected once and used in no other job: reading this frame a second time would send a second time.
-        results = columns.mapInArrow(partial(send_partition, settings), RESULT).collect()
-    failed = [row["failed"] for row in results if row["failed"]]
+        rate_per_s = job.pace.rate_per_s / job.pace.tasks
+        try:
+            access = job.source.access()
+            settings = Sending(access, manifest.queue, manifest.type, job.pace.timeout_s, rate_per_s)
+            # Collected once and used in no other job: reading this frame a second time would send a second time.
+            results = columns.mapInArrow(partial(send_partition, settings), RESULT).collect()
+        except GaveUpError as error:
+            failed.append(str(error))
+    failed += [row["failed"] for row in results if row["failed"]]
     if failed:
         raise OutcomeUnknown(
             f"queue {manifest.queue}, chunk {chunk + 1} of {manifest.chunks}: {failed[0]}; mend that and run the "
@@ -316,7 +331,7 @@ def parser() -> argparse.ArgumentParser:
     add_input(found)
     found.add_argument("--queue", required=True)
     found.add_argument("--type", required=True, help="the messages' wire type, for example Transfer")
-    found.add_argument("--connection", default="", help="default: the variable OUTBOX_SERVICEBUS")
+    found.add_argument("--connection", default="", help=CONNECTION_HELP)
     found.add_argument("--created", default="", metavar="COLUMN", help="creation times; default: the first run's time")
     found.add_argument("--session", default="", metavar="COLUMN", help="session ids, for an ordered queue")
     found.add_argument("--order", default="", metavar="COLUMN", help="order within a session; default: the input's")
@@ -351,7 +366,7 @@ def command(arguments: argparse.Namespace) -> int:
             ids,
             Shape(arguments.created, arguments.session, arguments.order, arguments.body_bytes_max),
         ),
-        connection,
+        CredentialSource.of(connection, os.environ),
         Folder(arguments.progress or f"{beside}.feed/{arguments.queue}"),
         Folder(arguments.quarantine or f"{beside}.quarantine"),
         Pace(

@@ -13,7 +13,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,6 +30,7 @@ from azure.servicebus.exceptions import (
 )
 
 from spark_jobs.folder import TMP_SUFFIX, sync_folder
+from spark_jobs.identity import Access
 from spark_jobs.patience import GaveUpError, Patience
 from spark_jobs.plan import CrashPoint, no_crash
 from spark_jobs.received import ROW, as_row
@@ -44,7 +45,7 @@ RESULT = "landed bigint, files bigint, completed bigint, lost bigint, idle boole
 class Receiving:
     """From where, into which folder, and until when; `budgets` holds for each receiver how many messages to take."""
 
-    connection: str = field(repr=False)
+    access: Access
     queue: str
     folder: str
     budgets: tuple[int, ...]
@@ -167,7 +168,7 @@ class Incoming:
 
     def _link(self, wanted: int) -> ServiceBusReceiver:
         if self._receiver is None:
-            self._client = ServiceBusClient.from_connection_string(self.settings.connection, retry_total=0)
+            self._client = self.settings.access.client()
             options: dict[str, Any] = {"timeout": SETTLE_S}
             if self.settings.sessions:
                 options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": max(0.1, self.settings.idle_s)}

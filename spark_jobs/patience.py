@@ -28,6 +28,11 @@ FATAL = (
     ServiceBusAuthorizationError,
 )
 """What another attempt would meet again."""
+RIGHTS = (ServiceBusAuthenticationError, ServiceBusAuthorizationError)
+RIGHTS_CURE = (
+    "check the key, or give whoever signs in the role Azure Service Bus Data Sender (to receive: Data Receiver) on the "
+    "queue"
+)
 
 
 class GaveUpError(Exception):
@@ -56,6 +61,8 @@ class Patience:
             GaveUpError: there is no point in one, or the limit is reached.
         """
         text = f"{type(error).__name__}: {str(error)[:300]}"
+        if isinstance(error, RIGHTS):
+            raise GaveUpError(f"{text}; {RIGHTS_CURE}") from error
         if isinstance(error, FATAL):
             raise GaveUpError(text) from error
         if not self.failures:

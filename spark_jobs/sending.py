@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMess
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
+from spark_jobs.identity import Access
 from spark_jobs.ids import broker_id
 from spark_jobs.patience import GaveUpError, Patience
 
@@ -32,7 +33,7 @@ ENVELOPE_BYTES_MAX = 4_096
 class Sending:
     """Where to and how; `rate_per_s` 0 is without limit."""
 
-    connection: str = field(repr=False)
+    access: Access
     queue: str
     type: str
     timeout_s: float
@@ -165,7 +166,7 @@ class Outgoing:
 
     def _link(self) -> ServiceBusSender:
         if self._sender is None:
-            self._client = ServiceBusClient.from_connection_string(self.settings.connection, retry_total=0)
+            self._client = self.settings.access.client()
             # keep_alive=0: without it closing waits for a thread that sleeps.
             self._sender = self._client.get_queue_sender(self.settings.queue, keep_alive=0)
         return self._sender

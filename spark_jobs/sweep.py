@@ -41,6 +41,7 @@ from outbox.ports import Backend, StateStore
 from outbox.runtime.retention import Kept
 from outbox.runtime.scopes import stores_of
 from spark_jobs.arguments import CONNECTION_VARIABLE, Say, add_common, ended, silent, start, to_stderr
+from spark_jobs.identity import connect_lent, lent_for
 from spark_jobs.sweeping import RESULT, Part, Sweeping, opened, sweep_parts
 
 GRACE_S = 300.0
@@ -241,7 +242,7 @@ def backend_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Cal
     """What makes the backend: the function that was named, or Cosmos DB and Service Bus as the environment says.
 
     Raises:
-        Refused: something is missing.
+        Refused: something is missing, or the driver's service principal cannot sign in.
     """
     if arguments.backend:
         module, _, name = arguments.backend.partition(":")
@@ -255,8 +256,10 @@ def backend_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Cal
     database = arguments.database or environ.get(DATABASE_VARIABLE, "")
     if missing or not database:
         raise Refused(f"not set: {', '.join([*missing, *([] if database else ['--database'])])}; docs/how-to/spark.md")
+    lent = lent_for([address for address in addresses.values() if address], environ)
+    connecting = connect if lent is None else partial(connect_lent, lent)
     return partial(
-        connect,
+        connecting,
         cosmos=addresses[COSMOS_VARIABLE],
         database=database,
         servicebus=addresses[CONNECTION_VARIABLE],

@@ -90,6 +90,7 @@ def broker() -> Iterator[Broker]:
         "poison",
         "dead:2",
         "gone:2",
+        "signed",
     )
     running = Broker(queues)
     running.start()

@@ -16,6 +16,7 @@ import pytest
 from outbox.errors import OutcomeUnknown, Refused
 from spark_jobs.consume import consume
 from spark_jobs.feed import Pace, feed, main
+from spark_jobs.identity import Access
 from spark_jobs.ledger import read_ledger
 from spark_jobs.reconcile import reconcile
 from spark_jobs.sending import Outgoing, Sending
@@ -81,7 +82,7 @@ def test_a_second_run_sends_nothing_and_a_changed_input_is_refused(spark: Any, b
 
 def test_a_batch_that_is_full_to_the_last_byte_is_taken(broker: Any) -> None:
     """The SDK adds an envelope to what it counted; a batch filled to the link's limit would be refused."""
-    outgoing = Outgoing(Sending(broker.connection, "full", "Note", timeout_s=5))
+    outgoing = Outgoing(Sending(Access(broker.connection), "full", "Note", timeout_s=5))
     try:
         for number in range(10):
             outgoing.add(f"t{number}", "x" * 24_000, NOW_MS, None)
