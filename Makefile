@@ -5,8 +5,11 @@ BOOT := $(shell for name in "$$OUTBOX_PYTHON" python3.11 python3.12 python3.13 p
 	[ -n "$$name" ] && "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 7))' >/dev/null 2>&1 </dev/null \
 	&& { echo "$$name"; break; }; done)
 
+UV = $(shell for name in uv .venv/bin/uv; do \
+	"$$name" --version >/dev/null 2>&1 </dev/null && { echo "$$name"; break; }; done)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak spark-package clean check-infra
+.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak spark-package clean check-infra lock
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -19,6 +22,7 @@ help:
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
 	@echo 'make soak    long kill tests, drawn faults (ARGS="--minutes 10"), large explorations: hours'
+	@echo 'make lock    requirements.lock from requirements.txt, kept where it still fits (ARGS="--upgrade" for the newest)'
 	@echo 'make spark-package  the zip, wheel and requirements for a Spark pool, into build/spark'
 	@echo 'make clean   remove what was made here: .venv, build, demo.data, caches; wheels in your cache folder stay'
 
@@ -59,6 +63,13 @@ soak: setup
 
 spark-package: setup
 	@$(PY) -m spark_jobs.package $(ARGS)
+
+# One file for Python 3.11 to 3.13: Azure runs 3.13, and where versions differ a marker says so.  With hashes, so that what
+# a deployment installs is what was looked at, whatever the index serves by then.
+lock:
+	@[ -n "$(UV)" ] || { echo 'needs uv: pip install uv' >&2; exit 2; }
+	@$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command 'make lock' $(ARGS) requirements.txt -o requirements.lock
 
 clean:
 	@rm -rf .venv build dist demo.data .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

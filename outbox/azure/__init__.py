@@ -2,17 +2,30 @@
 
     backend = azure.connect(cosmos=..., database=..., servicebus=...)
 
-Nothing is imported from an SDK before it is needed: they take seconds.
+Nothing is imported from an SDK before it is needed: they take seconds.  Whether they are there is looked up at once,
+because what an interpreter says without them ("No module named 'azure'") leads to a package of that name, and no cure.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outbox.azure.connecting import AzureBackend, connect
     from outbox.azure.usage import Usage
+
+_SDKS = {
+    "azure-core": "azure.core",
+    "azure-cosmos": "azure.cosmos",
+    "azure-identity": "azure.identity",
+    "azure-servicebus": "azure.servicebus",
+}
+"""What everything in here stands on, distribution and module; a Spark pool has these and no more."""
+
+if _missing := [name for name, module in _SDKS.items() if find_spec("azure") is None or find_spec(module) is None]:
+    raise ImportError(f"outbox.azure needs {', '.join(_missing)}; run: pip install 'outbox-azure[azure]'")
 
 __all__ = ["AzureBackend", "Usage", "connect"]
 

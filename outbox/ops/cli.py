@@ -15,6 +15,8 @@ from pathlib import Path
 from outbox.errors import OutboxError
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
+DISTRIBUTION = "outbox-azure"
+"""What is installed to get this; the name `outbox` belongs to somebody else on PyPI."""
 
 _APP_HELP = "the application as module:attribute; the current folder is importable"
 _CLOCK_HELP = "confirm a wall clock far ahead of the log"
@@ -59,6 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="Exit code 0: done, 1: refused, 2: usage.  `outbox COMMAND --help` tells more.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and leave")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_new(commands)
     _add_run(commands)
@@ -72,6 +75,20 @@ def make_parser() -> argparse.ArgumentParser:
     _add_audit(commands)
     _add_bench(commands)
     return parser
+
+
+class _Version(argparse.Action):
+    """Print the installed version.  Looked up only when it is asked for: that reads what is installed."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            found = version(DISTRIBUTION)
+        except PackageNotFoundError:
+            found = f"of a folder, not installed ({Path(__file__).resolve().parents[2]})"
+        print(f"outbox {found}")
+        parser.exit()
 
 
 _Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns

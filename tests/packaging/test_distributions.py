@@ -1,0 +1,85 @@
+"""What is in the wheel and in the source distribution, and what an index would refuse."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from pathlib import Path
+
+from packaging.metadata import Metadata
+from packaging.specifiers import SpecifierSet
+from trove_classifiers import classifiers as known_classifiers
+
+from tests.packaging.conftest import ROOT, Distributions, build
+from tools.setup import VERSION_MAX, VERSION_MIN
+
+
+def library() -> set[str]:
+    """The files of the library in this folder."""
+    files = (path for path in (ROOT / "outbox").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(ROOT).as_posix() for path in files}
+
+
+def metadata(wheel: Path) -> Metadata:
+    with zipfile.ZipFile(wheel) as opened:
+        name = next(name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+        return Metadata.from_email(opened.read(name), validate=True)
+
+
+def test_the_wheel_holds_the_whole_library_its_licence_and_nothing_else(distributions: Distributions) -> None:
+    with zipfile.ZipFile(distributions.wheel) as opened:
+        names = set(opened.namelist())
+    info = {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name}
+    assert {name for name in names if ".dist-info/" not in name} == library()
+    assert info == {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+    assert {"outbox/py.typed", "outbox/ops/template/host.json.txt"} <= names
+
+
+def test_the_wheel_is_for_every_machine_and_tells_of_none(distributions: Distributions) -> None:
+    assert distributions.wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(distributions.wheel) as opened:
+        telling = [name for name in opened.namelist() if str(ROOT).encode() in opened.read(name)]
+    assert telling == []
+
+
+def test_the_source_distribution_holds_what_the_wheel_is_built_of_and_no_more(distributions: Distributions) -> None:
+    with tarfile.open(distributions.sdist) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    others = {"LICENSE", "README.md", "CHANGELOG.md", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    assert names == library() | others
+
+
+def test_the_source_distribution_builds_the_same_wheel(distributions: Distributions, tmp_path: Path) -> None:
+    with tarfile.open(distributions.sdist) as opened:
+        opened.extractall(tmp_path, filter="data")
+    unpacked = next(path for path in tmp_path.iterdir() if path.is_dir())
+    again = build(unpacked, tmp_path / "dist")
+    assert again.wheel.name == distributions.wheel.name
+    assert again.wheel.read_bytes() == distributions.wheel.read_bytes()
+
+
+def test_an_index_takes_the_metadata(distributions: Distributions) -> None:
+    found = metadata(distributions.wheel)  # validated: names, versions, specifiers, licence, media type of the text
+    assert (found.name, found.description_content_type) == ("outbox-azure", "text/markdown")
+    assert found.description is not None and found.description.startswith("# outbox")
+    assert found.summary is not None and len(found.summary) <= 512
+    assert set(found.classifiers or ()) <= set(known_classifiers)
+
+
+def test_the_classifiers_the_range_of_versions_and_the_set_up_name_the_same_pythons(
+    distributions: Distributions,
+) -> None:
+    found = metadata(distributions.wheel)
+    head = "Programming Language :: Python :: 3."
+    minors = [int(line.removeprefix(head)) for line in found.classifiers or () if line.startswith(head)]
+    assert minors == list(range(VERSION_MIN[1], VERSION_MAX[1] + 1))
+    assert found.requires_python == SpecifierSet(f">=3.{minors[0]}")
+
+
+def test_azure_and_spark_are_wanted_only_as_extras(distributions: Distributions) -> None:
+    found = metadata(distributions.wheel)
+    plain = {
+        line.name for line in found.requires_dist or () if line.marker is None or line.marker.evaluate({"extra": ""})
+    }
+    assert plain == {"msgspec", "tenacity", "aiohttp"}
+    assert set(found.provides_extra or ()) == {"azure", "spark", "pydantic"}

@@ -1,0 +1,68 @@
+"""requirements.lock is requirements.txt made exact: within its ranges, complete, hashed, for every Python named."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.packaging.conftest import ROOT
+from tests.packaging.locked import chosen, environment_of, pins
+
+pythons = pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+CURE = "run `make lock`"
+
+
+def ranges() -> list[Requirement]:
+    lines = (ROOT / "requirements.txt").read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+@pythons
+def test_each_range_of_the_requirements_is_met(python: str) -> None:
+    locked = chosen(python)
+    missed = [str(line) for line in ranges() if not line.specifier.contains(locked[canonicalize_name(line.name)])]
+    assert missed == [], CURE
+
+
+@pythons
+def test_what_the_locked_packages_need_is_locked_too(python: str) -> None:
+    """As far as the same versions are installed here, and tell what they need."""
+    locked, asked, missing = chosen(python), 0, []
+    for name, version in locked.items():
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if found.version != str(version):
+            continue
+        for line in map(Requirement, found.requires or ()):
+            if line.marker is None or line.marker.evaluate(environment_of(python)):
+                asked += 1
+                needed = locked.get(canonicalize_name(line.name))
+                if needed is None or not line.specifier.contains(needed):
+                    missing.append(f"{name} needs {line}, locked is {needed}")
+    assert missing == [], CURE
+    assert asked >= len(ranges()), "too little of what is locked is installed here to tell"
+
+
+def test_nothing_is_locked_that_nobody_asked_for() -> None:
+    needed = {canonicalize_name(line.name) for line in ranges()}
+    for name in {pin.name for pin in pins()}:
+        lines = metadata.requires(name) or () if _is_installed(name) else ()
+        needed |= {canonicalize_name(Requirement(line).name) for line in lines}
+    assert {pin.name for pin in pins()} - needed <= {"markupsafe", "werkzeug"}  # of azure-functions 2, on 3.13 only
+
+
+def test_every_file_that_may_be_installed_has_its_hash() -> None:
+    assert [str(pin.requirement) for pin in pins() if not pin.hashes] == []
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

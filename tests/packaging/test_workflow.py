@@ -1,0 +1,81 @@
+"""The workflow on GitHub runs what `make test` runs, may do no more than it must, and holds no secret."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from tests.packaging.conftest import ROOT
+
+PATH = ROOT / ".github/workflows/ci.yml"
+PAGE: dict[Any, Any] = yaml.safe_load(PATH.read_text())
+JOBS: dict[str, dict[str, Any]] = PAGE["jobs"]
+
+
+def steps(job: str) -> list[dict[str, Any]]:
+    return list(JOBS[job]["steps"])
+
+
+def commands(job: str) -> list[str]:
+    return [step["run"] for step in steps(job) if "run" in step]
+
+
+def uses() -> Iterator[str]:
+    for job in JOBS:
+        yield from (step["uses"] for step in steps(job) if "uses" in step)
+
+
+def test_the_tests_are_one_command_the_same_as_make_test() -> None:
+    assert commands("test") == [".ci/run"]
+    recipe = re.search(r"^test:\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None and recipe[1].split()[0] == "@.ci/run"
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111, "git must know that it can be run"
+
+
+def test_every_python_that_the_package_names_is_tested_by_the_interpreter_that_was_set_up() -> None:
+    named = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    tested = [f"Programming Language :: Python :: {python}" for python in JOBS["test"]["strategy"]["matrix"]["python"]]
+    assert tested == [line for line in named if re.search(r"Python :: 3\.\d+$", line)]
+    (run,) = (step for step in steps("test") if "run" in step)
+    assert run["env"] == {"OUTBOX_PYTHON": "python${{ matrix.python }}"}  # .ci/run looks there first
+
+
+def test_no_java_is_installed_for_the_set_up_brings_its_own() -> None:
+    assert not [name for name in uses() if "java" in name]
+
+
+def test_every_action_is_pinned_to_a_commit_and_one_to_a_version() -> None:
+    """A name of a branch, or none, is whatever its owner pushes next."""
+    loose = [name for name in uses() if not re.search(r"@[0-9a-f]{40}$", name)]
+    assert loose == ["Azure/setup-azd@v2"]  # runs in the guarded job only
+    text = PATH.read_text()
+    assert len(re.findall(r"@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", text, re.MULTILINE)) == len(list(uses())) - 1
+
+
+def test_each_job_ends_by_itself_and_may_only_read() -> None:
+    assert PAGE["permissions"] == {"contents": "read"}
+    assert all(0 < job["timeout-minutes"] <= 60 for job in JOBS.values())
+    allowed = {name: job["permissions"] for name, job in JOBS.items() if "permissions" in job}
+    assert allowed == {"preview": {"contents": "read", "id-token": "write"}}
+    checkouts = [step for job in JOBS for step in steps(job) if "checkout" in step.get("uses", "")]
+    assert all(step["with"] == {"persist-credentials": False} for step in checkouts)
+    assert "group" in PAGE["concurrency"]
+
+
+def test_azure_is_asked_only_where_it_is_set_up_and_by_no_pull_request() -> None:
+    guard = JOBS["preview"]["if"]
+    assert "vars.AZURE_CLIENT_ID != ''" in guard and "github.event_name != 'pull_request'" in guard
+    assert JOBS["preview"]["environment"] == "azure"
+    assert "azd provision --preview --no-prompt" in commands("preview")
+    assert any("az bicep build --file infra/main.bicep" in line for line in commands("templates"))
+    assert (ROOT / "infra/main.bicep").is_file()
+
+
+def test_no_secret_and_nothing_that_a_stranger_writes_reaches_a_shell() -> None:
+    text = PATH.read_text()
+    assert "secrets." not in text and "pull_request_target" not in text
+    assert not [line for job in JOBS for line in commands(job) if "${{" in line]
