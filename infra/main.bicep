@@ -52,7 +52,7 @@ param outboxAgeAlertSeconds int = 600
 @description('Synapse workspace, data lake and Spark pool')
 param synapseEnabled bool = false
 
-@description('Object id of the service principal that Spark jobs sign in as at Service Bus; empty: none')
+@description('Object id of the service principal that Spark jobs sign in as; empty: none')
 param sparkPrincipalId string = ''
 
 var app = loadJsonContent('app.json')
@@ -223,9 +223,19 @@ module sparkQueues 'modules/servicebus-roles.bicep' = if (!empty(sparkPrincipalI
     principalId: sparkPrincipalId
     principalType: 'ServicePrincipal'
     namespaceName: serviceBus.outputs.name
-    sends: app.sparkSends
+    sends: queues // a sweep sends what any handler has left
     receives: app.sparkReceives
     manages: []
+  }
+}
+
+module sparkRoles 'modules/spark-roles.bicep' = if (!empty(sparkPrincipalId)) {
+  name: 'spark-roles'
+  scope: group
+  params: {
+    principalId: sparkPrincipalId
+    cosmosName: cosmos.outputs.name
+    storageName: storage.outputs.name
   }
 }
 

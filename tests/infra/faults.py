@@ -334,6 +334,34 @@ FAULTS = (
         "OUTBOX_SPARK_POOLS:",
         "OUTBOX_SPARK_POOLS is a setting that nothing reads",
     ),
+    Fault(
+        "a sweep may not send what it finds",
+        "infra/main.bicep",
+        "sends: queues // a sweep",
+        "sends: app.sparkReceives // a sweep",
+        "queues to which Spark jobs may send",
+    ),
+    Fault(
+        "Spark jobs get no documents",
+        "infra/main.bicep",
+        "    principalId: sparkPrincipalId\n    cosmosName",
+        "    principalId: principalId\n    cosmosName",
+        "sparkRoles: Spark jobs get rights where",
+    ),
+    Fault(
+        "a right on documents is only referred to",
+        f"{MODULES}/spark-roles.bicep",
+        "sqlRoleAssignments@2026-03-15' = {",
+        "sqlRoleAssignments@2026-03-15' existing = {",
+        "Spark jobs may not write documents",
+    ),
+    Fault(
+        "a scope misses a level",
+        f"{MODULES}/spark-roles.bicep",
+        "scope: storage::service::bodies",
+        "scope: storage::bodies",
+        "resource service is not used",
+    ),
 )
 MISSED = frozenset(("a right goes to the wrong id of the identity",))
 """Found by a deployment only: both ids are text, and each is one of the identity's."""

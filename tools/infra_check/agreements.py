@@ -164,9 +164,8 @@ def check_triggers(site: Site) -> Iterator[Finding]:
     for trigger in site.code.triggers:
         ordered = site.code.queues.get(trigger.queue) == "per_key"
         yield from differ(APP, f"{trigger.queue}: sessions of the trigger", trigger.has_sessions, ordered)
-    for name in ("sparkSends", "sparkReceives"):
-        for queue in set(site.app.get(name, [])) - site.code.queues.keys():
-            yield Finding(APP, 1, f"{name}: there is no queue {queue}")
+    for queue in set(site.app.get("sparkReceives", [])) - site.code.queues.keys():
+        yield Finding(APP, 1, f"sparkReceives: there is no queue {queue}")
 
 
 # Documents and blobs
@@ -205,6 +204,7 @@ def check_rights(site: Site) -> Iterator[Finding]:
             if resource.type == "Microsoft.Authorization/roleAssignments":
                 yield from _check_scope(path, resource, kinds)
     yield from _check_app_rights(site)
+    yield from _check_spark_rights(site)
 
 
 def _check_scope(path: str, resource: Resource, kinds: Mapping[str, str]) -> Iterator[Finding]:
@@ -231,6 +231,31 @@ def _check_app_rights(site: Site) -> Iterator[Finding]:
     for option in options_of(at(params, "manages")):
         if set(_names(option)) - set(reads):
             yield Finding(main.path, 1, "the app may manage more queues than it reads")
+
+
+def _check_spark_rights(site: Site) -> Iterator[Finding]:
+    """Jobs feed and sweep, so they send to every queue; they drain some; leases and sweeps are documents."""
+    main = site.project.files["infra/main.bicep"]
+    values = site.project.values(main)
+    given: dict[str, Any] = {}
+    for name in ("sparkQueues", "sparkRoles"):
+        declared = main.find("module", name)
+        source = (declared.value.text or b"").decode() if declared is not None and declared.value is not None else ""
+        if "principalId: sparkPrincipalId" not in source or "if (!empty(sparkPrincipalId))" not in source:
+            yield Finding(
+                main.path, 1, f"{name}: Spark jobs get rights where sparkPrincipalId is given, and only there"
+            )
+        elif declared is not None and declared.value is not None:
+            given[name] = at(values.of(declared.value), "params")
+    queues = given.get("sparkQueues")
+    yield from differ(
+        main.path, "queues to which Spark jobs may send", _names(at(queues, "sends")), sorted(site.code.queues)
+    )
+    receives = _names(at(queues, "receives"))
+    yield from differ(main.path, "queues that Spark jobs drain", receives, sorted(site.app.get("sparkReceives", [])))
+    module = f"{MODULES}/spark-roles.bicep"
+    if not site.bodies(module, "Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments"):
+        yield Finding(module, 1, "Spark jobs may not write documents, where their leases are and what a sweep finishes")
 
 
 def _names(value: Any) -> list[str]:
