@@ -4,7 +4,12 @@
     python -m spark_jobs.reconcile --input transfers.csv --ledger ledger/ --rule bank --state accounts.jsonl
 
 Exit code 0: each input has its effects exactly once; 1: it says what is wrong; 2: usage.  Every effect names the input
-that caused it by `correlation-id`, so both sides meet in joins, and only findings come to the driver.
+that caused it by `correlation-id`.
+
+Theory of operation.  First a cheap pass over hashes and sums (`spark_jobs.screens`) tells which inputs, messages and
+accounts may be wrong; only these are put beside each other by the expectations, and only findings come to the driver.
+Nothing is written but, with `--progress DIR`, what each step has found: killed and run again, the same comparison goes
+on behind the last step; one of other files or by other rules begins anew.
 """
 
 from __future__ import annotations
@@ -26,13 +31,38 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from outbox.errors import Refused
-from spark_jobs.arguments import add_common, add_input, ended, source_of, start
-from spark_jobs.expectations import CATEGORIES, GENERIC, RULES, BalancesAgree, Books, Expectation, Fields, effects_of
+from spark_jobs.arguments import add_common, add_input, ended, silent, source_of, start, to_stderr
+from spark_jobs.expectations import (
+    CATEGORIES,
+    GENERIC,
+    RULES,
+    BalancesAgree,
+    Books,
+    Expectation,
+    Fields,
+    effects_of,
+    finding,
+)
 from spark_jobs.folder import local_path
 from spark_jobs.ids import check_key_columns, identity_column
 from spark_jobs.inputs import read
 from spark_jobs.ledger import read_ledger
 from spark_jobs.plan import snapshot_of
+from spark_jobs.screens import (
+    PAIR,
+    SCREENS,
+    accounts_screen,
+    bucket_of,
+    in_buckets,
+    inputs_screen,
+    is_screened,
+    messages_screen,
+    pair,
+    rows_of_inputs,
+    rows_of_messages,
+    within,
+)
+from spark_jobs.steps import Kept, Steps, folder_of
 
 SHOWN = 20
 QUARANTINED = "id string, reason string, detail string, row string"
@@ -77,6 +107,7 @@ def reconcile(
     dead_letters: DataFrame | None = None,
     expectations: Sequence[Expectation] = GENERIC,
     fields: Fields | None = None,
+    steps: Steps | None = None,
 ) -> ReconcileReport:
     """Compare inputs with the ledger's rows (as `read_ledger` gives them).
 
@@ -86,27 +117,92 @@ def reconcile(
     started_s = time.monotonic()
     ids = (id,) if isinstance(id, str) else tuple(id)
     check_key_columns(inputs, ids)
-    given = inputs.select(identity_column(ids).alias("id")).groupBy("id").agg(fn.count(fn.lit(1)).alias("rows"))
-    expected = expected_of(given, quarantined, dead_letters).persist()
-    effects = effects_of(ledger, fields or Fields()).persist()
-    books = Books(expected, effects)
-    parts = [expectation(books, fields or Fields()) for expectation in expectations]
-    findings = reduce(DataFrame.unionByName, parts).persist()
+    given = inputs.select(identity_column(ids).alias("id"))
+    sides = Sides(given, ledger, quarantined, dead_letters, fields or Fields())
+    steps = steps or Steps(inputs.sparkSession)
     try:
+        met = steps.kept("inputs", lambda: inputs_screen_of(sides, expectations))
+        findings = steps.kept("findings", lambda: findings_of(sides, expectations, met, steps))
+        totals = met.agg(*(fn.sum(name).alias(name) for name in ("given", "expected", "rows"))).collect()[0]
         counted = {row["category"]: row["count"] for row in findings.groupBy("category").count().collect()}
-        given_count = given.where(fn.coalesce(fn.col("id"), fn.lit("")) != "").count()
-        expected_count = expected.count()
         return ReconcileReport(
-            inputs=expected_count,
-            quarantined=given_count - expected_count,
-            effects=effects.count(),
+            inputs=totals["expected"],
+            quarantined=totals["given"] - totals["expected"],
+            effects=totals["rows"],
             found={category: counted.get(category, 0) for category in (*CATEGORIES[:3], *sorted(counted))},
             examples=examples(findings) if counted else {},
             seconds=time.monotonic() - started_s,
         )
     finally:
-        for frame in (findings, effects, expected):
-            frame.unpersist()
+        steps.let_go()
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What is compared: `given` {id} has a row for each of the input."""
+
+    given: DataFrame
+    ledger: DataFrame
+    quarantined: DataFrame | None
+    dead_letters: DataFrame | None
+    fields: Fields
+
+    @property
+    def effects(self) -> DataFrame:
+        """All of the ledger as expectations see it; each use of it reads every body."""
+        return effects_of(self.ledger, self.fields)
+
+    def books(self, given: DataFrame, effects: DataFrame) -> Books:
+        """Some of both sides as expectations see them."""
+        counted = given.groupBy("id").agg(fn.count(fn.lit(1)).alias("rows"))
+        return Books(expected_of(counted, self.quarantined, self.dead_letters), effects)
+
+
+def inputs_screen_of(sides: Sides, expectations: Sequence[Expectation]) -> DataFrame:
+    """The screen that all these expectations need."""
+    chosen = [SCREENS[expectation](sides.fields) for expectation in expectations if expectation in SCREENS]
+    return inputs_screen(sides.given, sides.effects, sides.quarantined, sides.dead_letters, chosen)
+
+
+def findings_of(sides: Sides, expectations: Sequence[Expectation], met: DataFrame, steps: Steps) -> DataFrame:
+    """What all expectations find: those with a screen in what is suspect, others of your own in everything."""
+    messages = steps.kept("messages", lambda: messages_screen(sides.ledger))
+    repeated = steps.kept("repeated", lambda: rows_of_messages(sides.ledger, messages)) if messages.count() else None
+    few = steps.kept("few", lambda: rows_of_inputs(sides.ledger, met, repeated))
+    books = few_books(sides, few, met)
+    parts = [nothing(few)]
+    for number, expectation in enumerate(expectations):
+        if isinstance(expectation, BalancesAgree):
+            parts.append(balances_of(sides, expectation, repeated, steps.of(f"accounts-{number}")))
+        elif is_screened(expectation):
+            parts.append(expectation(books, sides.fields))
+        else:
+            parts.append(expectation(sides.books(sides.given, sides.effects), sides.fields))
+    return reduce(DataFrame.unionByName, parts)
+
+
+def few_books(sides: Sides, few: DataFrame, met: DataFrame) -> Books:
+    """The books of the inputs that are suspect, and of those to which rows of a repeated message belong."""
+    suspects = met.where("h1 is not null").select(*PAIR)
+    suspects = suspects.unionByName(few.select(*pair("correlation_id"))).distinct()
+    return sides.books(within(sides.given, "id", suspects), effects_of(few, sides.fields))
+
+
+def balances_of(sides: Sides, balances: BalancesAgree, repeated: DataFrame | None, kept: Kept) -> DataFrame:
+    """The balances of the accounts in suspect buckets, and in those of messages that are there twice."""
+    buckets = kept("buckets", lambda: accounts_screen(sides.effects, balances, sides.fields))
+    if repeated is not None:
+        again = effects_of(repeated, sides.fields).where(fn.col("account").isNotNull())
+        buckets = buckets.unionByName(again.select(bucket_of("account").alias("bucket"))).distinct()
+    effects = kept("postings", lambda: in_buckets(sides.effects, "account", buckets))
+    states = in_buckets(balances.states, "key", buckets)
+    openings = None if balances.openings is None else in_buckets(balances.openings, "key", buckets)
+    return BalancesAgree(states, openings)(Books(sides.given, effects), sides.fields)
+
+
+def nothing(rows: DataFrame) -> DataFrame:
+    """No findings."""
+    return finding(rows.where(fn.lit(False)).withColumn("id", fn.col("message_id")), "", fn.lit(""))
 
 
 def expected_of(given: DataFrame, quarantined: DataFrame | None, dead_letters: DataFrame | None) -> DataFrame:
@@ -172,6 +268,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--balance", default="Account.balance", metavar="STATE.FIELD")
     found.add_argument("--account", default="account", metavar="FIELD", help="of a posting's body")
     found.add_argument("--amount", default="amount", metavar="FIELD", help="of a posting's body")
+    found.add_argument("--progress", default="", metavar="DIR", help="keep what each step finds, and go on behind it")
     add_common(found)
     return found
 
@@ -187,20 +284,25 @@ def command(arguments: argparse.Namespace) -> int:
     if not local_path(arguments.ledger).is_dir():
         raise Refused(f"there is no ledger in {arguments.ledger}; spark_jobs.consume writes one")
     spark = start("reconcile", arguments, os.environ)
-    raw = read(spark, source)
-    expectations = list(RULES[arguments.rule])
+    raw, ledger = read(spark, source), read_ledger(spark, arguments.ledger)
+    expectations, files = list(RULES[arguments.rule]), [raw, ledger]
     if arguments.state:
         state, _, field = arguments.balance.partition(".")
         opening = read_states(spark, arguments.opening, state, field) if arguments.opening else None
-        expectations.append(BalancesAgree(read_states(spark, arguments.state, state, field), opening))
+        states = read_states(spark, arguments.state, state, field)
+        expectations.append(BalancesAgree(states, opening))
+        files += [states, *([] if opening is None else [opening])]
     beside = "" if "://" in source.path else f"{source.path.rstrip('/')}.quarantine"
     quarantine = arguments.quarantine or beside
+    quarantined = read_quarantine(spark, quarantine, raw) if quarantine else None
+    dead_letters = spark.read.schema("id string").json(arguments.dead_letters) if arguments.dead_letters else None
+    files += [frame for frame in (quarantined, dead_letters) if frame is not None]
     report = reconcile(
         raw,
-        read_ledger(spark, arguments.ledger),
+        ledger,
         id=arguments.id or ["id"],
-        quarantined=read_quarantine(spark, quarantine, raw) if quarantine else None,
-        dead_letters=spark.read.schema("id string").json(arguments.dead_letters) if arguments.dead_letters else None,
+        quarantined=quarantined,
+        dead_letters=dead_letters,
         expectations=expectations,
         fields=Fields(
             kind=arguments.kind,
@@ -208,9 +310,20 @@ def command(arguments: argparse.Namespace) -> int:
             amount=arguments.amount,
             own_kinds=tuple(arguments.own_kind or Fields().own_kinds),
         ),
+        steps=steps_of(arguments, files),
     )
     print(msgspec.json.encode(asdict(report)).decode() if arguments.json else report.text, flush=True)
     return 0 if report.ok else 1
+
+
+def steps_of(arguments: argparse.Namespace, files: Sequence[DataFrame]) -> Steps:
+    """Where what is found is kept: in the folder of this comparison, or in memory."""
+    if not arguments.progress:
+        return Steps(files[0].sparkSession)
+    ways = {"progress", "master", "quiet", "json"}
+    settings = {name: value for name, value in vars(arguments).items() if name not in ways}
+    folder = folder_of(local_path(arguments.progress), files, repr(sorted(settings.items())))
+    return Steps(files[0].sparkSession, folder, silent if arguments.quiet else to_stderr)
 
 
 if __name__ == "__main__":

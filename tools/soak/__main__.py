@@ -1,6 +1,6 @@
-"""`make soak`: the long tests, a host killed 100 times under load, the bank under drawn faults, large explorations.
+"""`make soak`: the long tests, a host killed 100 times under load, drawn faults, large explorations, Spark at scale.
 
-python -m tools.soak [--kills 100] [--minutes 5] [--runs 100000] [--cell-s 600] [--seed 1]
+python -m tools.soak [--kills 100] [--minutes 5] [--runs 100000] [--cell-s 600] [--rows 10000000] [--seed 1]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.soak import faults, kills
+from tools.soak import faults, kills, reconcile, sweep
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="how long drawn faults are tried")
     parser.add_argument("--runs", type=int, default=100_000, help="drawn runs of a large world, of all three scopes")
     parser.add_argument("--cell-s", type=float, default=600.0, help="CPU seconds for each large exploration")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="inputs that Spark reconciles; 0: no Spark")
+    parser.add_argument("--documents", type=int, default=200_000, help="that Spark sweeps")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args(argv)
     started_s = time.monotonic()
@@ -40,6 +42,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     large += ["--runs", str(arguments.runs // 3), "--seed", str(arguments.seed)]
     if subprocess.run(large, cwd=ROOT, check=False).returncode:
         broken.append("an exploration broke a promise")
+    if arguments.rows:
+        print(
+            f"the Spark jobs: {arguments.rows:,} inputs reconciled, {arguments.documents:,} documents swept", flush=True
+        )
+        if reconcile.main(["--rows", str(arguments.rows), "--beside", "0", "--seed", str(arguments.seed)]):
+            broken.append("reconcile did not find what was planted")
+        if sweep.main(["--documents", str(arguments.documents)]):
+            broken.append("sweep did not finish what was stuck")
     for line in broken:
         print(f"BROKEN: {line}", flush=True)
     print(f"{'BROKEN' if broken else 'nothing broken'} in {time.monotonic() - started_s:.0f} s", flush=True)
