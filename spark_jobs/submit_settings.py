@@ -8,6 +8,8 @@ OUTBOX_SPARK_PY_FILES       the zip that `python -m spark_jobs.package` makes; s
 OUTBOX_SPARK_WORKSPACE      the workspace's name, or its address
 OUTBOX_SPARK_POOL           the pool's name
 OUTBOX_SPARK_SECRETS        what the job fetches from Key Vault: VARIABLE=vault/name/linked-service, with commas
+OUTBOX_SPARK_SETTINGS       what the job is told: VARIABLE=TEXT (AZURE_TENANT_ID, AZURE_CLIENT_ID), with commas; the
+                            addresses that this environment has (OUTBOX_COSMOS__accountEndpoint and its like) it is told
 OUTBOX_SPARK_EXECUTORS      how many (2), each of OUTBOX_SPARK_CORES (4) and OUTBOX_SPARK_MEMORY (28g)
 OUTBOX_SPARK_MASTER         of a local run (local[2])
 """
@@ -28,6 +30,12 @@ from spark_jobs.submit_places import documents_of
 
 TARGETS = ("local", "synapse")
 FOLDER = "spark-runs"
+ADDRESSES = (
+    "OUTBOX_COSMOS__accountEndpoint",
+    "OUTBOX_SERVICEBUS__fullyQualifiedNamespace",
+    "OUTBOX_BLOBS__blobServiceUri",
+)
+"""Where things are, which is the same for whoever submits and for the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,7 @@ class SparkSettings:
     workspace: str = ""
     pool: str = ""
     secrets: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     executors: int = 2
     cores: int = 4
     memory: str = "28g"
@@ -65,6 +74,7 @@ class SparkSettings:
             workspace=environ.get("OUTBOX_SPARK_WORKSPACE", ""),
             pool=environ.get("OUTBOX_SPARK_POOL", ""),
             secrets=_several(environ.get("OUTBOX_SPARK_SECRETS", "")),
+            settings=_several(environ.get("OUTBOX_SPARK_SETTINGS", "")),
             executors=_count(environ, "OUTBOX_SPARK_EXECUTORS", 2),
             cores=_count(environ, "OUTBOX_SPARK_CORES", 4),
             memory=environ.get("OUTBOX_SPARK_MEMORY") or "28g",
@@ -100,6 +110,7 @@ def runs_over(settings: SparkSettings, environ: Mapping[str, str]) -> SparkRuns:
 
 def _pool(settings: SparkSettings, place: str, timing: Timing, environ: Mapping[str, str]) -> Batches:
     from spark_jobs.submit_synapse import PoolSettings, SynapseBatches, identity_token
+    from spark_jobs.submitted import put_settings
 
     needed = {"WORKSPACE": settings.workspace, "POOL": settings.pool, "FILE": settings.file}
     missing = [f"OUTBOX_SPARK_{name}" for name, value in needed.items() if not value]
@@ -107,8 +118,9 @@ def _pool(settings: SparkSettings, place: str, timing: Timing, environ: Mapping[
         raise Refused(f"{', '.join(missing)} must be set to start runs on Synapse")
     if not place.startswith("cosmos:"):
         raise Refused("runs on Synapse are kept in Cosmos DB, where both sides reach them; set OUTBOX_SPARK_RUNS")
-    endpoint = environ.get("OUTBOX_COSMOS__accountEndpoint", "")
-    arguments = ["--runs", place, *(["--setting", f"OUTBOX_COSMOS__accountEndpoint={endpoint}"] if endpoint else [])]
+    put_settings(settings.settings, {})  # what the job would refuse is refused before it is started
+    told = [*(f"{name}={environ[name]}" for name in ADDRESSES if environ.get(name)), *settings.settings]
+    arguments = ["--runs", place, *(part for setting in told for part in ("--setting", setting))]
     arguments += [part for secret in settings.secrets for part in ("--secret", secret)]
     pool = PoolSettings(
         settings.workspace,

@@ -18,6 +18,7 @@ from outbox import Engine
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.spark import NotRunnable, RunId, RunRequest
+from spark_jobs.arguments import HOST_VARIABLE
 from spark_jobs.submit_documents import RunDocument
 from spark_jobs.submit_places import documents_of
 from spark_jobs.submit_settings import SparkSettings, runs_over
@@ -272,10 +273,16 @@ async def test_submitters_through_cosmos_make_one_batch(
         "OUTBOX_SPARK_POOL": "small",
         "OUTBOX_SPARK_FILE": "abfss://jobs@lake/submitted.py",
         "OUTBOX_SPARK_SECRETS": "OUTBOX_SERVICEBUS=vault/send-key/linked",
+        "OUTBOX_SPARK_SETTINGS": "AZURE_TENANT_ID=t1, AZURE_CLIENT_ID=c1",
     }
-    runs = [runs_over(SparkSettings.of(chosen), cosmos) for _ in range(3)]
+    environ = {**cosmos, HOST_VARIABLE: "b.servicebus.windows.net"}
+    runs = [runs_over(SparkSettings.of(chosen), environ) for _ in range(3)]
     told = await asyncio.gather(*(one.submit(RUN, REQUEST) for one in runs), return_exceptions=True)
     assert len(livy.batches) == 1 and [getattr(one, "batch", "") for one in told].count("1") >= 1
     args = livy.batches[0]["args"]
-    assert args[2:6] == ["--runs", "cosmos:bank", "--secret", "OUTBOX_SERVICEBUS=vault/send-key/linked"]
+    assert args[2:6] == ["--runs", "cosmos:bank", "--setting", f"{HOST_VARIABLE}=b.servicebus.windows.net"]
+    assert args[6:10] == ["--setting", "AZURE_TENANT_ID=t1", "--setting", "AZURE_CLIENT_ID=c1"]
+    assert args[10:12] == ["--secret", "OUTBOX_SERVICEBUS=vault/send-key/linked"]
+    with pytest.raises(Refused, match="--setting takes"):
+        runs_over(SparkSettings.of({**chosen, "OUTBOX_SPARK_SETTINGS": "PATH=/"}), environ)
     assert {(await one.submit(RUN, REQUEST)).batch for one in runs} == {"1"}

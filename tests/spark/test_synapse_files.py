@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import json
@@ -14,11 +15,18 @@ import pytest
 
 from outbox.spark import run_request
 from spark_jobs import package, submitted
+from spark_jobs.arguments import connection_of
+from spark_jobs.identity import CredentialSource, Principal, principal_of
+from spark_jobs.sweep import ADDRESSES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "infra" / "synapse"
 JOBS = ("consume", "feed", "reconcile", "sweep")
-PLACES = dict.fromkeys(("LAKE", "VAULT", "TENANT", "CLIENT", "DATA"), "x") | {"COSMOS": "https://b.documents.azure.com"}
+PLACES = dict.fromkeys(("LAKE", "VAULT", "TENANT", "CLIENT", "DATA"), "x") | {
+    "COSMOS": "https://b.documents.azure.com",
+    "BUS": "b.servicebus.windows.net",
+    "BLOBS": "https://b.blob.core.windows.net",
+}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -33,10 +41,22 @@ def check_arguments(arguments: list[str], job: str) -> None:
     assert parsed.begin and parsed.runs == "cosmos:bank" and parsed.job == job
     run_request(parsed.job, arguments)  # nothing that looks like a secret
     assert all(re.fullmatch(r"[A-Z_]+=x/[\w-]+/keyvault", secret) for secret in parsed.secret)
-    submitted.put_settings(parsed.setting, {})
+    environ = {"AZURE_CLIENT_SECRET": "fetched"}
+    submitted.put_settings(parsed.setting, environ)
+    assert [secret.partition("=")[0] for secret in parsed.secret] == ["AZURE_CLIENT_SECRET"]
+    check_sign_in(job, environ)
     if importlib.util.find_spec(f"spark_jobs.{job}") is None:
         pytest.skip(f"spark_jobs.{job} is not part of this version")
     importlib.import_module(f"spark_jobs.{job}").parser().parse_args(parsed.arguments)
+
+
+def check_sign_in(job: str, environ: dict[str, str]) -> None:
+    """A job that speaks to a queue finds a host name and its principal: the templates switch keys off."""
+    if job in ("feed", "consume"):
+        source = CredentialSource.of(connection_of(argparse.Namespace(connection=""), environ), environ)
+        assert source == CredentialSource(PLACES["BUS"], Principal("x", "x", "fetched"))
+    elif job == "sweep":
+        assert {name + tail for name, tail in ADDRESSES.items()} <= environ.keys() and principal_of(environ)
 
 
 def test_there_is_a_definition_of_every_job_and_no_other() -> None:
