@@ -42,6 +42,15 @@ def pins() -> Iterator[Pin]:
         yield Pin(Requirement(_HASH.sub("", line)), tuple(_HASH.findall(line)))
 
 
+def reasons() -> dict[str, set[str]]:
+    """Who asked for each package, as the comments tell."""
+    found: dict[str, set[str]] = {}
+    for block in re.split(r"^(?=\w)", LOCK.read_text(), flags=re.MULTILINE)[1:]:
+        asking = re.findall(r"^ +# +(?:via +)?(?!via$)(\S.*)$", block, re.MULTILINE)
+        found.setdefault(canonicalize_name(block.partition("==")[0]), set()).update(asking)
+    return found
+
+
 def environment_of(python: str) -> dict[str, str]:
     """What the markers of a package without extras see on Linux with that Python."""
     here = {name: str(value) for name, value in default_environment().items()}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from packaging.metadata import Metadata
 from packaging.specifiers import SpecifierSet
-from trove_classifiers import classifiers as known_classifiers
 
 from tests.packaging.conftest import ROOT, Distributions, build
 from tools.setup import VERSION_MAX, VERSION_MIN
@@ -59,11 +58,11 @@ def test_the_source_distribution_builds_the_same_wheel(distributions: Distributi
 
 
 def test_an_index_takes_the_metadata(distributions: Distributions) -> None:
-    found = metadata(distributions.wheel)  # validated: names, versions, specifiers, licence, media type of the text
+    # Names, versions, specifiers, licence and media type are validated here, classifiers by the back end.
+    found = metadata(distributions.wheel)
     assert (found.name, found.description_content_type) == ("outbox-azure", "text/markdown")
     assert found.description is not None and found.description.startswith("# outbox")
     assert found.summary is not None and len(found.summary) <= 512
-    assert set(found.classifiers or ()) <= set(known_classifiers)
 
 
 def test_the_classifiers_the_range_of_versions_and_the_set_up_name_the_same_pythons(

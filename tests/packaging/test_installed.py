@@ -40,6 +40,8 @@ def take(order: Order, stock: Stock, ctx: Context) -> None:
 WITHOUT_SDKS = "ImportError: outbox.azure needs azure-core, azure-cosmos, azure-identity, azure-servicebus; run: "
 CURE = "pip install 'outbox-azure[azure]'"
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # a minute where pip installs, a quarter of that with uv
+
 
 @pytest.fixture(scope="module")
 def plain(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Path:
