@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import pickle
 import socket
 import time
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
+from azure.core.pipeline.transport import HttpRequest, RequestsTransport, RequestsTransportResponse
 from azure.cosmos._base import create_scope_from_url
 from azure.identity import DefaultAzureCredential
 from azure.servicebus._common.constants import JWT_TOKEN_SCOPE
@@ -246,3 +249,34 @@ def test_a_sweep_whose_principal_gets_no_token_is_refused_with_the_cure(monkeypa
     directory = Directory(error=ClientAuthenticationError("AADSTS7000222: the secret has expired"))
     with pytest.raises(Refused, match=r"cannot sign in .*AADSTS7000222.*AZURE_CLIENT_SECRET on the driver"):
         sweep_backend(monkeypatch, {**PLACES, **PRINCIPAL}, directory)
+
+
+def test_a_service_principal_asks_the_directory_anew_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client of the directory, over a transport that answers as the directory does."""
+    posted: list[Any] = []
+
+    def send(self: RequestsTransport, request: HttpRequest, **options: Any) -> Any:
+        base = "https://login.microsoftonline.com/tenant"
+        told: dict[str, Any] = {
+            "token_endpoint": f"{base}/token",
+            "authorization_endpoint": f"{base}/authorize",
+            "issuer": f"{base}/",
+        }
+        if request.method == "POST":
+            posted.append(request.body)
+            told = {"access_token": f"t0ken{len(posted)}", "expires_in": 3_599, "token_type": "Bearer"}
+        return answer(request, json.dumps(told))
+
+    monkeypatch.setattr(RequestsTransport, "send", send)
+    source = CredentialSource.of(HOST, PRINCIPAL)
+    lent = [source.access().lent for _ in range(2)]
+    assert [one and one.get_token(SERVICEBUS_SCOPE).token for one in lent] == ["t0ken1", "t0ken2"]
+    assert [(one["client_id"], one["scope"]) for one in posted] == [("client", SERVICEBUS_SCOPE)] * 2
+
+
+def answer(request: HttpRequest, text: str) -> Any:
+    """A response as the transport of the SDK gives it."""
+    raw = requests.Response()
+    raw.status_code, raw._content, raw.encoding = 200, text.encode(), "utf-8"
+    raw.headers["Content-Type"] = "application/json"
+    return RequestsTransportResponse(request, raw)
