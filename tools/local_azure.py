@@ -126,7 +126,7 @@ def tell(settings: dict[str, str], urls: list[str]) -> None:
         print(f"curl {urls[0]}/accounts -H 'Idempotency-Key: open-{number}' --json '{body}'")
     transfer = '{"id": "t1", "source": "alice", "target": "bob", "amount": 500}'
     print(f"curl {urls[-1]}/transfers -H 'Idempotency-Key: t1' --json '{transfer}'")
-    print(f"curl {urls[0]}/accounts/bob")
+    print(f"curl {urls[0]}/accounts/bob  # what is on its way to bob arrives a moment later")
     print(f"ready: {' '.join(urls)}", flush=True)
 
 

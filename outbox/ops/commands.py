@@ -47,7 +47,8 @@ def new(options: Options) -> None:
         _print_json({"folder": made.name, "package": made.package, "files": made.paths})
     else:
         run = f"outbox run {made.package}.handlers:app --data {made.name}.data"
-        print(f"{made.name}: {len(made.paths)} files; next:\n\n    cd {made.name}\n    python -m pytest\n    {run}")
+        steps = (f"cd {made.name}", "pip install -r requirements-dev.txt", "python -m pytest", run)
+        print("\n".join([f"{made.name}: {len(made.paths)} files; next:", "", *(f"    {step}" for step in steps)]))
 
 
 # Hosts

@@ -43,7 +43,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--transfers", type=int, default=20_000)
     found.add_argument("--accounts", type=int, default=1_000)
     found.add_argument("--seed", type=int, default=1)
-    found.add_argument("--kills", default="2,3", help="how often the host is killed while Spark feeds, and drains")
+    found.add_argument(
+        "--kills",
+        type=_kills,
+        default=(2, 3),
+        metavar="FEEDING,DRAINING",
+        help="how often the host is killed while Spark feeds, and while it drains; one number is for both (2,3)",
+    )
     return found
 
 
@@ -92,11 +98,19 @@ def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
     return folder, transfers
 
 
+def _kills(text: str) -> tuple[int, int]:
+    """How often the host is killed in each half."""
+    counts = [int(count) for count in text.split(",")]
+    if len(counts) > 2 or min(counts) < 0:
+        raise ValueError
+    return counts[0], counts[-1]
+
+
 async def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the demo; 0 if every transfer took effect exactly once."""
     folder, transfers = prepare(arguments)
     facts = read_facts(transfers)
-    feeding, draining = (int(count) for count in arguments.kills.split(","))
+    feeding, draining = arguments.kills
     fresh = 'make demo ARGS="--fresh"' if folder == USUAL_FOLDER else "the same with --fresh"
     console.print(f"state survives in {folder}; run again to resume, {fresh} to start clean", highlight=False)
     host = Host(folder / "host", 0, folder / "host.log", folder / "history.jsonl")

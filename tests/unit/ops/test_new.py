@@ -34,7 +34,8 @@ def ran(command: Sequence[str], folder: Path) -> str:
 
 def test_a_new_project_passes_its_own_tests(tmp_path: Path) -> None:
     said = ran([str(Path(sys.executable).with_name("outbox")), "new", "my-app"], tmp_path)
-    assert "cd my-app\n    python -m pytest\n    outbox run my_app.handlers:app" in said
+    steps = ("cd my-app", "pip install -r requirements-dev.txt", "python -m pytest", "outbox run my_app.handlers:app")
+    assert "\n    ".join(steps) in said
     summary = ran([sys.executable, "-m", "pytest", "-q"], tmp_path / "my-app").splitlines()[-1]
     assert summary.startswith("6 passed in "), summary
     assert (tmp_path / "my-app/my_app/handlers.py").is_file() and (tmp_path / "my-app/function_app.py").is_file()
