@@ -1,0 +1,123 @@
+"""What a task does with the documents of its part: each taken up, none twice, none in the way of the others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox.errors import OutcomeUnknown, Refused
+from outbox.ports import Document, DocumentKey
+from outbox.runtime.retention import Era, Kept
+from spark_jobs import sweeping
+from spark_jobs.sweep import longest_life
+from spark_jobs.sweeping import Counts, Guarded, Lane, Part, Reading, sweep_lane, swept_once
+
+FAR_S = 1e12
+
+
+def document(number: int, body: bytes = b'{"pending":true,"at_ms":1}') -> Document:
+    return Document(DocumentKey(f"p{number}", "inbox:00"), body, "v1")
+
+
+class Redone:
+    """A protocol that finishes everything, but for what it is told to fail on."""
+
+    def __init__(self, failing: Sequence[str] = ()) -> None:
+        self.seen: list[str] = []
+        self._failing = failing
+
+    async def redo(self, document: Document) -> bool:
+        self.seen.append(document.key.partition)
+        if document.key.partition in self._failing:
+            raise Refused("not this one")
+        return True
+
+    async def finish(self) -> None:
+        return
+
+
+class Breaking:
+    """A store whose answer to the first readings breaks off in the middle."""
+
+    def __init__(self, count: int, breaks: int) -> None:
+        self._count = count
+        self._breaks = breaks
+
+    async def unfinished(self) -> AsyncIterator[Document]:
+        for number in range(self._count):
+            if self._breaks and number == self._count // 2:
+                self._breaks -= 1
+                raise OutcomeUnknown("no answer")
+            yield document(number)
+
+
+def now_ms() -> int:
+    return 10_000_000
+
+
+async def test_a_sweep_whose_time_is_over_loses_no_document() -> None:
+    lane, redone, counts, moments = Lane(), Redone(), Counts(), itertools.count(10)
+    for number in range(5):
+        lane.waiting.put_nowait(document(number))
+    lane.waiting.put_nowait(None)
+    await sweep_lane(redone, lane, counts, now_ms=lambda: next(moments) * 40_000, grace_s=1)
+    assert redone.seen == [f"p{number}" for number in range(5)]
+    assert (counts.finished, counts.left) == (5, 0)
+
+
+async def test_reading_that_breaks_off_begins_again_and_takes_nothing_up_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "READ_PAUSE_S", 0.0)
+    reading, redone = Reading(Breaking(40, 2), Part(), 3, until_s=FAR_S), Redone()
+    counts = await swept_once(redone, reading, now_ms=now_ms, grace_s=1)
+    assert (reading.read_count, reading.is_whole, counts.finished) == (3, True, 40)
+    assert sorted(redone.seen) == sorted({f"p{number}" for number in range(40)})
+
+
+async def test_a_store_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "READ_PAUSE_S", 0.0)
+    reading = Reading(Breaking(4, 1_000), Part(), 2, until_s=FAR_S)
+    await swept_once(Redone(), reading, now_ms=now_ms, grace_s=1)
+    assert not reading.is_whole and "cannot be read: OutcomeUnknown" in reading.troubles[0]
+
+
+async def test_one_document_that_nobody_foresaw_keeps_nobody_from_the_rest() -> None:
+    reading, guarded = Reading(Breaking(10, 0), Part(), 2, until_s=FAR_S), Guarded(Redone(["p3"]))
+    counts = await swept_once(guarded, reading, now_ms=now_ms, grace_s=1)
+    assert (counts.finished, counts.left) == (9, 1)
+    assert guarded.troubles == ["p3/inbox:00: Refused: not this one"]
+
+
+async def test_what_is_not_ours_is_counted_and_keeps_nobody_from_the_rest() -> None:
+    class Foreign(Breaking):
+        async def unfinished(self) -> AsyncIterator[Document]:
+            yield document(1, b'{"pending":true,"at_ms":"never"}')
+            yield document(2)
+
+    counts = await swept_once(Redone(), Reading(Foreign(2, 0), Part(), 2, until_s=FAR_S), now_ms=now_ms, grace_s=1)
+    assert (counts.finished, counts.foreign, counts.left) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(("shares", "lanes"), [(1, 4), (3, 4), (8, 16)])
+def test_every_partition_falls_to_one_share_and_all_lanes_have_work(shares: int, lanes: int) -> None:
+    partitions = [f"Account:{number}" for number in range(2_000)]
+    found = [
+        [lane for share in range(shares) if (lane := Part(share=share, shares=shares).lane_of(one, lanes)) is not None]
+        for one in partitions
+    ]
+    assert all(len(held) == 1 for held in found)
+    assert {held[0] for held in found} == set(range(lanes))
+
+
+async def test_a_record_is_kept_for_the_longest_time_that_anybody_registered() -> None:
+    class Notes:
+        async def scan(self, partition: str, *, prefix: str) -> Any:
+            assert (partition, prefix) == ("notes", "retention:")
+            for kept in (Kept(100, 20), Kept(50, 30, (Era(0, 400, 10),))):
+                yield Document(DocumentKey("notes", "retention:x"), msgspec.json.encode(kept), "v")
+
+    store: Any = Notes()
+    assert await longest_life(store) == (410, 30)
