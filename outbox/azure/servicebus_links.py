@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus._pyamqp.error import AMQPException
 from azure.servicebus.aio import ServiceBusReceiver
 
 from outbox.azure.servicebus_messages import milliseconds
@@ -255,8 +256,8 @@ class Link:
                 return await call()
         except FAILURES as error:
             meant = as_error(error, what)
-            if isinstance(error, TimeoutError):
-                self._die(meant)  # it was interrupted in the middle of whatever it did
+            if isinstance(error, TimeoutError | AMQPException):
+                self._die(meant)  # it was interrupted in the middle of whatever it did, or its connection is broken
             raise meant from error
 
     # Closing
@@ -268,12 +269,14 @@ class Link:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*filter(None, (self._pump, self._calling)), return_exceptions=True)
-        while self.ready and self.error is None:
-            with suppress(OutboxError):
-                await self._alone(partial(release, self.receiver, self.ready.popleft()), "release")
-        with suppress(*FAILURES):
-            async with asyncio.timeout(CLOSE_S):
-                await self.receiver.close()
+        try:
+            while self.ready and self.error is None:
+                with suppress(OutboxError, *FAILURES):
+                    await self._alone(partial(release, self.receiver, self.ready.popleft()), "release")
+        finally:
+            with suppress(*FAILURES):
+                async with asyncio.timeout(CLOSE_S):
+                    await self.receiver.close()
 
 
 async def answer(done: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
@@ -298,7 +301,10 @@ def buffered_count(receiver: ServiceBusReceiver) -> int:
 
 
 async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
-    """Give a message back uncounted: the SDK does that with what it has read ahead, but offers no call for it."""
+    """Give a message back uncounted: the SDK does that with what it has read ahead, but offers no call for it.
+
+    It goes past what the SDK translates: an AMQPException comes as it is.
+    """
     await receiver._handler.settle_messages_async(message._delivery_id, message._delivery_tag, "released")
 
 

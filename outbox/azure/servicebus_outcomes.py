@@ -10,6 +10,7 @@ everything else                                            OutcomeUnknown
 from __future__ import annotations
 
 from azure.core.exceptions import AzureError
+from azure.servicebus._pyamqp.error import AMQPException
 from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
@@ -27,8 +28,12 @@ from azure.servicebus.exceptions import (
 
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 
-FAILURES = (AzureError, TimeoutError, OSError, ValueError, AttributeError)
-"""What a call of the SDK raises when it comes to nothing; the last two where a link is closed under it."""
+FAILURES = (AzureError, AMQPException, TimeoutError, OSError, ValueError, AttributeError)
+"""What a call of the SDK raises when it comes to nothing.
+
+The last two where a link is closed under it; an AMQPException where the SDK does not translate what its own protocol
+raises: from what is asked of a link directly, and while it closes one.
+"""
 
 BUSY_PAUSE_S = 4.0
 

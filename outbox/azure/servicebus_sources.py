@@ -99,6 +99,8 @@ class PlainSource:
     async def _open(self) -> None:
         async with self._opening:
             if self._link is None or self._link.error is not None:
+                if self._link is not None:
+                    self._tasks.start(self._link.close())  # else it would read on, for nobody
                 receiver = self._namespace.receiver(self._path, prefetch_count=PREFETCH_COUNT)
                 self._link = await Link.open(self._path, receiver, arrived=self._arrived.set, now_ms=self._now_ms)
 
