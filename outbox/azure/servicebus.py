@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -30,8 +31,12 @@ from outbox.ports import Delivery, MessageBus, Output, Settle
 
 REST_S_MAX = 300.0
 """How long a message may rest here under its lock; after that it comes back early."""
+GIVE_UP_S = 1.0
+"""How much of a lock must be left for another try to extend it; with less, what rests comes back early."""
 HELD_COUNT_MAX = 20_000
 """How many messages may be out; the oldest of more have long lost their locks."""
+
+log = logging.getLogger("outbox.servicebus")
 
 
 def wall_ms() -> int:
@@ -124,7 +129,7 @@ class ServiceBusBus:
     def _delivery(self, queue: str, link: Link, message: ServiceBusReceivedMessage) -> Delivery:
         lock, until_ms = next(self._numbers), milliseconds(link.locked_until(message))
         if len(self._held) >= HELD_COUNT_MAX:
-            self._held.pop(next(iter(self._held)))
+            self._held.pop(next(iter(self._held))).link.forget()
         self._held[lock] = Held(link, message, until_ms)
         return Delivery(
             queue=queue,
@@ -154,18 +159,38 @@ class ServiceBusBus:
         self.usage.note(settle.how)
 
     async def _rest(self, held: Held, settle: Settle, rest_s: float) -> None:
-        """Keep a message under its lock for a while, then settle it."""
-        due_ms = self._now_ms() + rest_s * 1_000
+        """Keep a message under its lock for a while, then settle it; it is settled whatever fails, or its key hangs."""
+        await self._wait(held, self._now_ms() + rest_s * 1_000)
+        try:
+            await held.link.settle(held.message, settle)
+        except OutboxError as error:
+            self._failed(settle.how, error)
+            log.warning("what rested was not given back; it comes again", extra=_fields(held, error))
+        else:
+            self.usage.note(settle.how)
+
+    async def _wait(self, held: Held, due_ms: float) -> None:
+        """Wait until a time, or for as long as the lock can be kept."""
         while not self._closing.is_set() and (left_s := (due_ms - self._now_ms()) / 1_000) > 0:
             lock_s = max(1.0, (held.until_ms - self._now_ms()) / 1_000)
             try:
                 async with asyncio.timeout(min(left_s, lock_s / 2)):
                     await self._closing.wait()
             except TimeoutError:
-                if left_s > lock_s / 2:
-                    held.until_ms = await held.link.renew(held.message)
-        await held.link.settle(held.message, settle)
-        self.usage.note(settle.how)
+                if left_s > lock_s / 2 and not await self._extended(held):
+                    return
+
+    async def _extended(self, held: Held) -> bool:
+        """Extend the lock of what rests; False where there is no use in another try."""
+        try:
+            held.until_ms = await held.link.renew(held.message)
+        except OutboxError as error:
+            self._failed("renew", error)
+            if not isinstance(error, LockLost) and held.until_ms - self._now_ms() > GIVE_UP_S * 1_000:
+                return True
+            log.warning("the lock of what rests cannot be kept; it comes back early", extra=_fields(held, error))
+            return False
+        return True
 
     async def renew(self, delivery: Delivery) -> int:
         held = self._held.get(delivery.lock)
@@ -201,6 +226,10 @@ class ServiceBusBus:
         )
         self._held.clear()
         self._closing = asyncio.Event()
+
+
+def _fields(held: Held, error: OutboxError) -> dict[str, object]:
+    return {"path": held.link.path, "sequence": held.message.sequence_number, "error": str(error)}
 
 
 _conforms: type[MessageBus] = ServiceBusBus

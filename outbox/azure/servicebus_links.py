@@ -110,6 +110,14 @@ class Link:
         session: Any = self.receiver.session
         return message.locked_until_utc if session is None else session.locked_until_utc
 
+    def expire(self) -> bool:
+        """Whether the session's lock has run out; the link is dead then, and what is out by it comes again."""
+        session: Any = self.receiver.session
+        until_ms = 0 if session is None else milliseconds(session.locked_until_utc)
+        if self.error is None and 0 < until_ms <= self._now_ms():
+            self._die(LockLost(f"the lock of {self.path}, session {self.session_id}, ran out"))
+        return 0 < until_ms <= self._now_ms()
+
     # Receiving
 
     def want(self, count: int) -> None:
@@ -184,9 +192,17 @@ class Link:
         try:
             await self._alone(lambda: self._settle(message, settle), what)
         finally:
-            self.out_count -= 1
-            self.used_s = self._monotonic_s()
-            self._arrived()  # a session goes on
+            self._ended()
+
+    def forget(self) -> None:
+        """Count a message as out no more, though nobody settles it: it comes again, and nothing may overtake it."""
+        self.is_spent = True
+        self._ended()
+
+    def _ended(self) -> None:
+        self.out_count -= 1
+        self.used_s = self._monotonic_s()
+        self._arrived()  # a session goes on
 
     async def renew(self, message: ServiceBusReceivedMessage) -> int:
         """Extend the lock of a message, or of the session; its new end in milliseconds since 1970.

@@ -11,6 +11,7 @@ long, at a moment when nothing of it is out.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from outbox.azure.servicebus_links import CLOSE_S, Link, answer
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.errors import OutboxError, OutcomeUnknown, Refused
+from outbox.errors import OutboxError, OutcomeUnknown
 
 Taken = tuple[Link, Sequence[ServiceBusReceivedMessage]]
 
@@ -34,6 +35,8 @@ QUIET_S = 20.0
 CROWDED_QUIET_S = 0.5
 HELD_S = 30.0
 FAILED_PAUSE_S = 0.5
+
+log = logging.getLogger("outbox.servicebus")
 
 
 class Source(Protocol):
@@ -139,7 +142,7 @@ class SessionSource:
 
     async def receive(self, count_max: int, wait_s: float) -> Taken | None:
         deadline_s = asyncio.get_running_loop().time() + wait_s
-        if self._accepting is None:
+        if self._accepting is None or self._accepting.done():
             self._accepting = self._tasks.start(self._accept())
         while True:
             self._asked_s = self._monotonic_s()
@@ -181,7 +184,7 @@ class SessionSource:
             is_quiet = now_s - link.used_s > (CROWDED_QUIET_S if crowded else QUIET_S)
             is_long = crowded and now_s - link.opened_s > HELD_S
             is_over = link.is_spent or (not link.ready and (is_quiet or is_long))
-            if link.error is not None or (link.out_count == 0 and is_over):
+            if link.expire() or link.error is not None or (link.out_count == 0 and is_over):
                 self._links.remove(link)
                 self._tasks.start(link.close())
 
@@ -202,7 +205,7 @@ class SessionSource:
                 if not isinstance(error.__cause__, OperationTimeoutError):  # else there was no session
                     await self._failed(error)
                 continue
-            except Refused as error:
+            except OutboxError as error:
                 await self._failed(error)
                 continue
             if self._closing.is_set():
@@ -246,8 +249,8 @@ class Tasks:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited for it has it, or nobody
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the bus failed", exc_info=error)  # nobody waits for it
 
     async def close(self) -> None:
         """Wait for those that are left, then cancel them."""

@@ -1,21 +1,25 @@
-"""Connections and locks of Service Bus that break while messages are out: the bus goes on."""
+"""Connections and locks of Service Bus that break while messages are out: the bus goes on, and so does every key."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from outbox.azure import servicebus
 from outbox.azure.servicebus import ServiceBusBus
 from outbox.azure.servicebus_letters import ServiceBusLetters
 from outbox.azure.servicebus_links import Link
-from outbox.azure.servicebus_sources import SessionSource
-from outbox.errors import LockLost, OutcomeUnknown
-from outbox.ports import Settle
-from tests.wire.on_azure.bus_calls import QUEUE, output, received
+from outbox.azure.servicebus_sources import SessionSource, Tasks
+from outbox.engine.entities import QueueSettings
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown
+from outbox.ports import Delivery, Settle
+from tests.wire.on_azure.bus_calls import QUEUE, install, output, received
 from tests.wire.on_azure.ground import BusGround, bus_ground
 
 
@@ -77,3 +81,81 @@ async def test_dead_letters_that_cannot_be_given_back_fail_nothing(ground: BusGr
     async with letters._taken(QUEUE, first.sequence) as (receiver, _, others):
         assert len(others) == 2  # they are given back when this ends
         await broken(receiver)
+
+
+SHORT = "short-ordered"
+
+
+async def one_out(ground: BusGround, lock_s: int) -> tuple[ServiceBusBus, Delivery]:
+    """A bus with room for one session, which has a message out, and a message of another session that waits."""
+    ground.engine.declare(QueueSettings(SHORT, ordering="per_key", lock_s=lock_s))
+    bus = ground.bus(session_count_max=1)
+    bus.order([SHORT])
+    await bus.send([output("a", SHORT, session_id="a")])
+    (delivery,) = await received(bus, SHORT)
+    await bus.send([output("b", SHORT, session_id="b")])
+    return bus, delivery
+
+
+async def all_done(bus: ServiceBusBus, within_s: float = 6.0) -> set[str]:
+    """What comes in that time, each of it completed."""
+    seen: set[str] = set()
+    deadline_s = time.monotonic() + within_s
+    while len(seen) < 2 and time.monotonic() < deadline_s:
+        with suppress(OutboxError):  # a link that broke says so, once
+            for delivery in await bus.receive(SHORT, count_max=5, wait_s=0.5):
+                await bus.settle(delivery, Settle("complete"))
+                seen.add(delivery.message.identity)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["throttled", "reset"])
+async def test_what_rests_comes_back_early_when_its_lock_cannot_be_kept(ground: BusGround, kind: str) -> None:
+    bus, delivery = await one_out(ground, lock_s=5)
+    install(ground, kind=kind, operation="manage/renew-session-lock", count=None)
+    await bus.settle(delivery, Settle("release", due_ms=delivery.enqueued_ms + 120_000))
+    waiting = asyncio.create_task(all_done(bus, within_s=12))
+    await asyncio.sleep(5)
+    await ground.wait(6)  # where the connection broke, the lock has to run out
+    assert await waiting == {"a", "b"}
+    assert bus.usage.by_kind["renew"].failed_count >= 1
+
+
+async def test_a_renewal_that_is_throttled_once_is_tried_again_and_the_rest_goes_on(ground: BusGround) -> None:
+    bus, delivery = await one_out(ground, lock_s=4)
+    install(ground, kind="throttled", operation="manage/renew-session-lock", count=1)
+    await ground.wait(2)  # a renewal moves the end of the lock
+    await bus.settle(delivery, Settle("release", due_ms=time.time_ns() // 1_000_000 + 4_500))
+    assert await received(bus, SHORT, within_s=4) == []  # neither has the rest ended, nor the session
+    assert await all_done(bus) == {"a", "b"}
+
+
+async def test_a_session_whose_message_is_never_settled_gives_its_room_back(ground: BusGround) -> None:
+    bus, delivery = await one_out(ground, lock_s=1)
+    await asyncio.sleep(1.2)
+    await ground.wait(2)
+    assert await all_done(bus) == {"a", "b"}
+    with pytest.raises(LockLost):
+        await bus.settle(delivery, Settle("complete"))
+
+
+async def test_a_session_whose_message_is_held_no_more_gives_its_room_back(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, delivery = await one_out(ground, lock_s=60)
+    monkeypatch.setattr(servicebus, "HELD_COUNT_MAX", 1)
+    await bus.send([output("other")])
+    await received(bus)
+    with pytest.raises(LockLost):
+        await bus.settle(delivery, Settle("complete"))
+    assert await all_done(bus) == {"a", "b"}
+
+
+async def test_a_task_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fails() -> None:
+        raise RuntimeError("nobody waits for this")
+
+    tasks = Tasks()
+    tasks.start(fails())
+    await tasks.close()
+    assert "nobody waits for this" in caplog.text
