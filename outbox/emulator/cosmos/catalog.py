@@ -26,6 +26,7 @@ KEY_PATH_COUNT_MAX = 3
 DEFINITION_SIZE_MAX_BYTES = 256 << 10
 TTL_MAX_S = (1 << 31) - 1
 DELETE_COUNT = 1_000
+EXPIRING_COUNT = 10_000
 _REFUSED = {"computedProperties": "computed properties", "encryptionPolicy": "client-side encryption"}
 
 
@@ -56,6 +57,8 @@ class Container:
         self.history = History()
         self.expiring: list[tuple[int, str, str]] = []
         """Items that expire: when, partition key, id; soonest first."""
+        self.expiring_count_max = EXPIRING_COUNT
+        """How many of these are noted before items that were written again since are taken out."""
         self.define(definition, version)
 
     def define(self, definition: dict[str, Json], version: int) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from outbox.emulator.cosmos.answers import FORBIDDEN, STORAGE_FULL, Rejection, bad
-from outbox.emulator.cosmos.catalog import Catalog, Container
+from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.values import item_rid, rid_at
 from outbox.emulator.faults import Faults
@@ -173,12 +173,8 @@ class Store:
         if not expires_ms:
             return
         heappush(container.expiring, (expires_ms, key, id))
-        if len(container.expiring) > 10_000 + 2 * self._count(container):
+        if len(container.expiring) > container.expiring_count_max:
             self.index_expiry(container)  # most of it is about items that were written again since
-
-    def _count(self, container: Container) -> int:
-        documents = self.engine.state.documents
-        return sum(len(documents.get(container.namespace(key), _NOTHING)) for key in container.keys)
 
     def index_expiry(self, container: Container) -> None:
         """Look at every item's life anew, after the definition changed or at the start."""
@@ -191,6 +187,8 @@ class Store:
                 if expires_ms:
                     container.expiring.append((expires_ms, key, id))
         heapify(container.expiring)
+        # So far off that looking at all items again costs each write until then next to nothing.
+        container.expiring_count_max = EXPIRING_COUNT + 2 * len(container.expiring)
 
     def sweep(self) -> int:
         """Delete items whose time is over, some at a time; how many."""
