@@ -192,15 +192,16 @@ class Link:
         try:
             await self._alone(lambda: self._settle(message, settle), what)
         finally:
+            self.out_count -= 1
             self._ended()
 
     def forget(self) -> None:
         """Count a message as out no more, though nobody settles it: it comes again, and nothing may overtake it."""
         self.is_spent = True
+        self.out_count -= 1
         self._ended()
 
     def _ended(self) -> None:
-        self.out_count -= 1
         self.used_s = self._monotonic_s()
         self._arrived()  # a session goes on
 
