@@ -184,7 +184,7 @@ class Lanes:
     def _tell(self, behind: Stop, works: Sequence[Work]) -> None:
         """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""
         message, now_ms = works[0].delivery.message, self._now_ms()
-        session = f"{works[0].delivery.queue}\0{message.session_id}"
+        session = f"{behind.resubmitted}\0{works[0].delivery.queue}\0{message.session_id}"
         if now_ms < self._told.get(session, 0):
             return
         self._told[session] = now_ms + TELL_EVERY_MS

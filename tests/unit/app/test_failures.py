@@ -149,7 +149,7 @@ async def test_a_rejected_message_leaves_nothing_but_its_dead_letter() -> None:
         (
             ValueError("401 for Authorization: Bearer abcdefgh.ijkl"),
             "failed",
-            "ValueError: 401 for Authorization: Bearer ***",
+            "ValueError: 401 for Authorization: ***",
         ),
     ],
 )
