@@ -32,13 +32,17 @@ NAME = "soak"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a place tells of one name's accounts; `posted` are (account, identity) of what was sent."""
+    """What a place tells of one name's accounts; `posted` are (account, identity) of what was sent.
+
+    Telling takes CPU as well: `begun_cpu_s` is the place's own before that, `ended_cpu_s` behind it.
+    """
 
     documents: int
     pending: int
     posted: list[tuple[str, str]]
     requests: Mapping[str, int]
-    cpu_s: float
+    begun_cpu_s: float
+    ended_cpu_s: float
 
 
 class Place:
@@ -115,26 +119,26 @@ def run(documents: int, stuck_percent: float, scope: Literal["partition", "item"
     with Place(scope) as place:
         started_s = time.monotonic()
         before = place.leave(NAME, count, every)
-        print(
-            f"  {before.documents:,} documents, {before.pending:,} stuck, {time.monotonic() - started_s:.0f} s to make"
-        )
+        made_s = time.monotonic() - started_s
+        print(f"  {before.documents:,} documents, {before.pending:,} stuck, {made_s:.0f} s to make", flush=True)
         first = swept(place)
         after = place.told(NAME)
         second = swept(place)
         end = place.told(NAME)
-    stuck = [(f"{NAME}-{number:06}", number) for number in range(0, count, every)]
-    broken = judge(before, after, end, [account for account, _ in stuck])
+    stuck = [f"{NAME}-{number:06}" for number in range(0, count, every)]
+    broken = judge(before, after, end, stuck)
     broken += [f"the sweep ended with {one.code}: {one.errors[-300:]}" for one in (first, second) if one.code]
     reports = [json.loads(one.output or "{}") for one in (first, second)]
     if reports[1].get("seen"):
         broken.append(f"the second sweep found {reports[1]['seen']} documents")
-    emulator_s = after.cpu_s - before.cpu_s
+    emulators_s = [round(until.begun_cpu_s - since.ended_cpu_s, 1) for since, until in ((before, after), (after, end))]
     figures = {
         "scope": scope,
         "documents": before.documents,
-        "stuck": before.pending,
-        "first": {"report": reports[0], **first.figures, "emulators_cpu_s": round(emulator_s, 1)},
-        "second": {"report": reports[1], **second.figures, "emulators_cpu_s": round(end.cpu_s - after.cpu_s, 1)},
+        "transactions": len(stuck),
+        "pending": before.pending,
+        "first": {"report": reports[0], **first.figures, "emulators_cpu_s": emulators_s[0]},
+        "second": {"report": reports[1], **second.figures, "emulators_cpu_s": emulators_s[1]},
         "requests": {kind: n - before.requests.get(kind, 0) for kind, n in after.requests.items()},
     }
     return figures, broken
@@ -155,7 +159,8 @@ def judge(before: Told, after: Told, end: Told, stuck: Sequence[str]) -> list[st
 
 def text_of(figures: Mapping[str, Any]) -> str:
     """One measurement, for people."""
-    lines = [f"{figures['scope']} scope: {figures['documents']:,} documents, {figures['stuck']:,} of them stuck"]
+    what = f"{figures['transactions']:,} transactions stuck, {figures['pending']:,} documents pending"
+    lines = [f"{figures['scope']} scope: {figures['documents']:,} documents, {what}"]
     for which in ("first", "second"):
         one = figures[which]
         report = one["report"]

@@ -183,18 +183,25 @@ async def main(scope: Literal["partition", "item"]) -> None:
 
 
 def told(cosmos: CosmosEmulator, queues: Engine, name: str) -> dict[str, Any]:
-    """Documents, those that are pending, what was sent, all requests, and this process's CPU seconds."""
+    """Documents, those that are pending, what was sent, all requests; this process's CPU seconds before and behind."""
+    begun_s = cpu_s()
     container, store = cosmos.store.catalog.container(DATABASE, CONTAINER), cosmos.store
     items = [item for key in container.keys if f":{name}-" in key for item in store.items(container, key)]
     posted = [task.message for task in queues.queue("ledger").tasks.values()]
-    used = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "documents": len(items),
         "pending": sum("pending" in parse_stored(item.value) for item in items),
         "posted": sorted((json.loads(one.body)["account"], one.identity) for one in posted if name in str(one.body)),
         "requests": {kind: one.count for kind, one in cosmos.usage().items()},
-        "cpu_s": used.ru_utime + used.ru_stime,
+        "begun_cpu_s": begun_s,
+        "ended_cpu_s": cpu_s(),
     }
+
+
+def cpu_s() -> float:
+    """The CPU seconds of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":
