@@ -78,7 +78,7 @@ class Operator:
             raise self._unknown(queue, [*engine.queues, *engine.topics])
         if len(messages) > BATCH_COUNT_MAX:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
-        types = await types_of(queue, EngineStore(engine).scan(NOTES, prefix=NOTE_PREFIX))
+        types = await self._types(queue)
         is_keyed = any(route.settings.ordering == "per_key" for route in routes)
         outgoing = []
         for message in messages:
@@ -108,6 +108,14 @@ class Operator:
         name, data = to_claim(message)
         await self._engine.blobs.write(name, data)
         return msgspec.structs.replace(message, body=b"", claim=name)
+
+    async def _types(self, queue: str) -> dict[str, int]:
+        return await types_of(queue, EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))
+
+    async def _only_type(self, queue: str) -> str:
+        """The type that a queue's handlers take where it is one: what a message without one is to them."""
+        types = await self._types(queue)
+        return next(iter(types)) if len(types) == 1 else ""
 
     # Look
 
@@ -186,8 +194,9 @@ class Operator:
             UnknownDestination: no such queue.
         """
         tasks = self._engine.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
+        only = await self._only_type(queue)
         await self._engine.gate()
-        return [_letter(queue, task) for task in tasks]
+        return [_letter(queue, task, only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> Letter:
         """The newest dead letter of an id, with its body.
@@ -196,6 +205,7 @@ class Operator:
             LookupError: there is none.
         """
         task = self._find(queue, id)
+        only = await self._only_type(queue)
         await self._engine.gate()
         message = task.message
         if message.claim:
@@ -203,7 +213,7 @@ class Operator:
                 message = await redeem(message, self._engine.blobs)
             except PoisonMessage as gone:
                 raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return _with_body(_letter(queue, task), message.body)
+        return _with_body(_letter(queue, task, only), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         """Run the newest dead letter of an id again, or (None) all of the queue's but those that were too old.
@@ -331,7 +341,7 @@ def _exported(id: str, value: bytes) -> ExportedState:
     return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
 
 
-def _letter(queue: str, task: Task) -> Letter:
+def _letter(queue: str, task: Task, only_type: str) -> Letter:
     message = task.message
     return Letter(
         id=message.identity,
@@ -345,6 +355,7 @@ def _letter(queue: str, task: Task) -> Letter:
         key=message.session_id,
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
+        handled_as=message.type or only_type,
     )
 
 

@@ -47,7 +47,14 @@ def letters(queue: str, found: Sequence[Letter]) -> str:
         return f"{queue} has no dead letters"
     head = ("id", "created", "type", "deliveries", "reason", "description")
     rows = [
-        (x.id, moment(x.created), x.type, str(x.delivery_count), shortened(x.reason), shortened(x.description))
+        (
+            x.id,
+            moment(x.created),
+            x.type or x.handled_as or "-",
+            str(x.delivery_count),
+            shortened(x.reason),
+            shortened(x.description),
+        )
         for x in found
     ]
     return columns([head, *rows])

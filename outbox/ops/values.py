@@ -66,7 +66,11 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter; its body, where it is shown, is JSON or else text or else base64.  `created` in seconds."""
+    """A dead letter; its body, where it is shown, is JSON or else text or else base64.  `created` in seconds.
+
+    `type` is what the message itself names; one that names none is to its handler of the one type that the queue
+    takes, which `handled_as` says (empty where several could be meant, or none is known).
+    """
 
     id: str
     sequence: int
@@ -79,6 +83,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     correlation_id: str
     size_bytes: int
+    handled_as: str = ""
     body: msgspec.Raw | UnsetType = UNSET
     body_text: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET

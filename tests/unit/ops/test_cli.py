@@ -110,6 +110,14 @@ def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> No
     assert json.loads(cli("dead-letters", "discard", "transfers", "--all", "--json")[1]) == {"count": 0, "in_hand": 0}
 
 
+def test_a_dead_letter_of_which_nothing_tells_the_type_has_a_dash_for_it(cli: Cli, folder: Path) -> None:
+    engine = Engine.open(folder)
+    engine.settle(engine.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="why", description="d")
+    engine.close()
+    lines = cli("dead-letters", "list", "transfers")[1].splitlines()
+    assert [line.split()[2] for line in lines] == ["type", "T", "-"]
+
+
 def test_what_a_sender_wrote_cannot_steer_the_terminal(cli: Cli) -> None:
     code, out, _ = cli("dead-letters", "list", "transfers")
     assert code == 0 and "\x1b" not in out and "no\N{REPLACEMENT CHARACTER}[31m" in out

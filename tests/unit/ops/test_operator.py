@@ -216,6 +216,19 @@ async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator
         await exported(operator)
 
 
+async def test_a_dead_letter_without_a_type_is_of_the_one_that_its_queue_takes(bank: Any, operator: Operates) -> None:
+    await operator.send("deposits", [message("before")])
+    bank.bury("deposits", "nobody was there")
+    assert [letter.handled_as for letter in await operator.dead_letters("deposits")] == [""]  # no handler is known yet
+    await bank.pay("alice", 1)
+    await operator.send("deposits", [message("m1"), message("m2", type="Named")])
+    bank.bury("deposits", "no such account")
+    letters = await operator.dead_letters("deposits")
+    told = [(letter.id, letter.type, letter.handled_as) for letter in letters]
+    assert told == [("before", "", "Deposit"), ("m1", "", "Deposit"), ("m2", "Named", "Named")]
+    assert (await operator.dead_letter("deposits", "m1")).handled_as == "Deposit"
+
+
 async def test_a_queue_that_takes_several_types_asks_which(bank: Any, operator: Operates) -> None:
     app = App("shapes")
 
