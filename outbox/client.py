@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
+from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
 from outbox.lineage import Key, as_key, state_id
-from outbox.message import Message, Scalar, message_from_properties
+from outbox.message import Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, Buried, Output, Ports, StorePorts
 from outbox.runtime.claims import redeem, to_claim
 from outbox.runtime.step import check_resubmittable
@@ -81,6 +81,7 @@ class Client:
         Raises:
             UnknownDestination: the application never declared the queue.
             ValueError: `id` is empty, or the queue is ordered by key and nobody knows the message's.
+            TooLarge: its ids are longer than what a handler sends could carry on.
         """
         destination = self.app.destination(queue)
         if id is not None and (not isinstance(id, str) or not id):
@@ -88,22 +89,19 @@ class Client:
                 f"id={id!r}: a message's identity is a text that is not empty; leave it out for a fresh one"
             )
         body, wire_type = self.app.encode(message)
-        output = self._output(
-            destination,
-            Message(
-                body=body,
-                outbox_id=id or self._new_id(),
-                type=wire_type,
-                correlation_id=correlation_id,
-                traceparent=traceparent,
-                reply_to=reply_to,
-                session_id=self.app.session_of(destination, message, key),
-                properties=self.app.properties_of(type(message)),
-            ),
-            created,
-            after_s,
+        sent = Message(
+            body=body,
+            outbox_id=id or self._new_id(),
+            type=wire_type,
+            correlation_id=correlation_id,
+            traceparent=traceparent,
+            reply_to=reply_to,
+            session_id=self.app.session_of(destination, message, key),
+            properties=self.app.properties_of(type(message)),
         )
-        return await self._send(output)
+        if too_much := excess(sent):
+            raise TooLarge(f"a message to {queue!r} was not sent: {too_much}")
+        return await self._send(self._output(destination, sent, created, after_s))
 
     async def publish(self, topic: str, message: Any, **options: Any) -> str:
         """Send a message to a topic; the options are those of `send`."""

@@ -29,6 +29,23 @@ PROPERTY_TRACEPARENT = "traceparent"
 Scalar = str | int | float | bool | None
 """What a user's own property may hold on every wire that is supported."""
 
+ID_BYTES_MAX = 4_096
+"""The longest identity, correlation id, causation id and trace context.
+
+What a handler sends carries its input's on, the correlation id where a broker looks for it as well, so four of them and
+the rest must stay below the 64 KB that Service Bus takes of properties.
+"""
+
+PROPERTIES_BYTES_MAX = 54 << 10
+"""The most that a message may carry beside its body, of ours and of its sender's.
+
+A copy that comes later carries all of it on, and a dead letter its reason of up to 8 KB too; so they fit into 64 KB.
+"""
+
+SLIGHT_LENGTH_MAX = 512
+_PROPERTY_BYTES = 8
+"""What a property takes beside its name and its text; also the longest number."""
+
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """One message, immutable.
@@ -140,3 +157,43 @@ def properties_of(message: Message) -> dict[str, Scalar]:
         if value:
             found[name] = value
     return found
+
+
+def is_slight(message: Message) -> bool:
+    """Whether a message plainly carries little; most do, and need not be measured."""
+    ids_length = len(message.outbox_id) + len(message.correlation_id) + len(message.causation_id)
+    others_length = len(message.traceparent) + len(message.reply_to)
+    return message.properties is None and ids_length + others_length <= SLIGHT_LENGTH_MAX
+
+
+def excess(message: Message) -> str:
+    """Why what a message carries beside its body cannot be carried on, and the cure; empty where it can."""
+    for name, text in (
+        ("identity", message.identity),
+        ("correlation id", message.correlation_id),
+        ("causation id", message.causation_id),
+        ("traceparent", message.traceparent),
+    ):
+        if (size_bytes := _size_bytes(text)) > ID_BYTES_MAX:
+            return (
+                f"its {name} takes {size_bytes} bytes, over {ID_BYTES_MAX}, and what a handler sends carries it on; "
+                "give a shorter one"
+            )
+    if (size_bytes := properties_bytes(message)) > PROPERTIES_BYTES_MAX:
+        return (
+            f"its properties take {size_bytes} bytes, over {PROPERTIES_BYTES_MAX}, so a copy of it might not be taken "
+            "by a broker; put what is long into the body"
+        )
+    return ""
+
+
+def properties_bytes(message: Message) -> int:
+    """About how much a copy of a message takes on a wire beside its body: properties of ours, its sender's, its own."""
+    named = properties_of(message).items()
+    texts = (message.correlation_id, message.reply_to, message.session_id, message.broker_id)
+    size_bytes = sum(_size_bytes(text) + _PROPERTY_BYTES for text in texts)
+    return size_bytes + sum(_size_bytes(name) + _size_bytes(value) + 2 * _PROPERTY_BYTES for name, value in named)
+
+
+def _size_bytes(value: Scalar) -> int:
+    return len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else 0

@@ -16,7 +16,7 @@ import msgspec
 from outbox.app import Handler
 from outbox.errors import FormatTooNew, PoisonMessage, Refused
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
-from outbox.message import Message
+from outbox.message import Message, excess, is_slight
 from outbox.ports import Delivery, Version
 from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
 from outbox.runtime.items import Record
@@ -129,7 +129,13 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
         identity = message.outbox_id or message.message_id
         inbox = None
         schema = 1 if message.properties is None else message.schema
-        if is_plain and identity and message.created_ms <= latest_ms and schema == version:
+        if (
+            is_plain
+            and identity
+            and message.created_ms <= latest_ms
+            and schema == version
+            and (not delivery.from_outside or is_slight(message) or not excess(message))
+        ):
             try:
                 value = decode(message.body)
                 key = key_of(value)
@@ -208,6 +214,8 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
         message = delivery.message
         if not message.identity.isascii():
             _check_text(message.identity)
+        if too_much := excess(message):
+            raise PoisonMessage("oversize", too_much)
         _check_not_ahead(plan, delivery, now_ms)
         route = source.routes.get(message.type) if message.type else source.only
         if route is None:

@@ -1,0 +1,117 @@
+"""What a message carries beside its body is bounded where it comes in, so that all that follows from it fits a bus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from outbox import App, Context, Retries
+from outbox.errors import TooLarge
+from outbox.message import (
+    ID_BYTES_MAX,
+    PROPERTIES_BYTES_MAX,
+    Message,
+    excess,
+    message_from_properties,
+    properties_bytes,
+)
+from outbox.testing import Harness
+
+WIRE_BYTES_MAX = 64 << 10
+"""What Service Bus takes of properties, its own included."""
+LETTER_BYTES_MAX = 2 * 4 * 1_000
+"""What the reason and description of a dead letter can take."""
+
+
+@dataclass
+class Order:
+    id: str
+
+
+@dataclass
+class Count:
+    seen: int = 0
+
+
+def relaying(*, fails: bool = False) -> App:
+    app = App("relay", retry=Retries(limit=2, delays_s=(1.0,)))
+    app.queue("out")
+
+    @app.handler("q", key="id")
+    def relay(order: Order, count: Count, ctx: Context) -> None:
+        count.seen += 1
+        if fails and ctx.delivery_count == 1:
+            raise ValueError("not yet")
+        ctx.send("out", order)
+
+    return app
+
+
+async def refused(properties: dict[str, Any]) -> str:
+    """What a message with these properties is dead-lettered for; nothing may have come of it."""
+    async with Harness(relaying()) as world:
+        given = {"outbox-id": "1"} | properties
+        await world.send_raw("q", b'{"id":"x"}', properties=given)
+        await world.wait_idle()
+        (letter,) = world.dead_letters("q")
+        assert (letter.id, letter.body, letter.reason) == (given["outbox-id"], b'{"id":"x"}', "oversize")
+        assert await world.state(Count, "x") is None and world.sent("out") == []
+        return str(letter.description)
+
+
+@pytest.mark.parametrize("name", ["outbox-id", "correlation-id", "causation-id", "traceparent"])
+async def test_what_a_handler_could_not_carry_on_is_dead_lettered_with_the_cure(name: str) -> None:
+    description = await refused({name: "x" * (ID_BYTES_MAX + 1)})
+    assert f"takes {ID_BYTES_MAX + 1} bytes, over {ID_BYTES_MAX}" in description and "give a shorter one" in description
+
+
+async def test_properties_that_a_copy_could_not_carry_are_dead_lettered_with_the_cure() -> None:
+    description = await refused({f"own-{n}": "x" * (PROPERTIES_BYTES_MAX // 2) for n in range(2)})
+    assert f"over {PROPERTIES_BYTES_MAX}" in description and "into the body" in description
+    assert "over" in await refused({"reply-to": "x" * PROPERTIES_BYTES_MAX})
+
+
+async def test_what_is_just_within_the_limits_is_handled_and_carried_on() -> None:
+    async with Harness(relaying(fails=True)) as world:
+        longest: dict[str, Any] = {
+            name: name[0] * ID_BYTES_MAX for name in ("outbox-id", "correlation-id", "traceparent")
+        }
+        await world.send_raw("q", b'{"id":"x"}', properties=longest | {"own": "x" * 30_000})
+        await world.advance(seconds=5)
+        (sent,) = world.sent_records("out")
+        assert await world.state(Count, "x") == Count(1)
+        carried = [sent.properties[name] for name in ("correlation-id", "causation-id", "traceparent")]
+        assert carried == ["c" * ID_BYTES_MAX, "o" * ID_BYTES_MAX, "t" * ID_BYTES_MAX]
+        assert excess(message_from_properties(b"", sent.properties)) == ""
+
+
+async def test_a_sender_is_told_at_the_call_and_nothing_is_sent() -> None:
+    async with Harness(relaying()) as world:
+        long = "ä" * (ID_BYTES_MAX // 2 + 1)
+        given: list[dict[str, Any]] = [{"id": long}, {"correlation_id": long}, {"traceparent": long}]
+        for options in given:
+            with pytest.raises(TooLarge, match=r"was not sent: its .* over 4096"):
+                await world.send("q", Order("x"), **options)
+        with pytest.raises(TooLarge, match="its properties take"):
+            await world.send("q", Order("x"), reply_to="x" * PROPERTIES_BYTES_MAX)
+        await world.wait_idle()
+        assert await world.state(Count, "x") is None
+
+
+@pytest.mark.engine_only
+def test_the_limits_leave_room_for_what_outputs_and_copies_and_dead_letters_add() -> None:
+    full = "x" * ID_BYTES_MAX
+    output = Message(
+        body=b"",
+        outbox_id="f" * 64 + "-10000",
+        session_id="s" * 128,
+        hops=64,
+        created_ms=1 << 52,
+        correlation_id=full,
+        causation_id=full,
+        traceparent=full,
+    )
+    assert properties_bytes(output) < WIRE_BYTES_MAX // 2
+    assert PROPERTIES_BYTES_MAX + LETTER_BYTES_MAX + 1_024 < WIRE_BYTES_MAX
