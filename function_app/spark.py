@@ -9,7 +9,7 @@
 
 A run's id follows from its trigger: the request's key, or the job and the time for which the timer was due.  The host
 starts a timer's function again where it cannot tell whether it ended, and for the same due time; that is the same run.
-What else there is to set is in spark_jobs/submit_settings.py.
+What else there is to set is in spark_jobs/submitting/settings.py.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def runs_of(environ: Mapping[str, str]) -> Runs:
     Raises:
         Refused: a setting cannot be meant.
     """
-    from spark_jobs.submit_settings import SparkSettings, runs_over  # not part of what is imported without Spark
+    from spark_jobs.submitting.settings import SparkSettings, runs_over  # not part of what is imported without Spark
 
     settings, copy = SparkSettings.of(environ), dict(environ)
     return functools.cache(lambda: runs_over(settings, copy))

@@ -3,9 +3,10 @@
     python -m spark_jobs.consume --queue ledger --output ledger/ --connection "$CONNECTION"
 
 Theory of operation.  Land, complete, then merge.  Receivers on the executors write what they receive into immutable
-files and complete it only then (`spark_jobs.landing`); the driver merges the files into the ledger by identity, data
-and progress in one conditional commit (`spark_jobs.ledger`).  A kill anywhere costs a redelivery or a second merge of
-the same files, never a row and never a second row.  It ends when the queue was idle or a count is reached.
+files and complete it only then (`spark_jobs.draining.landing`); the driver merges the files into the ledger by
+identity, data and progress in one conditional commit (`spark_jobs.ledger`).  A kill anywhere costs a redelivery or a
+second merge of the same files, never a row and never a second row.  It ends when the queue was idle or a count is
+reached.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from azure.core.credentials import TokenCredential
 from pyspark.sql import Row, SparkSession
 
 from outbox.errors import OutcomeUnknown, Refused
-from spark_jobs.arguments import CONNECTION_HELP, Say, add_common, connection_of, ended, silent, start, to_stderr
-from spark_jobs.folder import Folder
-from spark_jobs.identity import CredentialSource
-from spark_jobs.landing import RESULT, Receiving, land_partition
+from spark_jobs.common.arguments import CONNECTION_HELP, Say, add_common, connection_of, ended, silent, start, to_stderr
+from spark_jobs.common.crash_points import CrashPoint, no_crash
+from spark_jobs.common.folder import Folder
+from spark_jobs.common.identity import CredentialSource
+from spark_jobs.common.patience import GaveUpError
+from spark_jobs.draining.landing import RESULT, Receiving, land_partition
+from spark_jobs.draining.manifest import LANDING, ManifestLog
 from spark_jobs.ledger import Merged, merge, sweep
-from spark_jobs.manifest import LANDING, ManifestLog
-from spark_jobs.patience import GaveUpError
-from spark_jobs.plan import CrashPoint, no_crash
 
 ROUND_COUNT_MAX = 100_000
 ROUND_S = 60.0
@@ -106,7 +107,7 @@ def consume(
     """Drain a queue into a ledger until it was idle for `idle_s`, or `count` messages were received.
 
     `connection` is a connection string, or a host name, for which `credential` signs in (else the environment's:
-    `spark_jobs.identity`).
+    `spark_jobs.common.identity`).
 
     Raises:
         OutcomeUnknown: the queue cannot be reached; what was landed is in the ledger, run the same again.

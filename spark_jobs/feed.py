@@ -3,9 +3,9 @@
     python -m spark_jobs.feed --input transfers.csv --queue transfers --type Transfer --id id --connection "$CONNECTION"
 
 Theory of operation.  The first run judges every row and stores the messages with their creation time
-(`spark_jobs.plan`); only then something is sent, chunk by chunk, each ending in a record.  A run that dies starts
-again at the first chunk without one.  What it sends twice has equal ids, equal bodies and equal times, whoever sends
-it: a retried task, a speculative twin, a second driver, next week's re-run.  The receiver's inbox drops it.
+(`spark_jobs.feeding.plan`); only then something is sent, chunk by chunk, each ending in a record.  A run that dies
+starts again at the first chunk without one.  What it sends twice has equal ids, equal bodies and equal times, whoever
+sends it: a retried task, a speculative twin, a second driver, next week's re-run.  The receiver's inbox drops it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from azure.core.credentials import TokenCredential
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from outbox.errors import OutcomeUnknown, Refused
-from spark_jobs.arguments import (
+from spark_jobs.common.arguments import (
     CONNECTION_HELP,
     Say,
     add_common,
@@ -40,22 +40,21 @@ from spark_jobs.arguments import (
     start,
     to_stderr,
 )
-from spark_jobs.folder import Folder, local_path
-from spark_jobs.identity import CredentialSource
-from spark_jobs.inputs import read, rows, rows_of
-from spark_jobs.patience import GaveUpError
-from spark_jobs.plan import (
+from spark_jobs.common.crash_points import CrashPoint, no_crash
+from spark_jobs.common.folder import Folder, local_path
+from spark_jobs.common.identity import CredentialSource
+from spark_jobs.common.inputs import read, rows, rows_of
+from spark_jobs.common.patience import GaveUpError
+from spark_jobs.feeding.plan import (
     STAGED,
     ChunkRecord,
-    CrashPoint,
     Manifest,
     Snapshot,
     Target,
-    no_crash,
     open_plan,
     snapshot_of,
 )
-from spark_jobs.sending import RESULT, Sending, send_partition
+from spark_jobs.feeding.sending import RESULT, Sending, send_partition
 from spark_jobs.transforms import BODY_BYTES_MAX, Shape
 
 
@@ -152,7 +151,8 @@ def feed(
     `id` names one or several key columns, `created` the column of creation times (else the first run's time counts
     for all), `session` the column of session ids, within which `order` (an integer column; else the order of the
     input) decides.  `progress` and `quarantine` are folders, by default beside the frame's file.  `connection` is a
-    connection string, or a host name, for which `credential` signs in (else the environment's: `spark_jobs.identity`).
+    connection string, or a host name, for which `credential` signs in (else the environment's:
+    `spark_jobs.common.identity`).
 
     Raises:
         Refused: nothing was sent; the text tells what to change.

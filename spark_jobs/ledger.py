@@ -2,7 +2,7 @@
 
     ledger/data/<version>-<token>/part-*.parquet    rows
     ledger/_landing/<token>.parquet                 what receivers landed, merged or not yet
-    ledger/_log/                                    spark_jobs.manifest
+    ledger/_log/                                    spark_jobs.draining.manifest
 
 Theory of operation.  `merge` reads what has landed and no commit has consumed, keeps one row for each identity that
 the ledger does not hold, writes it under a new name and commits names and consumed files in one record, on condition
@@ -24,9 +24,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from outbox.errors import Refused
-from spark_jobs.folder import TMP_SUFFIX, Folder, older_than
-from spark_jobs.manifest import LANDING, Commit, ManifestLog, State
-from spark_jobs.plan import CrashPoint, no_crash
+from spark_jobs.common.crash_points import CrashPoint, no_crash
+from spark_jobs.common.folder import TMP_SUFFIX, Folder, older_than
+from spark_jobs.draining.manifest import LANDING, Commit, ManifestLog, State
 
 DATA = "data"
 CONFLICTS = "_conflicts"

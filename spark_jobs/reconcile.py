@@ -6,10 +6,10 @@
 Exit code 0: each input has its effects exactly once; 1: it says what is wrong; 2: usage.  Every effect names the input
 that caused it by `correlation-id`.
 
-Theory of operation.  First a cheap pass over hashes and sums (`spark_jobs.screens`) tells which inputs, messages and
-accounts may be wrong; only these are put beside each other by the expectations, and only findings come to the driver.
-Nothing is written but, with `--progress DIR`, what each step has found: killed and run again, the same comparison goes
-on behind the last step; one of other files or by other rules begins anew.
+Theory of operation.  First a cheap pass over hashes and sums (`spark_jobs.comparing.screens`) tells which inputs,
+messages and accounts may be wrong; only these are put beside each other by the expectations, and only findings come to
+the driver.  Nothing is written but, with `--progress DIR`, what each step has found: killed and run again, the same
+comparison goes on behind the last step; one of other files or by other rules begins anew.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
 from outbox.errors import Refused
-from spark_jobs.arguments import add_common, add_input, ended, silent, source_of, start, to_stderr
-from spark_jobs.expectations import (
+from spark_jobs.common.arguments import add_common, add_input, ended, silent, source_of, start, to_stderr
+from spark_jobs.common.folder import local_path
+from spark_jobs.common.ids import check_key_columns, identity_column
+from spark_jobs.common.inputs import read
+from spark_jobs.comparing.expectations import (
     CATEGORIES,
     GENERIC,
     RULES,
@@ -43,12 +46,7 @@ from spark_jobs.expectations import (
     effects_of,
     finding,
 )
-from spark_jobs.folder import local_path
-from spark_jobs.ids import check_key_columns, identity_column
-from spark_jobs.inputs import read
-from spark_jobs.ledger import read_ledger
-from spark_jobs.plan import snapshot_of
-from spark_jobs.screens import (
+from spark_jobs.comparing.screens import (
     PAIR,
     SCREENS,
     accounts_screen,
@@ -62,7 +60,9 @@ from spark_jobs.screens import (
     rows_of_messages,
     within,
 )
-from spark_jobs.steps import Kept, Steps, folder_of
+from spark_jobs.comparing.steps import Kept, Steps, folder_of
+from spark_jobs.feeding.plan import snapshot_of
+from spark_jobs.ledger import read_ledger
 
 SHOWN = 20
 QUARANTINED = "id string, reason string, detail string, row string"

@@ -23,7 +23,7 @@ import msgspec
 
 from outbox.errors import OutboxError, OutcomeUnknown, Throttled
 from outbox.spark import ENDED, RunId, RunPending, RunRequest, RunStatus, SparkRuns, run_id, run_request
-from spark_jobs.submit_settings import TARGETS, SparkSettings, runs_over
+from spark_jobs.submitting.settings import TARGETS, SparkSettings, runs_over
 
 LOOK_S = 5.0
 

@@ -36,8 +36,8 @@ import msgspec
 
 from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled
 from outbox.spark import Phase, RunId, RunRequest, run_id, run_request
-from spark_jobs.submit_documents import Lease, RunDocument, RunDocuments, change, ended
-from spark_jobs.submit_places import documents_of
+from spark_jobs.submitting.documents import Lease, RunDocument, RunDocuments, change, ended
+from spark_jobs.submitting.places import documents_of
 
 T = TypeVar("T")
 

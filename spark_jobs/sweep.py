@@ -40,8 +40,8 @@ from outbox.errors import Refused
 from outbox.ports import Backend, StateStore
 from outbox.runtime.retention import Kept
 from outbox.runtime.scopes import stores_of
-from spark_jobs.arguments import CONNECTION_VARIABLE, Say, add_common, ended, silent, start, to_stderr
-from spark_jobs.identity import connect_lent, lent_for
+from spark_jobs.common.arguments import CONNECTION_VARIABLE, Say, add_common, ended, silent, start, to_stderr
+from spark_jobs.common.identity import connect_lent, lent_for
 from spark_jobs.sweeping import RESULT, Part, Sweeping, opened, sweep_parts
 
 GRACE_S = 300.0

@@ -1,6 +1,6 @@
 """Rows to messages: what is sent, what is set aside and why.  Pure functions from frame to frame.
 
-    rows      {id, row, problem, text}                                            (spark_jobs.inputs)
+    rows      {id, row, problem, text}                                            (spark_jobs.common.inputs)
     judged    {id, body, created_ms, session, position, size_bytes, reason, text}  one per row, `reason` null if valid
     messages  {id, body, created_ms, session, position, copies}                    one per identity
     rejected  {id, reason, detail, row}                                            one per row that is set aside
@@ -19,7 +19,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql import types as ty
 
 from outbox.errors import Refused
-from spark_jobs.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
+from spark_jobs.common.ids import BROKER_ID_LENGTH_MAX, ID_LENGTH_MAX
 
 BODY_BYTES_MAX = 192 * 1024  # a Standard-tier message is 256 KB with everything; above this a claim check is due
 CONFLICT = "conflicting-duplicates"

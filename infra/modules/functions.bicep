@@ -15,7 +15,7 @@ param packageContainer string
 param serviceBusHost string
 param cosmosEndpoint string
 
-@description('Settings of spark_jobs/submit_settings.py; empty: no Spark jobs are started')
+@description('Settings of spark_jobs/submitting/settings.py; empty: no Spark jobs are started')
 param sparkSettings object
 
 var app = loadJsonContent('../app.json')

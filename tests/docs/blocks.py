@@ -162,7 +162,7 @@ def small_session() -> None:
     """A Spark session for a few rows, if none runs: compiling code for each query would take most of the time."""
     from pyspark.sql import SparkSession
 
-    from spark_jobs import java
+    from spark_jobs.common import java
     from spark_jobs.session import session
 
     if SparkSession.getActiveSession() is None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from spark_jobs import java
+from spark_jobs.common import java
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "formal"
 JAVA_MIN = 8

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import java
+from spark_jobs.common import java
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 

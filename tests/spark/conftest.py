@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusReceivedMessage
 
-from spark_jobs import java
+from spark_jobs.common import java
 from spark_jobs.session import session
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from spark_jobs import java
+from spark_jobs.common import java
 from spark_jobs.consume import consume
 from spark_jobs.feed import Pace, feed
 from spark_jobs.session import session

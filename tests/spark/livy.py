@@ -24,7 +24,7 @@ from aiohttp import web
 from azure.core.credentials import AccessToken
 
 from outbox.runtime.redacting import redacted
-from spark_jobs.submit_synapse import PAGE_COUNT, PAYLOAD_BYTES_MAX, PoolSettings, SynapseBatches
+from spark_jobs.submitting.synapse import PAGE_COUNT, PAYLOAD_BYTES_MAX, PoolSettings, SynapseBatches
 
 TOKEN = "eyJ-a-token-for-tests"
 ROOT = "/livyApi/versions/2019-11-01-preview/sparkPools/small/batches"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox.errors import Refused
-from spark_jobs.inputs import Source, read, rows_of
+from spark_jobs.common.inputs import Source, read, rows_of
 from spark_jobs.transforms import Shape, judged, messages, rejected
 
 pytestmark = pytest.mark.spark

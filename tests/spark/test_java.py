@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outbox.errors import Refused
-from spark_jobs import java
+from spark_jobs.common import java
 
 
 def fake_java(home: Path, said: str) -> Path:

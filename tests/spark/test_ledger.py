@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_jobs.draining.received import ROW
 from spark_jobs.ledger import DATA, LANDING, merge, read_conflicts, read_ledger, sweep
-from spark_jobs.received import ROW
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from outbox.errors import CorruptRecord, Refused
-from spark_jobs import manifest
-from spark_jobs.folder import Folder
-from spark_jobs.manifest import Commit, ManifestLog
+from spark_jobs.common.folder import Folder
+from spark_jobs.draining import manifest
+from spark_jobs.draining.manifest import Commit, ManifestLog
 
 
 def commit(version: int, name: str = "x") -> Commit:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_jobs import java
+from spark_jobs.common import java
+from spark_jobs.package import make_zip
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -40,9 +40,7 @@ def test_feed_consume_and_reconcile_run_as_typed(mortal_broker: Any, tmp_path: P
 
 
 def test_a_job_runs_under_spark_submit_from_a_zip(mortal_broker: Any, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "jobs.zip", "w") as jobs:
-        for file in [*ROOT.glob("spark_jobs/*.py"), *ROOT.glob("outbox/**/*.py")]:
-            jobs.write(file, file.relative_to(ROOT))
+    jobs = make_zip(tmp_path)
     main = tmp_path / "main.py"  # away from its package, as a cluster stores it
     main.write_text((ROOT / "spark_jobs" / "feed.py").read_text())
     path = tmp_path / "transfers.csv"
@@ -50,7 +48,7 @@ def test_a_job_runs_under_spark_submit_from_a_zip(mortal_broker: Any, tmp_path: 
     java.prepare(os.environ)
     spark_submit = [str(Path(sys.executable).parent / "spark-submit")]
     found = run(
-        [*spark_submit, "--master", "local[2]", "--py-files", str(tmp_path / "jobs.zip"), str(main), "--input",
+        [*spark_submit, "--master", "local[2]", "--py-files", str(jobs), str(main), "--input",
          str(path), "--queue", "transfers", "--type", "Transfer"],
         tmp_path,
         OUTBOX_SERVICEBUS=mortal_broker.connection,

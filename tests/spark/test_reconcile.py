@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.expectations import RULES, BalancesAgree, Books, Fields, finding
+from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Fields, finding
 from spark_jobs.ledger import LEDGER
 from spark_jobs.reconcile import main, read_states, reconcile
 

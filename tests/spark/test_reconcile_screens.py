@@ -10,11 +10,11 @@ from zlib import crc32
 
 import pytest
 
-from spark_jobs.expectations import RULES, BalancesAgree, Books, Expectation, Fields
+from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Expectation, Fields
+from spark_jobs.comparing.screens import accounts_screen, marks_of
+from spark_jobs.comparing.steps import Steps
 from spark_jobs.ledger import LEDGER, read_ledger
 from spark_jobs.reconcile import main, read_states, reconcile
-from spark_jobs.screens import accounts_screen, marks_of
-from spark_jobs.steps import Steps
 from tools.soak.reconcile_books import make
 
 pytestmark = pytest.mark.spark

@@ -26,14 +26,14 @@ from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.errors import OutcomeUnknown, Refused
-from spark_jobs import identity
-from spark_jobs.arguments import CONNECTION_VARIABLE, HOST_VARIABLE, connection_of
+from spark_jobs.common import identity
+from spark_jobs.common.arguments import CONNECTION_VARIABLE, HOST_VARIABLE, connection_of
+from spark_jobs.common.identity import SERVICEBUS_SCOPE, Access, CredentialSource, Lent, LentTokens, Principal, lend
+from spark_jobs.common.patience import GaveUpError
 from spark_jobs.consume import consume
 from spark_jobs.feed import Pace, feed
-from spark_jobs.identity import SERVICEBUS_SCOPE, Access, CredentialSource, Lent, LentTokens, Principal, lend
+from spark_jobs.feeding.sending import Outgoing, Sending
 from spark_jobs.ledger import read_ledger
-from spark_jobs.patience import GaveUpError
-from spark_jobs.sending import Outgoing, Sending
 from spark_jobs.sweep import backend_of
 from spark_jobs.sweep import parser as sweep_parser
 

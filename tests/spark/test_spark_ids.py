@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox.errors import Refused
-from spark_jobs.ids import broker_id, check_key_columns, identity, identity_column
+from spark_jobs.common.ids import broker_id, check_key_columns, identity, identity_column
 
 GOLDEN = {
     ("t1",): "t1",

@@ -18,8 +18,9 @@ import pytest
 
 from outbox.errors import Refused
 from outbox.spark import RunId, RunRequest
-from spark_jobs import java, package, submit
-from spark_jobs.submit_local import LocalBatches, LocalSettings
+from spark_jobs import package, submit
+from spark_jobs.common import java
+from spark_jobs.submitting.local import LocalBatches, LocalSettings
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "a b.csv"))

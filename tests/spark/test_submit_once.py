@@ -22,9 +22,9 @@ from outbox.runtime.store_operations import operations_over
 from outbox.spark import NotRunnable, RunId, RunPending, RunRequest, RunStatus
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
-from spark_jobs.submit_documents import FolderRuns, NotedRuns, RunDocument, RunDocuments, Seen
-from spark_jobs.submit_once import Batch, Batches, OnceRuns, Timing
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned
+from spark_jobs.submitting.documents import FolderRuns, NotedRuns, RunDocument, RunDocuments, Seen
+from spark_jobs.submitting.once import Batch, Batches, OnceRuns, Timing
 from tests.spark.livy import Livy
 
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "transfers.csv"))

@@ -18,11 +18,11 @@ from outbox import Engine
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.spark import NotRunnable, RunId, RunRequest
-from spark_jobs.arguments import HOST_VARIABLE
-from spark_jobs.submit_documents import RunDocument
-from spark_jobs.submit_places import documents_of
-from spark_jobs.submit_settings import SparkSettings, runs_over
-from spark_jobs.submit_synapse import PAYLOAD_BYTES_MAX, PoolSettings, SynapseBatches, identity_token
+from spark_jobs.common.arguments import HOST_VARIABLE
+from spark_jobs.submitting.documents import RunDocument
+from spark_jobs.submitting.places import documents_of
+from spark_jobs.submitting.settings import SparkSettings, runs_over
+from spark_jobs.submitting.synapse import PAYLOAD_BYTES_MAX, PoolSettings, SynapseBatches, identity_token
 from tests.spark.livy import TOKEN, Livy, token
 
 RUN, REQUEST = RunId("nightly-1"), RunRequest("feed", ("--input", "transfers.csv"))
@@ -266,7 +266,7 @@ async def test_runs_are_kept_in_cosmos_where_a_job_finds_them(cosmos: dict[str, 
 async def test_submitters_through_cosmos_make_one_batch(
     cosmos: dict[str, str], livy: Livy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_jobs.submit_synapse.identity_token", lambda: token)
+    monkeypatch.setattr("spark_jobs.submitting.synapse.identity_token", lambda: token)
     chosen = {
         "OUTBOX_SPARK": "synapse",
         "OUTBOX_SPARK_WORKSPACE": livy.url,

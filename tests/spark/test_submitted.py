@@ -16,8 +16,8 @@ from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Version
 from outbox.spark import RunId, RunRequest
 from spark_jobs import submitted
-from spark_jobs.submit_documents import FolderRuns, RunDocument, Seen, change, ended
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, Turned, fetch_secrets, holder_of, keep, put_settings
+from spark_jobs.submitting.documents import FolderRuns, RunDocument, Seen, change, ended
 
 RUN = RunId("nightly-1")
 

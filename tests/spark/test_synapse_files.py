@@ -15,8 +15,8 @@ import pytest
 
 from outbox.spark import run_request
 from spark_jobs import package, submitted
-from spark_jobs.arguments import connection_of
-from spark_jobs.identity import CredentialSource, Principal, principal_of
+from spark_jobs.common.arguments import connection_of
+from spark_jobs.common.identity import CredentialSource, Principal, principal_of
 from spark_jobs.sweep import ADDRESSES
 
 ROOT = Path(__file__).resolve().parent.parent.parent

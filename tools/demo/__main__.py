@@ -23,6 +23,7 @@ from outbox.ops.audit import judge
 from outbox.ops.values import Status
 from tools.demo.data import read_facts, write_transfers
 from tools.demo.host import Host
+from tools.demo.jobs import USUAL_STEP_COUNT, StepLines
 from tools.demo.phases import Demo, arrived, handled
 from tools.demo.report import Outcome, text_of
 
@@ -67,6 +68,8 @@ class Bars:
         self._fed: TaskID = self.progress.add_task("transfers fed", total=None)
         self._handled: TaskID = self.progress.add_task("messages handled", total=None)
         self._ledger: TaskID = self.progress.add_task("ledger drained", total=None)
+        self._steps: TaskID = self.progress.add_task("steps of reconciling", total=None, start=False, visible=False)
+        self._lines: StepLines | None = None
 
     def look(self, status: Status) -> None:
         """Show what a status says."""
@@ -78,6 +81,15 @@ class Bars:
     def expect(self, fed_count: int) -> None:
         """Say how many transfers arrive in the end, as soon as somebody knows it; copies count as well."""
         self.progress.update(self._fed, total=fed_count)
+
+    def look_at_step(self, step: str, done_count: int) -> None:
+        """Show what Spark's comparison is at; the clock of its bar goes on while a step takes long."""
+        if self._lines is None:
+            self._lines = StepLines(self.say)
+            self.progress.start_task(self._steps)
+        self._lines.look(step, done_count)
+        total = max(USUAL_STEP_COUNT, done_count)
+        self.progress.update(self._steps, visible=True, total=total, completed=done_count)
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
@@ -140,8 +152,7 @@ async def steps(demo: Demo, bars: Bars, feeding: int, draining: int, started_s: 
     bars.expect(status.queues["transfers"].received)
     drained = await demo.drain(draining, bars.look)
     bars.look(await demo.host.asked())
-    bars.say("reconciling inputs, ledger and balances with Spark")
-    ok, verdict = await demo.reconcile()
+    ok, verdict = await demo.reconcile(bars.look_at_step)
     return Outcome(
         ok=ok,
         facts=demo.facts,

@@ -7,9 +7,7 @@ feeds and while it drains, the host is killed when a drawn number of messages ha
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +19,9 @@ from function_app.bank import CloseAccount, OpenAccount
 from outbox.ops.values import NewMessage, Status
 from tools.demo.data import OPENING_BALANCE, SCHEMA, Facts
 from tools.demo.host import LOOK_EVERY_S, Host
+from tools.demo.jobs import LookAtStep, reconciled, run_job
 
 BATCH_COUNT = 500
-JOB_WITHIN_S = 600.0
 HANDLE_WITHIN_S = 600.0
 CHUNK_COUNT = 4
 FEED_FOR_S = 8.0
@@ -132,7 +130,7 @@ class Demo:
             self.say("everything had been drained before")
         return report
 
-    async def reconcile(self) -> tuple[bool, dict[str, Any]]:
+    async def reconcile(self, look: LookAtStep) -> tuple[bool, dict[str, Any]]:
         """Compare inputs, ledger and balances; whether each transfer took effect exactly once."""
         export, letters = self.folder / "states.jsonl", self.folder / "dead-letters.jsonl"
         states = await self.host.export()
@@ -141,43 +139,17 @@ class Demo:
         lines = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused]
         for path, data in ((export, states), (letters, b"\n".join(lines))):
             await asyncio.to_thread(path.write_bytes, data)
-        code, report = await run_job(
+        postings = (await self.host.asked()).queues["ledger"].received
+        balances = states.count(b"\n")
+        self.say(f"reconciling with Spark: {self.facts.row_count:,} rows, {postings:,} postings, {balances:,} balances")
+        code, report = await reconciled(
             self.folder,
-            "reconcile",
+            look,
             *("--input", str(self.transfers), "--schema", SCHEMA, "--ledger", str(self.folder / "ledger")),
             *("--quarantine", str(self.folder / "feed.quarantine"), "--dead-letters", str(letters)),
             *("--rule", "bank", "--state", str(export)),
         )
         return code == 0, report
-
-
-async def run_job(folder: Path, name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run a Spark job as a process of its own; its exit code and its report.
-
-    Raises:
-        RuntimeError: it failed; its log is in the folder.
-    """
-    with (folder / f"{name}.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            f"spark_jobs.{name}",
-            *arguments,
-            *("--json", "--quiet", "--master", "local[2,4]"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-        )
-    try:
-        output, _ = await asyncio.wait_for(process.communicate(), JOB_WITHIN_S)
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    lines = output.decode().strip().splitlines()
-    if process.returncode not in (0, 1) or not lines:
-        raise RuntimeError(f"spark_jobs.{name} failed with exit code {process.returncode}; see {log.name}")
-    return process.returncode, json.loads(lines[-1])
 
 
 def announcement(what: str, done: int, kill_count: int) -> str:

@@ -27,7 +27,7 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from tools.demo.data import OPENING_BALANCE, SCHEMA, Facts, read_facts, write_transfers
-from tools.demo.phases import run_job
+from tools.demo.jobs import StepLines, reconciled, run_job
 from tools.demo_azure.cloud import LOOK_EVERY_S, SOURCES, Cloud
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,8 +117,8 @@ async def steps(cloud: Cloud, folder: Path, transfers: Path, seen: Seen, argumen
     usage = cloud.cosmos.usage()
     seen.requests = {name: used.count for name, used in usage.items()}
     seen.charge_ru = sum(used.charge_ru for used in usage.values())
-    say("Spark drains the ledger and reconciles")
-    seen.ok, seen.verdict = await reconciled(cloud, folder, transfers, seen)
+    say("Spark drains the ledger")
+    seen.ok, seen.verdict = await compare(cloud, folder, transfers, seen)
 
 
 async def open_accounts(cloud: Cloud, facts: Facts) -> None:
@@ -169,7 +169,7 @@ def handled(cloud: Cloud) -> int:
     return sum(settled(cloud, name) for name in SOURCES)
 
 
-async def reconciled(cloud: Cloud, folder: Path, transfers: Path, seen: Seen) -> tuple[bool, dict[str, Any]]:
+async def compare(cloud: Cloud, folder: Path, transfers: Path, seen: Seen) -> tuple[bool, dict[str, Any]]:
     """Drain the ledger, compare inputs, ledger and balances; whether each transfer took effect exactly once."""
     await run_job(
         folder,
@@ -184,9 +184,10 @@ async def reconciled(cloud: Cloud, folder: Path, transfers: Path, seen: Seen) ->
     states = await cloud.export(seen.facts.accounts)
     for name, data in (("states.jsonl", states), ("dead-letters.jsonl", b"\n".join(lines))):
         await asyncio.to_thread((folder / name).write_bytes, data)
-    code, report = await run_job(
+    say(f"Spark reconciles {seen.facts.row_count:,} rows with the ledger and {len(seen.facts.accounts):,} balances")
+    code, report = await reconciled(
         folder,
-        "reconcile",
+        StepLines(say).look,
         *("--input", str(transfers), "--schema", SCHEMA, "--ledger", str(folder / "ledger")),
         *("--quarantine", str(folder / "feed.quarantine"), "--dead-letters", str(folder / "dead-letters.jsonl")),
         *("--rule", "bank", "--state", str(folder / "states.jsonl")),

@@ -18,8 +18,8 @@ from outbox.azure.connecting import BLOB_CONTAINER, CONTAINER
 from outbox.azure.cosmos_containers import ContainerSpec
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.azure.servicebus_entities import DELIVERY_COUNT_MAX, LOCK
-from spark_jobs import submit_settings
 from spark_jobs.package import ZIP_NAME
+from spark_jobs.submitting import settings as submit_settings
 
 _SETTING = re.compile(r"\bOUTBOX_\w+\b")
 

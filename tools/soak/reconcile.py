@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_jobs import java
+from spark_jobs.common import java
 from spark_jobs.session import LOGGING
 from tools.soak.measured import Measured, measured, published
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from spark_jobs import java
-from spark_jobs.folder import Folder
+from spark_jobs.common import java
+from spark_jobs.common.folder import Folder
+from spark_jobs.draining.manifest import Commit, ManifestLog
 from spark_jobs.ledger import DATA
-from spark_jobs.manifest import Commit, ManifestLog
 from spark_jobs.session import session
 
 ROWS_AN_ACCOUNT = 10

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from outbox.errors import OutboxError, Refused
-from spark_jobs import java
-from spark_jobs.inputs import FORMATS, Source
+from spark_jobs.common import java
+from spark_jobs.common.inputs import FORMATS, Source
 from spark_jobs.session import session
 
 CONNECTION_VARIABLE = "OUTBOX_SERVICEBUS"

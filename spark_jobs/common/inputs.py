@@ -16,7 +16,7 @@ from pyspark.sql import functions as fn
 from pyspark.sql import types as ty
 
 from outbox.errors import Refused
-from spark_jobs.ids import check_key_columns, identity_column
+from spark_jobs.common.ids import check_key_columns, identity_column
 
 CORRUPT = "_corrupt_row"
 FORMATS = ("csv", "json", "parquet")

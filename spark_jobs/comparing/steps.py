@@ -16,8 +16,8 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.arguments import Say, silent
-from spark_jobs.plan import CrashPoint, no_crash
+from spark_jobs.common.arguments import Say, silent
+from spark_jobs.common.crash_points import CrashPoint, no_crash
 
 Kept = Callable[[str, Callable[[], DataFrame]], DataFrame]
 """Gives what a step of this name has found, by the function if it was not done before."""

@@ -29,7 +29,7 @@ import msgspec
 
 from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.spark import ENDED, NotRunnable, Phase, RunId, RunPending, RunRequest, RunStatus, SparkRuns
-from spark_jobs.submit_documents import Claim, RunDocument, RunDocuments, change, ended
+from spark_jobs.submitting.documents import Claim, RunDocument, RunDocuments, change, ended
 
 log = logging.getLogger("outbox.spark")
 

@@ -24,7 +24,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.runtime.redacting import redacted
 from outbox.spark import NotRunnable, Phase, RunId, RunRequest
-from spark_jobs.submit_once import Batch, Batches
+from spark_jobs.submitting.once import Batch, Batches
 
 T = TypeVar("T")
 

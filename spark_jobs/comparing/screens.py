@@ -23,7 +23,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from spark_jobs.expectations import (
+from spark_jobs.comparing.expectations import (
     BalancesAgree,
     Expectation,
     Fields,

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from outbox.errors import CorruptRecord
-from spark_jobs.folder import Folder
+from spark_jobs.common.folder import Folder
 
 LOG = "_log"
 LANDING = "_landing"

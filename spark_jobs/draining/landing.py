@@ -29,11 +29,11 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
 )
 
-from spark_jobs.folder import TMP_SUFFIX, sync_folder
-from spark_jobs.identity import Access
-from spark_jobs.patience import GaveUpError, Patience
-from spark_jobs.plan import CrashPoint, no_crash
-from spark_jobs.received import ROW, as_row
+from spark_jobs.common.crash_points import CrashPoint, no_crash
+from spark_jobs.common.folder import TMP_SUFFIX, sync_folder
+from spark_jobs.common.identity import Access
+from spark_jobs.common.patience import GaveUpError, Patience
+from spark_jobs.draining.received import ROW, as_row
 
 BATCH_COUNT = 200
 SETTLE_S = 20

@@ -24,9 +24,9 @@ from uuid import uuid4
 
 from outbox.errors import Refused
 from outbox.spark import SparkRuns
-from spark_jobs.submit_documents import FolderRuns
-from spark_jobs.submit_once import Batches, OnceRuns, Timing
-from spark_jobs.submit_places import documents_of
+from spark_jobs.submitting.documents import FolderRuns
+from spark_jobs.submitting.once import Batches, OnceRuns, Timing
+from spark_jobs.submitting.places import documents_of
 
 TARGETS = ("local", "synapse")
 FOLDER = "spark-runs"
@@ -109,8 +109,8 @@ def runs_over(settings: SparkSettings, environ: Mapping[str, str]) -> SparkRuns:
 
 
 def _pool(settings: SparkSettings, place: str, timing: Timing, environ: Mapping[str, str]) -> Batches:
-    from spark_jobs.submit_synapse import PoolSettings, SynapseBatches, identity_token
     from spark_jobs.submitted import put_settings
+    from spark_jobs.submitting.synapse import PoolSettings, SynapseBatches, identity_token
 
     needed = {"WORKSPACE": settings.workspace, "POOL": settings.pool, "FILE": settings.file}
     missing = [f"OUTBOX_SPARK_{name}" for name, value in needed.items() if not value]
@@ -136,7 +136,7 @@ def _pool(settings: SparkSettings, place: str, timing: Timing, environ: Mapping[
 
 
 def _machine(settings: SparkSettings, place: str, environ: Mapping[str, str]) -> Batches:
-    from spark_jobs.submit_local import LocalBatches, LocalSettings
+    from spark_jobs.submitting.local import LocalBatches, LocalSettings
 
     folder = FOLDER if place.startswith("cosmos:") else f"{place}/batches"
     given = {"file": settings.file} if settings.file else {}

@@ -21,7 +21,7 @@ import msgspec
 from outbox.errors import CorruptRecord, OutcomeUnknown
 from outbox.ports import Create, Document, DocumentKey, Replace, StateStore, Tag, Version, Won
 from outbox.spark import ENDED, Phase, RunId, RunRequest
-from spark_jobs.folder import local_path
+from spark_jobs.common.folder import local_path
 
 NOTE_PREFIX = "spark-run:"
 DETAIL_CHARACTERS = 500

@@ -19,9 +19,9 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusMess
 from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusError
 
 from outbox.message import PROPERTY_CREATED, PROPERTY_ID, PROPERTY_TYPE
-from spark_jobs.identity import Access
-from spark_jobs.ids import broker_id
-from spark_jobs.patience import GaveUpError, Patience
+from spark_jobs.common.identity import Access
+from spark_jobs.common.ids import broker_id
+from spark_jobs.common.patience import GaveUpError, Patience
 
 RESULT = "accepted bigint, sent bigint, batches bigint, retries bigint, oversize array<string>, failed string"
 OVERSIZE_COUNT_MAX = 1_000

@@ -14,7 +14,7 @@ from typing import Any
 
 from outbox.errors import Refused
 from outbox.ports import Document, Version
-from spark_jobs.submit_documents import FolderRuns, NotedRuns, Notes, RunDocuments, StoreNotes
+from spark_jobs.submitting.documents import FolderRuns, NotedRuns, Notes, RunDocuments, StoreNotes
 
 CONTAINER = "outbox"
 

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from outbox.errors import Refused, Throttled
 from outbox.spark import RunId, RunRequest, run_id
-from spark_jobs import java
-from spark_jobs.folder import local_path
-from spark_jobs.submit_once import Batch, Batches
+from spark_jobs.common import java
+from spark_jobs.common.folder import local_path
+from spark_jobs.submitting.once import Batch, Batches
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 RUNNING_COUNT_MAX = 4
 
 

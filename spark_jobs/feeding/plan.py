@@ -23,7 +23,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
 from outbox.errors import FormatTooNew, Refused
-from spark_jobs.folder import Folder, older_than
+from spark_jobs.common.crash_points import CrashPoint
+from spark_jobs.common.folder import Folder, older_than
 from spark_jobs.transforms import Shape, chunk_of, judged, messages, rejected
 
 FORMAT = 1
@@ -32,13 +33,6 @@ ORPHAN_AGE_S = 86_400
 CHUNK_MESSAGES = 50_000
 CHUNK_COUNT_MAX = 256
 FILES_MAX = 10_000
-
-CrashPoint = Callable[[str], None]
-"""Called at every point where a kill must do no harm; tests kill there."""
-
-
-def no_crash(point: str) -> None:
-    """Go on."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from azure.servicebus import ServiceBusClient
 
 from outbox.errors import Refused
 from outbox.runtime.redacting import redacted
-from spark_jobs.patience import GaveUpError
+from spark_jobs.common.patience import GaveUpError
 
 if TYPE_CHECKING:
     from outbox.azure.connecting import AzureBackend

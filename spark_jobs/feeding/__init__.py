@@ -1,0 +1,1 @@
+"""What `feed` does: its plan, written once, and the sending on executors."""
