@@ -1,4 +1,4 @@
-"""What every test shares: how hypothesis draws, and a folder on a real disk."""
+"""What every test shares: how hypothesis draws, a folder on a real disk, and which files go first."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def disk_path() -> Iterator[Path]:
     scratch.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="test-", dir=scratch) as folder:
         yield Path(folder)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: a run of several processes must not end with one of them on a long file."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)

@@ -13,6 +13,9 @@ import pytest
 from tests.docs.test_references import names_in
 from tests.formal import tlc
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = tlc.FOLDER.parents[1]
 PAGE = tlc.FOLDER / "README.md"
 SPECIFICATIONS = ("EngineScope", "PartitionScope", "ItemScope", "Talk")

@@ -19,6 +19,9 @@ from outbox import App, Context, Reject, Retries, Retry
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 
+pytestmark = pytest.mark.slow
+
+
 LARGE = "x" * 3_000
 DRAWN_SEEDS = range(450)
 Scope = Literal["engine", "partition", "item"]

@@ -8,6 +8,9 @@ from outbox.verify.explorer.lattice import scopes, search_lattice
 from outbox.verify.explorer.scenario import Scenario
 from tests.simulation.explored import GIVEN, T1, T2, conserved, desk
 
+pytestmark = pytest.mark.slow
+
+
 ALLOW = frozenset({"alarm"})
 
 

@@ -12,6 +12,8 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, T2, Account, Deposit, Transfer
 
+pytestmark = pytest.mark.slow
+
 
 def ordered() -> App:
     """An application whose ends differ with the order of its messages, so that a lost order would show."""

@@ -12,7 +12,7 @@ from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Field
 from spark_jobs.ledger import LEDGER
 from spark_jobs.reconcile import main, read_states, reconcile
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def ledger(spark: Any, *rows: tuple[str, str, str, int]) -> Any:

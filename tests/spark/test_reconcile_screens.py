@@ -17,7 +17,7 @@ from spark_jobs.ledger import LEDGER, read_ledger
 from spark_jobs.reconcile import main, read_states, reconcile
 from tools.soak.reconcile_books import make
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = 400
 KINDS = ("withdraw", "deposit", "refund", "refused", "opened", "odd", None)

@@ -37,6 +37,9 @@ from spark_jobs.ledger import read_ledger
 from spark_jobs.sweep import backend_of
 from spark_jobs.sweep import parser as sweep_parser
 
+pytestmark = pytest.mark.slow
+
+
 HOST = "bank.servicebus.windows.net"
 NOW_S = 1_790_000_000
 PRINCIPAL = {"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "client", "AZURE_CLIENT_SECRET": "s3cret"}

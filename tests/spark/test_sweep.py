@@ -19,7 +19,7 @@ from spark_jobs.sweeping import Part, Sweeping, swept_part
 from tests.spark.crash import Kill
 from tools.soak.sweep import Place, Told, judge
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", params=["partition", "item"])

@@ -23,6 +23,9 @@ from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, Faul
 from tests.wire.on_azure.ground import Place, place
 from tests.wire.on_azure.ledger_app import Account, Order, books, ledger_app
 
+pytestmark = pytest.mark.slow
+
+
 SENDS = [
     *((f"a{n}", Order("alice", n)) for n in range(6)),
     *((f"b{n}", Order("bob", n)) for n in range(6)),
