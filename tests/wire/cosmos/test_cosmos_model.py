@@ -185,7 +185,6 @@ async def test_what_was_acknowledged_survives_kills(disk_path: Path) -> None:
             for id, n in acknowledged.items():
                 found = await items.read_item(id, "a")
                 assert found["n"] >= n, f"item {id} in life {life}"
-            asyncio.get_running_loop().call_later(0.2 + chance.random() / 5, server.send_signal, signal.SIGKILL)
             number = 0
             while True:
                 id = str(chance.randrange(20))
@@ -196,5 +195,8 @@ async def test_what_was_acknowledged_survives_kills(disk_path: Path) -> None:
                     break
                 acknowledged[id] = n
                 number += 1
-            assert number > 10
+                if number == 10:  # however slow the machine is, something is at stake
+                    later_s = chance.random() / 5
+                    asyncio.get_running_loop().call_later(later_s, server.send_signal, signal.SIGKILL)
+            assert number >= 10
         server.wait(5)  # it is dead

@@ -97,7 +97,7 @@ async def one_out(ground: BusGround, lock_s: int) -> tuple[ServiceBusBus, Delive
     return bus, delivery
 
 
-async def all_done(bus: ServiceBusBus, within_s: float = 6.0) -> set[str]:
+async def all_done(bus: ServiceBusBus, within_s: float = 20.0) -> set[str]:
     """What comes in that time, each of it completed."""
     seen: set[str] = set()
     deadline_s = time.monotonic() + within_s
