@@ -11,6 +11,12 @@ takes nobody else's message with it.  It ends in one of two ways:
 Both are safe at any moment and in any number, as every settlement is.  A message that comes again at once would use up
 its deliveries within seconds, so what is given back rests first, under its lock, for a time that grows.
 
+A message whose key stands still behind a dead letter can only wait for somebody to decide, and each delivery counts.
+So its invocation stays for as long as the limits allow and looks now and then.  That costs no more than coming again at
+once, because the host would start the next invocation in the same moment, and a limit of a hundred lasts for hours.
+What is resubmitted meanwhile lies behind it in the session, of which the host hands out one message at a time; so it is
+handled here, from where the resubmission was noted, and what comes by the bus later is a copy.
+
 The backend is opened by the first invocation of an event loop and is not closed: what it holds may be cut at any time.
 """
 
@@ -35,8 +41,9 @@ from outbox.client import Client
 from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable
 from outbox.http import Response
-from outbox.ports import Backend, StorePorts
-from outbox.runtime.backoff import Backoff
+from outbox.message import Message
+from outbox.ports import Backend, Delivery, StorePorts
+from outbox.runtime.backoff import Again, Backoff
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.letters import Letters
@@ -44,6 +51,7 @@ from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
 from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.stops import Stop
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.sweep import Swept, sweep
 
@@ -55,6 +63,11 @@ FINISH_WITHIN_S = 5.0
 REST_FIRST_S = 0.25
 """How long a message rests that is given back for the first time; each time twice as long."""
 REST_DOUBLINGS_MAX = 7
+LOOK_FIRST_S = 1.0
+"""How long until a key that stands still is looked at again; each time twice as long."""
+LOOK_MAX_S = 15.0
+TELL_DELIVERIES = 90
+"""From which delivery on a message that only waits is told each time: queues are made with a limit of 100."""
 
 
 def pause_s(delivery_count: int, chance: float) -> float:
@@ -96,6 +109,8 @@ class Processor:
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep_start = 0
+        stopping = {handler.source for handler in app.handlers if handler.on_dead_letter == "stop_key"}
+        self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
         letters = Letters(ports.infrastructure or ports.store, ports.blobs)
         self._bus = TriggerBus(ports.bus, letters, claim_check_bytes=self._plan.claim_check_bytes)
         scope = scope_over(
@@ -136,6 +151,15 @@ class Processor:
         """
         lock_ms, now_ms = round(self._settings.lock_s * 1_000), self._operations.now_ms()
         delivery = to_delivery(source, received, lock=next(self._numbers), lock_ms=lock_ms, now_ms=now_ms)
+        invocation, why = await self._handled(delivery)
+        if not invocation.is_done:
+            if not await self._stayed(delivery, now_ms):
+                await self._rest(invocation)
+            where = f"{source}/{delivery.sequence} ({delivery.message.identity or 'without an id'})"
+            raise GivenBack(f"{where}: {why}; it comes again")
+
+    async def _handled(self, delivery: Delivery) -> tuple[Invocation, str]:
+        """Have the runtime handle a delivery; how that ended, and why it is to come again if it is."""
         invocation = Invocation(delivery)
         self._bus.take(invocation)
         self._spawn(self._scope.attempt([delivery]))
@@ -143,17 +167,56 @@ class Processor:
             async with asyncio.timeout(self._settings.attempt_s):
                 await invocation.ended
         except TimeoutError:
-            why = f"not handled within {self._settings.attempt_s:g} s"
+            return invocation, f"not handled within {self._settings.attempt_s:g} s"
         except RuntimeError as error:
-            why = str(error)
-        else:
-            why = "not known to be committed, or to be tried again"
+            return invocation, str(error)
         finally:
             self._bus.let_go(invocation)
-        if not invocation.is_done:
-            await self._rest(invocation)
-            where = f"{source}/{delivery.sequence} ({delivery.message.identity or 'without an id'})"
-            raise GivenBack(f"{where}: {why}; it comes again")
+        return invocation, "not known to be committed, or to be tried again"
+
+    # Keys that stand still
+
+    async def _stayed(self, delivery: Delivery, began_ms: int) -> bool:
+        """Stay while the key of a message stands still, for as long as there is; whether it did stand still."""
+        if delivery.queue not in self._stopping:
+            return False
+        rest_until_ms = began_ms + self._settings.rest_s * 1_000  # an attempt that begins later might not end in time
+        until_ms = rest_until_ms + self._settings.attempt_s * 1_000
+        behind: Stop | None = None
+        look_s, done_attempt = LOOK_FIRST_S, 0
+        while True:
+            with suppress(Again):  # else nothing is known to have changed
+                found = await self._scope.stopped_behind(delivery)
+                if found is None:
+                    return behind is not None
+                if behind is None:
+                    _tell_last_deliveries(delivery)
+                behind = found
+            if behind is None:
+                return False
+            due_ms, again = 0, behind.again
+            if again is not None and again.attempt > done_attempt:
+                if self._operations.now_ms() >= rest_until_ms:
+                    return True  # the next delivery has the time for it
+                resubmitted = await self._again(delivery, again)
+                if resubmitted.is_done:
+                    done_attempt = again.attempt
+                    continue
+                due_ms = resubmitted.due_ms
+            now_ms = self._operations.now_ms()
+            rest_ms = min(max(look_s * (0.5 + self._chance()) * 1_000, due_ms - now_ms), until_ms - now_ms)
+            if rest_ms <= 0:
+                return True
+            await asyncio.sleep(rest_ms / 1_000)
+            look_s = min(2 * look_s, LOOK_MAX_S)
+
+    async def _again(self, behind: Delivery, message: Message) -> Invocation:
+        """Handle what was resubmitted, which no host has handed over: what settles it settles nothing but this."""
+        lock, now_ms = next(self._numbers), self._operations.now_ms()
+        until_ms = behind.locked_until_ms
+        delivery = Delivery(behind.queue, 0, message, lock, now_ms, until_ms, delivery_count=1)  # it may be on record
+        invocation, _ = await self._handled(delivery)
+        return invocation
 
     async def _rest(self, invocation: Invocation) -> None:
         """Keep a message until it is due, or for longer each time that it comes; not for longer than there is."""
@@ -223,6 +286,14 @@ class Processor:
         except BaseException as error:
             log.error("runtime failed; the messages in hand come again", extra={"app": self.app.name}, exc_info=error)
             self._bus.fail(error)
+
+
+def _tell_last_deliveries(delivery: Delivery) -> None:
+    """Say that a message which can only wait is about to be dead-lettered by the broker, while somebody can decide."""
+    if (count := delivery.delivery_count + 1) >= TELL_DELIVERIES:
+        message = delivery.message
+        fields = {"id": message.identity, "queue": delivery.queue, "session": message.session_id, "deliveries": count}
+        log.error("a message behind a dead letter has few deliveries left; resubmit that, or discard it", extra=fields)
 
 
 async def _contained(coroutine: Coroutine[Any, Any, None]) -> None:

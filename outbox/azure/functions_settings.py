@@ -18,6 +18,7 @@ class FunctionsSettings:
     host's triggers read.  `attempt_s` is how long an invocation waits for its message: it must be below the host's
     functionTimeout, which kills the process and every other invocation in it.  `rest_s` is the longest that a message
     rests in an invocation before it is given back: the host gives it back at once, and it would come again at once.
+    A message whose key stands still behind a dead letter waits for both together, with each delivery.
     """
 
     connect: Callable[[], Backend] = field(repr=False)

@@ -120,6 +120,15 @@ class Lanes:
         if first is not None:
             await self._occupy(first, lanes[first])
 
+    async def stopped_behind(self, delivery: Delivery) -> Stop | None:
+        """Behind which message the session of this one stands still, where that is another one; None: it goes on.
+
+        Raises:
+            Again: it cannot be told now.
+        """
+        behind = await self._stops.stopped_behind(delivery)
+        return None if behind is None or behind.is_behind(delivery.message) else behind
+
     async def _occupy(self, lane: str, works: list[Work]) -> None:
         """Handle what is in a lane, and what has come in meanwhile; behind a head that is put off nothing goes on."""
         is_held = False
@@ -165,7 +174,7 @@ class Lanes:
         if not any(work.stops_key for work in works):
             return works, None
         try:
-            behind = await self._stops.stopped_behind(works[0])
+            behind = await self._stops.stopped_behind(works[0].delivery)
         except Again:
             await self._give_back(works)
             return [], works[0].delivery.sequence
@@ -194,7 +203,8 @@ class Lanes:
         text = "a key stands still behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
         if behind.resubmitted:
             text = "a resubmitted message waits behind its successors; raise concurrency above them"
-        log.warning(text, extra={**fields, "successors": len(works)})
+        deliveries = 1 + works[0].delivery.delivery_count  # a broker has a limit to these, where a host counts them
+        log.warning(text, extra={**fields, "successors": len(works), "deliveries": deliveries})
 
     async def _give_back(self, works: Sequence[Work]) -> None:
         for work in works:

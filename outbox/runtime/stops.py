@@ -13,7 +13,7 @@ from hashlib import sha256
 import msgspec
 
 from outbox.message import Message
-from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, StateStore, Tag, Won
+from outbox.ports import Buried, Create, Delete, Delivery, Document, DocumentKey, Lost, Replace, StateStore, Tag, Won
 from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
@@ -24,11 +24,14 @@ class Stop(msgspec.Struct, frozen=True):
     """Which message its session stands still behind, and whether that is on its way again.
 
     `fingerprint` is the digest of its payload, because another may have come under its id; empty: it is not known.
+    `again` is the message as it was resubmitted, for those who are given one message of a session at a time: the bus
+    has put it behind its successors.
     """
 
     identity: str
     resubmitted: bool = False
     fingerprint: bytes = b""
+    again: Message | None = None
 
     def is_behind(self, message: Message) -> bool:
         """Whether this is the message, or a copy of it; of one whose body is not at hand the identity tells."""
@@ -43,13 +46,12 @@ class Stops:
     def __init__(self, store: StateStore) -> None:
         self._store = store
 
-    async def stopped_behind(self, work: Work) -> Stop | None:
+    async def stopped_behind(self, delivery: Delivery) -> Stop | None:
         """The message behind which the session of this one stands still; None: it goes on.
 
         Raises:
             Again: it cannot be told now.
         """
-        delivery = work.delivery
         try:
             found = await self._store.read(_key(delivery.queue, delivery.message.session_id))
         except NOT_DONE as error:
@@ -88,15 +90,23 @@ class Stops:
         except NOT_DONE as error:
             raise Again from error
 
-    async def resubmitted(self, queue: str, message: Message) -> None:
+    async def resubmitted(self, queue: str, letter: Buried) -> None:
         """Note that the message which a session stands still behind is about to come again; the session stays."""
+        message = letter.message
         if not message.identity:  # it has its sequence number only, and comes under another
             await self.let_go(queue, message)
             return
         found = await self._store.read(_key(queue, message.session_id))
         stop = None if found is None else _decoded(found)
         if found is not None and stop is not None and stop.is_behind(message):
-            body = items.encode(msgspec.structs.replace(stop, resubmitted=True))
+            again = msgspec.structs.replace(
+                message,
+                outbox_id=message.identity,
+                attempt=message.attempt + 1,
+                created_ms=message.created_ms or letter.enqueued_ms,
+                failures=0,
+            )
+            body = items.encode(msgspec.structs.replace(stop, resubmitted=True, again=again))
             await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
 
     async def let_go(self, queue: str, message: Message) -> None:

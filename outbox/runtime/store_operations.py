@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from outbox.message import Message
 from outbox.ports import (
     Buried,
     Create,
@@ -68,17 +67,17 @@ class StoreOperations:
         return sorted(found, key=lambda letter: (letter.enqueued_ms, letter.sequence))
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        message = await self._letter(queue, sequence)
-        if message is not None and message.session_id:
-            await self._stops.resubmitted(queue, message)  # its session goes on when it is applied
+        letter = await self._letter(queue, sequence)
+        if letter is not None and letter.message.session_id:
+            await self._stops.resubmitted(queue, letter)  # its session goes on when it is applied
         if await self._letters.has(queue, sequence):
             await self._letters.resubmit(queue, sequence, self._bus.send)
         else:
             await self._bus.resubmit(queue, sequence)
 
     async def discard(self, queue: str, sequence: int) -> None:
-        message = await self._letter(queue, sequence)
-        await self._let_go(queue, message)  # first: of a letter that is gone nobody could let the session go
+        letter = await self._letter(queue, sequence)
+        await self._let_go(queue, letter)  # first: of a letter that is gone nobody could let the session go
         if await self._letters.has(queue, sequence):
             await self._letters.discard(queue, sequence)
         else:
@@ -105,14 +104,14 @@ class StoreOperations:
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
         return isinstance(await self._infrastructure.write([write]), Won)
 
-    async def _letter(self, queue: str, sequence: int) -> Message | None:
-        found = [letter.message for letter in await self.dead_letters(queue) if letter.sequence == sequence]
+    async def _letter(self, queue: str, sequence: int) -> Buried | None:
+        found = [letter for letter in await self.dead_letters(queue) if letter.sequence == sequence]
         return found[0] if found else None
 
-    async def _let_go(self, queue: str, message: Message | None) -> None:
+    async def _let_go(self, queue: str, letter: Buried | None) -> None:
         """A dead letter has left: a session that stood still behind it goes on."""
-        if message is not None and message.session_id:
-            await self._stops.let_go(queue, message)
+        if letter is not None and letter.message.session_id:
+            await self._stops.let_go(queue, letter.message)
 
 
 _operations: type[Operations] = StoreOperations
