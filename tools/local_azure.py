@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -79,7 +80,12 @@ async def start(stack: AsyncExitStack, arguments: list[str], environment: dict[s
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Start everything and serve until a signal comes or a part ends."""
+    """Start everything and serve until a signal comes or a part ends.
+
+    Raises:
+        NotStarted: a port is taken, or a part did not get ready, or ended.
+    """
+    check_ports(options)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -107,6 +113,26 @@ async def serve(options: argparse.Namespace) -> None:
             task.cancel()
     if not stopping.is_set():
         raise NotStarted("a part ended by itself; everything was stopped")
+
+
+def check_ports(options: argparse.Namespace) -> None:
+    """Make sure that every port is free before anything starts.
+
+    Raises:
+        NotStarted: one is not; the text says how to take another.
+    """
+    wanted = [(options.amqp_port, "--amqp-port"), (options.cosmos_port, "--cosmos-port")]
+    if options.port:
+        wanted += [(options.port + index, "--port") for index in range(options.hosts)]
+    for port, option in wanted:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            cure = f'make azure ARGS="{option} 0" takes any free one'
+            raise NotStarted(f"port {port} cannot be used ({why}); {cure}") from None
 
 
 async def prepare(settings: dict[str, str]) -> None:

@@ -50,7 +50,9 @@ PAGES = {
         "The backend on Azure, and Azure Functions.",
         {
             "outbox.azure": _EXPORTED,
-            "outbox.azure.functions": ("blueprint", "process", "answer", "sweep", "register", "processor_of", "close"),
+            "outbox.azure.functions": (
+                *("blueprint", "process", "answer", "sweep", "register", "registered", "processor_of", "close"),
+            ),
             "outbox.azure.functions_settings": ("FunctionsSettings",),
         },
     ),

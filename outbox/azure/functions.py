@@ -39,6 +39,7 @@ __all__ = [
     "close",
     "processor_of",
     "register",
+    "registered",
     "sweep",
 ]
 
@@ -170,6 +171,11 @@ def register(app: App, settings: FunctionsSettings) -> None:
         Refused: it has others already.
     """
     _site(app, settings)
+
+
+def registered() -> list[App]:
+    """The applications that have settings in this process, by a blueprint or by `register`."""
+    return [site.app for site in _sites.values()]
 
 
 async def close(app: App) -> None:

@@ -58,7 +58,11 @@ def terminal(folder: Path) -> Iterator[Shell]:
     shell = subprocess.Popen(
         ["bash", "--norc", "--noprofile"],
         cwd=folder,
-        env={"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)},
+        env={
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),
+            "PYTHONWARNINGS": "error::DeprecationWarning",  # a newcomer must not meet any
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -56,10 +57,23 @@ def test_the_printed_commands_move_money_and_a_restart_keeps_it(
         assert time.monotonic() < deadline_s, answer
         time.sleep(0.1)
     process.terminate()
-    assert process.wait(60) == 0
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0 and "Unclosed" not in said, said
     again, lines = started(tmp_path)
     try:
         assert '"balance":10500' in shell(lines[-2].replace("curl ", "curl -sS ", 1))
     finally:
         again.terminate()
         again.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("option", ["--port", "--amqp-port", "--cosmos-port"])
+def test_a_port_that_is_taken_is_named_with_the_cure_before_anything_starts(option: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        data = tmp_path / "azure.data"
+        command = [sys.executable, "-m", "tools.local_azure", "--data", str(data), *ANY_PORT, option, port]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and not data.exists()
+    cure = f'make azure ARGS="{option} 0" takes any free one'
+    assert done.stderr == f"local_azure: port {port} cannot be used (address already in use); {cure}\n"

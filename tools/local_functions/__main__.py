@@ -7,7 +7,9 @@ import asyncio
 import logging
 import signal
 import sys
+from contextlib import AsyncExitStack
 
+from tools.local_functions.apps import close_apps, open_apps
 from tools.local_functions.host import FunctionsHost, HostFailed
 from tools.local_functions.workers import IndexingFailed
 
@@ -42,7 +44,10 @@ async def serve(options: argparse.Namespace) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    async with FunctionsHost(options.app, worker=options.worker, port=options.port) as host:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(close_apps)  # last of all: triggers end before what they use
+        made = FunctionsHost(options.app, worker=options.worker, port=options.port, prepare=open_apps)
+        host = await stack.enter_async_context(made)
         for name, function in host.functions.items():
             print(f"  {name}: {function.trigger['type']}", file=sys.stderr)
         if not host.functions:

@@ -8,9 +8,10 @@ runs its own), write to storage.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -44,14 +45,24 @@ class FunctionsHost:
     """A Functions app at work on this machine; use it as an async context manager."""
 
     def __init__(
-        self, folder: Path | str, *, worker: str = "auto", port: int | None = None, pumps: bool = True
+        self,
+        folder: Path | str,
+        *,
+        worker: str = "auto",
+        port: int | None = None,
+        pumps: bool = True,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Take the folder that host.json is in; without a `port` nothing listens, without `pumps` nothing starts."""
+        """Take the folder that host.json is in; without a `port` nothing listens, without `pumps` nothing starts.
+
+        `prepare` is awaited when the functions are indexed, before anything starts them.
+        """
         self.folder = Path(folder).resolve()
         self.port = port
         self.functions: dict[str, Function] = {}
         self._kind = worker
         self._pumps = pumps
+        self._prepare = prepare
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._failed: asyncio.Future[None] | None = None
@@ -71,6 +82,8 @@ class FunctionsHost:
         try:
             if self.port is not None:
                 await self._listen(self.port)
+            if self._prepare is not None:
+                await self._prepare()
             if self._pumps:
                 await self._start()
         except BaseException:
@@ -196,7 +209,12 @@ class FunctionsHost:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, "127.0.0.1", port)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise HostFailed(f"port {port} is taken; give another by --port, or --port 0 for any free one") from error
         self.port = int(runner.addresses[0][1])
 
     async def _status(self, request: web.Request) -> web.Response:

@@ -30,6 +30,7 @@ WAIT_IDLE_S = 1.0
 WAIT_BUSY_S = 0.05
 SESSION_WAIT_S = 10.0
 FAILED_PAUSE_S = 1.0
+SAME_AGAIN_S = 60.0
 LINK: dict[str, Any] = {"timeout": 5.0, "keep_alive": 0}
 """How long a settlement waits for its confirmation; no task of the SDK's own beside the link."""
 FAILURES = (ServiceBusError, OSError, TimeoutError, ValueError, RuntimeError, AttributeError)
@@ -73,6 +74,7 @@ class Pump:
         self._client = client
         self._run = run
         self._host = host
+        self._told, self._told_s = "", 0.0
 
     async def work(self) -> None:
         """Pump until cancelled."""
@@ -88,8 +90,15 @@ class Pump:
             try:
                 await once()
             except FAILURES as error:
-                log.warning("%s: %s: %s", self._source.path, type(error).__name__, str(error)[:200])
+                self._tell(f"{type(error).__name__}: {str(error)[:200]}")
                 await asyncio.sleep(FAILED_PAUSE_S)
+
+    def _tell(self, failure: str) -> None:
+        """Log a failure; what stays the same once a minute, not with every try."""
+        now_s = time.monotonic()
+        if failure != self._told or now_s - self._told_s >= SAME_AGAIN_S:
+            self._told, self._told_s = failure, now_s
+            log.warning("%s: %s", self._source.path, failure)
 
     async def _link(self) -> None:
         """One link to a queue without sessions, until it fails."""

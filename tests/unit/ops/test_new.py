@@ -24,7 +24,7 @@ WITHIN_S = 100
 
 def ran(command: Sequence[str], folder: Path) -> str:
     """What a command prints in a folder, with an environment that knows nothing of this clone."""
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONWARNINGS": "error::DeprecationWarning"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
     )
