@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from outbox.errors import TooLarge
 from outbox.ports import BlobStore, DocumentKey, Lost, Replace, StateStore, Tag, Version
 from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
@@ -23,7 +24,8 @@ from outbox.runtime.items import Record
 from outbox.runtime.plan import Plan
 
 DUE_COUNT_MAX = 10_000
-"""How many marks may be due; beyond it new ones are left to the sweeper."""
+DUE_BYTES_MAX = 64 << 20
+"""How many marks may be due, and what they may take; beyond it new ones are left to the sweeper."""
 
 FULL_COUNT = 32
 """How many marks of one partition wait for no others."""
@@ -52,16 +54,19 @@ class Marks:
         self._due: dict[str, dict[DocumentKey, Mark]] = {}
         self._full: list[str] = []
         self.due_count = 0
+        self._due_bytes = 0
 
     def add(self, key: DocumentKey, version: Version, record: Record, inbox: bytes) -> None:
         """Note that the outputs of a record have left; whoever else has followed it may have noted so before."""
         if self.due_count >= DUE_COUNT_MAX or not version or self.is_due(key):
             return
-        ttl_s = self._plan.record_life_ms / 1_000
-        write = Replace(key, items.encode(record.marked()), version, ttl_s, Tag("mark", (inbox,), record.tx))
+        ttl_s, body = self._plan.record_life_ms / 1_000, items.encode(record.marked())
+        if self._due_bytes + len(body) > DUE_BYTES_MAX:
+            return
         marks = self._due.setdefault(key.partition, {})
-        marks[key] = Mark(write, record.spilled)
+        marks[key] = Mark(Replace(key, body, version, ttl_s, Tag("mark", (inbox,), record.tx)), record.spilled)
         self.due_count += 1
+        self._due_bytes += len(body)
         if len(marks) == self._full_count:
             self._full.append(key.partition)
 
@@ -92,19 +97,31 @@ class Marks:
     async def _write_partition(self, partition: str) -> None:
         marks = list(self._due.pop(partition, {}).values())
         self.due_count -= len(marks)
+        self._due_bytes -= sum(len(mark.write.body) for mark in marks)
         if marks:
             with suppress(*NOT_DONE):  # the sweeper will find what is left
                 for at in range(0, len(marks), self._count_max):
                     await self._write(marks[at : at + self._count_max])
 
     async def _write(self, marks: Sequence[Mark]) -> None:
-        """Write the marks of one partition; one that lost was made by somebody else, the others go on without it."""
+        """Write the marks of one partition; one that lost was made by somebody else, the others go on without it.
+
+        Answers to requests stay in their records, so a few of those may be too large together: then in halves.
+        """
         left = list(marks)
-        while left:
-            answer = await self._store.write([mark.write for mark in left])
-            if not isinstance(answer, Lost):
-                break
-            del left[answer.operation]
+        try:
+            while left:
+                answer = await self._store.write([mark.write for mark in left])
+                if not isinstance(answer, Lost):
+                    break
+                del left[answer.operation]
+        except TooLarge:
+            if len(left) == 1:
+                raise
+            middle = len(left) // 2
+            await self._write(left[:middle])
+            await self._write(left[middle:])
+            return
         for mark in left:
             if mark.spilled:
                 await self._blobs.delete(mark.spilled)

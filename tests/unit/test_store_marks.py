@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outbox import App, Context, Worker
+from outbox import App, Context, HttpEntry, Response, Worker
 from outbox.engine.adapters import EngineStore
 from outbox.runtime import items
 from outbox.runtime.items import RECORD_PREFIX, Record
@@ -100,3 +100,19 @@ async def test_a_stateless_handlers_marks_are_written_side_by_side() -> None:
             await worker.wait_idle()
         assert at.store.calls["commit"] == 50 and at.store.calls["mark"] == 50
         assert [document async for document in at.store.unfinished()] == []
+
+
+async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> None:
+    app = adding()
+
+    @app.http("POST", "/adds", key="key")
+    def answer(message: Add, sum: Sum, ctx: Context) -> Response:
+        ctx.send("told", Told(sum.n))
+        return Response(200, {}, b"x" * 240_000)
+
+    async with site() as at, HttpEntry(app, at) as entry:
+        asked = [entry.handle("POST", "/adds", {"Idempotency-Key": f"{n}"}, b'{"key": "k0"}') for n in range(20)]
+        assert {response.status for response in await asyncio.gather(*asked)} == {200}
+        async with asyncio.timeout(5):
+            while await pending(at):  # noqa: ASYNC110  # nobody says when a mark is written
+                await asyncio.sleep(0.01)
