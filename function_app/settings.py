@@ -5,6 +5,7 @@
     OUTBOX_COSMOS                                  a connection string, or with an identity
     OUTBOX_COSMOS__accountEndpoint                 https://bank.documents.azure.com
     OUTBOX_DATABASE                                the database (bank)
+    OUTBOX_STATES                                  a container in which only states lie; may be left out
     OUTBOX_BLOBS, OUTBOX_BLOBS__blobServiceUri     for bodies that no queue takes; may be left out
     OUTBOX_CREATE                                  1: make containers and queues that are not there; for emulators
     OUTBOX_SWEEP                                   when the timer sweeps (30 * * * * *)
@@ -17,13 +18,13 @@ for azure.identity: AZURE_CLIENT_ID names a user-assigned one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from outbox import azure
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.errors import Refused
-from outbox.ports import Backend
+from outbox.ports import Backend, DocumentKey
 from outbox.runtime.sweep import GRACE_S
 
 SERVICEBUS, COSMOS, BLOBS = "OUTBOX_SERVICEBUS", "OUTBOX_COSMOS", "OUTBOX_BLOBS"
@@ -33,6 +34,9 @@ WAYS = {
     BLOBS: (BLOBS, f"{BLOBS}__blobServiceUri"),
 }
 REQUIRED = (SERVICEBUS, COSMOS)
+PLACE: Callable[[str], DocumentKey] | None = None
+"""Where in the container of OUTBOX_STATES a state lies (None: in a partition of its own).  It is code and no setting,
+because it must never change: docs/how-to/run-on-azure.md."""
 UNDER_HOST = "FUNCTIONS_WORKER_RUNTIME"
 """Set by every Functions host: there a missing setting ends the start, elsewhere the first use."""
 
@@ -71,11 +75,14 @@ def connect(environment: Mapping[str, str]) -> Backend:
         Refused: a setting is missing.
     """
     check(environment)
+    states = environment.get("OUTBOX_STATES") or None
     return azure.connect(
         cosmos=address(environment, COSMOS),
         servicebus=address(environment, SERVICEBUS),
         blobs=address(environment, BLOBS) or None,
         database=environment.get("OUTBOX_DATABASE") or "bank",
+        states=states,
+        place=PLACE if states else None,
         create=environment.get("OUTBOX_CREATE", "").lower() in ("1", "true", "yes"),
     )
 

@@ -28,6 +28,10 @@ param serviceBusSku string = 'Standard'
 @description('Request units a second that the container may grow to, from 1,000; 0: serverless, billed by request')
 param cosmosAutoscaleMaxRu int = 0
 
+@maxLength(255)
+@description('Container in which only states lie, beside that of app.json; empty: states are in that one too')
+param statesContainer string = ''
+
 @allowed(['3.11', '3.12', '3.13'])
 param pythonVersion string = '3.13'
 
@@ -106,6 +110,7 @@ module cosmos 'modules/cosmos.bicep' = {
     location: location
     tags: tags
     autoscaleMaxRu: cosmosAutoscaleMaxRu
+    statesContainer: statesContainer
   }
 }
 
@@ -163,6 +168,7 @@ module functions 'modules/functions.bicep' = {
     packageContainer: packageContainer
     serviceBusHost: serviceBus.outputs.host
     cosmosEndpoint: cosmos.outputs.endpoint
+    statesContainer: statesContainer
     sparkSettings: synapseEnabled
       ? {
           OUTBOX_SPARK: 'synapse'

@@ -7,6 +7,9 @@ param tags object
 @description('0: serverless')
 param autoscaleMaxRu int
 
+@description('Empty: no container of their own for states')
+param statesContainer string
+
 var app = loadJsonContent('../app.json')
 var isServerless = autoscaleMaxRu == 0
 
@@ -41,6 +44,16 @@ resource container 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/container
   name: app.container.id
   properties: {
     resource: app.container
+    options: isServerless ? {} : { autoscaleSettings: { maxThroughput: autoscaleMaxRu } }
+  }
+}
+
+// As the other one, and never the same: two containers are not written together, so the app works in item scope then.
+resource states 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2026-03-15' = if (!empty(statesContainer)) {
+  parent: database
+  name: statesContainer
+  properties: {
+    resource: union(app.container, { id: statesContainer })
     options: isServerless ? {} : { autoscaleSettings: { maxThroughput: autoscaleMaxRu } }
   }
 }

@@ -14,6 +14,7 @@ param blobEndpoint string
 param packageContainer string
 param serviceBusHost string
 param cosmosEndpoint string
+param statesContainer string
 
 @description('Settings of spark_jobs/submitting/settings.py; empty: no Spark jobs are started')
 param sparkSettings object
@@ -78,6 +79,7 @@ resource site 'Microsoft.Web/sites@2025-05-01' = {
         OUTBOX_COSMOS__accountEndpoint: cosmosEndpoint
         OUTBOX_BLOBS__blobServiceUri: blobEndpoint
         OUTBOX_DATABASE: app.database
+        OUTBOX_STATES: statesContainer
       },
       sparkSettings
     )

@@ -52,6 +52,12 @@ def test_a_setting_that_is_no_number_is_named() -> None:
         read({"OUTBOX_SWEEP_GRACE_S": "soon"})
 
 
+def test_states_have_a_container_of_their_own_where_a_setting_names_it() -> None:
+    for settings, is_apart in ((LOCAL, False), (LOCAL | {"OUTBOX_STATES": "accounts"}, True)):
+        backend = connect(settings)
+        assert isinstance(backend, AzureBackend) and (backend.infrastructure is not None) is is_apart
+
+
 def test_settings_hold_the_schedule_and_no_secret_shows() -> None:
     settings = read({"OUTBOX_SWEEP": "0 0 3 * * *", "OUTBOX_COSMOS": "AccountKey=secret"})
     assert settings.sweep_schedule == "0 0 3 * * *" and "secret" not in repr(settings)

@@ -113,6 +113,20 @@ FAULTS = (
         "'app.json'",
         "file app.json is not there",
     ),
+    Fault(
+        "the app is not told of the container of states",
+        f"{MODULES}/functions.bicep",
+        "        OUTBOX_STATES: statesContainer\n",
+        "",
+        "param statesContainer is not used",
+    ),
+    Fault(
+        "the container of states has another key",
+        f"{MODULES}/cosmos.bicep",
+        "union(app.container, { id: statesContainer })",
+        "union(app.container, { id: statesContainer, partitionKey: { paths: ['/id'], kind: 'Hash' } })",
+        "container states.partitionKey.paths",
+    ),
     # What the service would say
     Fault(
         "a resource type is misspelled",

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from azure.cosmos.aio import CosmosClient
 
 from function_app.bank import Account, OpenAccount, Transfer
 from function_app.bank import app as bank
@@ -49,6 +50,31 @@ async def test_the_sample_runs_on_the_queues_of_the_file_and_the_containers_of_t
                     await worker.send("transfers", Transfer("t1", "alice", "bob", 30), id="t1")
                 await worker.wait_idle(timeout_s=30)
                 assert (await worker.state(Account, "bob")) == Account(130, True)
+
+
+async def test_the_sample_runs_with_its_states_in_a_container_of_their_own() -> None:
+    async with (
+        Engine.in_memory() as queues,
+        Engine.in_memory() as documents,
+        CosmosEmulator(documents, port=0) as cosmos,
+        ServiceBusServer(queues) as servicebus,
+    ):
+        values = {
+            "OUTBOX_SERVICEBUS": servicebus.connection_string,
+            "OUTBOX_COSMOS": cosmos.connection.connection_string,
+            "OUTBOX_STATES": "accounts",
+            "OUTBOX_CREATE": "1",
+        }
+        backend = connect(values)
+        assert isinstance(backend, AzureBackend)
+        async with backend, Worker(bank, backend) as worker:
+            await worker.send("accounts", OpenAccount("alice", 100), id="open-alice")
+            await worker.wait_idle(timeout_s=30)
+            assert (await worker.state(Account, "alice")) == Account(100, True)
+        async with CosmosClient(cosmos.connection.url, cosmos.connection.key) as client:
+            states = client.get_database_client("bank").get_container_client("accounts")
+            found = [item["body"]["state"] async for item in states.query_items("SELECT * FROM c")]
+        assert found == ["Account:alice"]
 
 
 async def test_emulators_that_do_not_answer_are_given_up_with_a_reason() -> None:

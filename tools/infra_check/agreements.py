@@ -178,10 +178,13 @@ def check_containers(site: Site) -> Iterator[Finding]:
     module, kind = f"{MODULES}/cosmos.bicep", "Microsoft.DocumentDB/databaseAccounts/sqlDatabases"
     names = [(body.get("name"), at(body, "properties", "resource", "id")) for body in site.bodies(module, kind)]
     yield from differ(module, "the database", names, [(site.app.get("database"),) * 2])
-    found = site.bodies(module, f"{kind}/containers")
-    yield from differ(module, "the containers", [body.get("name") for body in found], [site.code.container["id"]])
-    for body in found:
-        yield from differ(module, "container", at(body, "properties", "resource"), site.code.container)
+    apart = {"statesContainer": "states"}
+    found = [body for one in site.resources(module, f"{kind}/containers", apart) for body in one.bodies]
+    wanted = [site.code.container["id"], "states"]
+    yield from differ(module, "the containers", [at(body, "name") for body in found], wanted)
+    for body, id in zip(found, wanted, strict=False):
+        resource = {**site.code.container, "id": id}
+        yield from differ(module, f"container {id}", at(body, "properties", "resource"), resource)
     main = site.project.files["infra/main.bicep"]
     declared = main.find("module", "storage")
     body = site.project.values(main).of(declared.value) if declared is not None and declared.value is not None else {}
