@@ -73,7 +73,7 @@ class Site:
             return problem(408, "too-slow", f"the body did not arrive within {BODY_WITHIN_S:.0f} s")
         except web.HTTPRequestEntityTooLarge:
             return problem(413, "too-large", f"the body is over {self._entry.body_bytes_max} bytes")
-        except web.RequestPayloadError:
+        except (web.RequestPayloadError, ConnectionError):  # of a client that hung up nobody reads this
             return problem(400, "undecodable", "the body is not what its headers say")
         headers = {name: ", ".join(request.headers.getall(name)) for name in request.headers}
         url = request.rel_url

@@ -64,6 +64,10 @@ class Reader:
         except Exception as error:
             log.error("caller unknown", extra={"route": self.route.name, "error": failure_text(error)})
             raise Unfit(500, "failed", "the caller could not be told; nothing took effect") from error
+        try:
+            caller.encode()
+        except UnicodeEncodeError as error:  # of a header's byte that is not UTF-8
+            raise Unfit(400, "undecodable", "the caller's name is not text; send it as UTF-8") from error
         return caller
 
     def work(self, request: Request, parameters: Mapping[str, str], caller: str, now_ms: int) -> Work:

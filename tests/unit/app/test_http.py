@@ -323,6 +323,13 @@ async def test_a_handler_knows_the_caller_and_may_refuse_him() -> None:
         assert (await world.request("POST", "/mine", json=Ask("a"), key="k", headers={"X-User": "a"})).json() == "a"
 
 
+async def test_a_caller_whose_name_is_not_text_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    book = Book()
+    async with Harness(paying(book, caller=lambda request: "caf\udcff")) as world:  # as a header's stray byte arrives
+        answer = await world.request("POST", "/payments", json={"purse": "a", "amount": 5}, key="k")
+    assert answer.status == 400 and book.runs == [] and not caplog.records
+
+
 @pytest.mark.parametrize("caller", [lambda request: None, lambda request: 1 / 0])
 async def test_a_caller_that_cannot_be_told_is_nobody(caller: Any) -> None:
     book = Book()

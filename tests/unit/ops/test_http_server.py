@@ -191,3 +191,17 @@ async def test_an_engine_that_stopped_is_told_to_clients() -> None:
         shop.engine.close()
         status, body = await shop.post()
         assert status == 503 and b"stopp" in body
+
+
+async def test_a_client_that_hangs_up_within_a_body_is_no_fault_of_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST /payments HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nIdempotency-Key: k\r\n"
+    async with open_shop() as shop:
+        for framing in (b"Content-Length: 90\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"):
+            _, writer = await asyncio.open_connection("127.0.0.1", shop.port)
+            writer.write(head + framing)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+        await asyncio.sleep(0.2)
+        assert (await shop.post())[0] == 200 and shop.book.runs == ["a"]
+    assert not caplog.records
