@@ -61,11 +61,17 @@ class AzureOperations:
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
     ) -> None:
-        """See to it that all of this can be used; that dead letters stop keys is the runtime's affair here."""
+        """See to it that all of this can be used; that dead letters stop keys is the runtime's affair here.
+
+        Raises:
+            Refused: a container, queue or subscription that is there is of no use as it is.
+        """
         self._bus.order([name for name, ordering in queues.items() if ordering == "per_key"])
         await self._prepare()
         if self._create:
             await self._entities.declare(queues, topics)
+        else:
+            await self._entities.look(queues, topics)
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send messages, again under the same ids while nobody can tell: their receivers tell copies by those."""

@@ -1,31 +1,47 @@
 """Queues, topics and subscriptions: made where they are not there yet, and asked whether anything waits in them.
 
-Needs the right to manage.  What exists is left as it is, except that a queue which orders by session or does not cannot
-be used as the other.
+Needs the right to manage.  What exists is left as it is; a queue which orders by session or does not cannot be used as
+the other, and settings with which the broker would end messages by itself are told of, once.  Whoever has not that
+right cannot look, which is told as well, once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
-from azure.servicebus.management import QueueRuntimeProperties, SubscriptionRuntimeProperties
+from azure.servicebus.management import (
+    QueueProperties,
+    QueueRuntimeProperties,
+    SubscriptionProperties,
+    SubscriptionRuntimeProperties,
+)
 
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
+from outbox.azure.servicebus_settings import DELIVERY_COUNT_MAX, LOCK, misfits, wants_sessions
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import SUBSCRIPTIONS
 
+__all__ = ["DELIVERY_COUNT_MAX", "LOCK", "ServiceBusEntities", "as_error"]
+
 T = TypeVar("T")
 
-LOCK = timedelta(seconds=60)
-DELIVERY_COUNT_MAX = 100
-"""Far above the runtime's own count of failures, which is the one that decides."""
 CALL_S = 30.0
-_LIMITS: dict[str, Any] = {"lock_duration": LOCK, "max_delivery_count": DELIVERY_COUNT_MAX}
+LOOK_S = 5.0
+"""How long looking at what is there may hold up a start."""
+LOOK_COUNT_MAX = 8
+"""How many entities are looked at side by side."""
+_LIMITS: dict[str, Any] = {
+    "lock_duration": LOCK,
+    "max_delivery_count": DELIVERY_COUNT_MAX,
+    "dead_lettering_on_message_expiration": True,
+}
+
+log = logging.getLogger("outbox.servicebus")
 
 
 class ServiceBusEntities:
@@ -33,6 +49,63 @@ class ServiceBusEntities:
 
     def __init__(self, namespace: ServiceBusNamespace) -> None:
         self._namespace = namespace
+        self._told: set[str] = set()
+        """Entities whose settings have been looked at, and told of; the empty name: that none can be looked at."""
+
+    async def look(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Look whether what is there is set as it has to be, as far as the rights go, and tell of what is not.
+
+        Raises:
+            Refused: a queue is there and orders otherwise, or a subscription has sessions.
+        """
+        wanted = [(name, ordering == "per_key") for name, ordering in queues.items()]
+        wanted += [(f"{topic}{SUBSCRIPTIONS}{name}", False) for topic, names in topics.items() for name in names]
+        wanted = [(path, sessions) for path, sessions in wanted if path not in self._told]
+        try:
+            async with asyncio.timeout(LOOK_S):
+                for path, sessions in wanted[:1]:  # whoever may not look hears it after one request
+                    await self._look_at(path, sessions=sessions)
+                for first in range(1, len(wanted), LOOK_COUNT_MAX):
+                    some = wanted[first : first + LOOK_COUNT_MAX]
+                    looks = [self._look_at(path, sessions=sessions) for path, sessions in some]
+                    for answer in await asyncio.gather(*looks, return_exceptions=True):
+                        if answer is not None:
+                            raise answer
+        except (_CannotLook, TimeoutError) as error:
+            if "" not in self._told:
+                self._told.add("")
+                fields = {"namespace": self._namespace.host, "error": str(error) or "no answer in time"}
+                log.info("how queues are set cannot be looked at; their max delivery count has to be 100", extra=fields)
+
+    async def _look_at(self, path: str, *, sessions: bool) -> None:
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        admin = self._namespace.administration()
+        found: QueueProperties | SubscriptionProperties
+        try:
+            if slash:
+                found = await self._call(path, partial(admin.get_subscription, topic, name))
+            else:
+                found = await self._call(path, partial(admin.get_queue, path))
+        except (Refused, OutcomeUnknown) as error:
+            if isinstance(error.__cause__, ResourceNotFoundError):
+                return  # whoever uses it is told
+            raise _CannotLook(str(error)) from error
+        self._judge(path, found, sessions=sessions)
+
+    def _judge(self, path: str, found: QueueProperties | SubscriptionProperties, *, sessions: bool) -> None:
+        """Refuse an entity that is of no use, and tell once of one that is not as it should be.
+
+        Raises:
+            Refused: it orders otherwise than declared.
+        """
+        if wanted := wants_sessions(found, sessions=sessions):
+            kind = "subscription" if SUBSCRIPTIONS in path else "queue"
+            raise Refused(f"{kind} {path} is there and does not do as declared ({wanted}); make another, or delete it")
+        if path in self._told:
+            return
+        self._told.add(path)
+        for misfit in misfits(found):
+            log.warning("a queue is not set as it has to be", extra={"queue": path, "why": misfit})
 
     async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
         """Make queues (name to ordering) and topics (name to subscriptions) where they are not there yet.
@@ -51,16 +124,16 @@ class ServiceBusEntities:
         await self._made(f"topic {topic}", partial(admin.create_topic, topic))
         for name in subscriptions:
             make = partial(admin.create_subscription, topic, name, **_LIMITS)
-            await self._made(f"subscription {topic}/{name}", make)
+            if not await self._made(f"subscription {topic}/{name}", make):
+                found = await self._call(f"subscription {topic}/{name}", partial(admin.get_subscription, topic, name))
+                self._judge(f"{topic}{SUBSCRIPTIONS}{name}", found, sessions=False)
 
     async def _queue(self, name: str, *, sessions: bool) -> None:
         admin = self._namespace.administration()
         if await self._made(f"queue {name}", partial(admin.create_queue, name, requires_session=sessions, **_LIMITS)):
             return
         found = await self._call(f"queue {name}", partial(admin.get_queue, name))
-        if bool(found.requires_session) != sessions:
-            wanted = "requires sessions" if sessions else "does without sessions"
-            raise Refused(f"queue {name} is there and does not do as declared ({wanted}); make another, or delete it")
+        self._judge(name, found, sessions=sessions)
 
     async def _made(self, what: str, make: Callable[[], Awaitable[object]]) -> bool:
         """Make an entity; False where it is there already."""
@@ -116,6 +189,10 @@ class ServiceBusEntities:
                 return await call()
         except (AzureError, TimeoutError, OSError) as error:
             raise as_error(error, what) from error
+
+
+class _CannotLook(Exception):
+    """An entity cannot be looked at."""
 
 
 def as_error(error: BaseException, what: str) -> OutboxError:
