@@ -26,7 +26,7 @@ from outbox.errors import Refused
 
 NAME_LENGTH_MAX = 40
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
-_TAKEN = frozenset(("azure", "conftest", "function_app", "outbox", "tests"))
+_TAKEN = frozenset(("azure", "conftest", "function_app", "infra", "local", "outbox", "tests"))
 """Names that mean something else in a project."""
 
 

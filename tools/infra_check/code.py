@@ -52,10 +52,11 @@ class Code:
     delivery_count_max: int
 
 
-def read_code(app: App = bank) -> Code:
-    """Read the sample application, with the Spark jobs that it starts where OUTBOX_SPARK says so, and limits."""
+def read_code(app: App = bank, *, starts_spark: bool = True) -> Code:
+    """Read an application, with the Spark jobs that the sample starts where OUTBOX_SPARK says so, and limits."""
     starting = App("starting")
-    starting.spark_jobs("feed")
+    if starts_spark:
+        starting.spark_jobs("feed")
     queues = {name: spec.ordering for name, spec in (*app.queues.items(), *starting.queues.items())}
     documented = importlib.import_module("function_app.settings").__doc__
     return Code(

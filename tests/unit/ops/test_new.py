@@ -110,6 +110,7 @@ def test_the_template_is_part_of_the_wheel(tmp_path: Path) -> None:
 def test_a_project_has_the_hosts_limits_and_requirements_of_the_sample(tmp_path: Path) -> None:
     new_project("shop", tmp_path)
     assert (tmp_path / "shop/host.json").read_text() == (ROOT / "host.json").read_text()
+    assert (tmp_path / "shop/shop/logs.py").read_text() == (ROOT / "function_app/logs.py").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     listed = {x for x in (tmp_path / "shop/requirements.txt").read_text().splitlines() if not x.startswith("#")}
     assert listed == {*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["azure"]}
