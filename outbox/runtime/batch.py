@@ -126,7 +126,13 @@ class Batch:
         message = work.delivery.message
         digest = work.fingerprint or fingerprint(message.body, message.type)
         record = msgspec.structs.replace(
-            record, tx=self.tx, fingerprint=digest, at_ms=self.now_ms, attempt=message.attempt, reply=reply
+            record,
+            tx=self.tx,
+            fingerprint=digest,
+            at_ms=self.now_ms,
+            attempt=message.attempt,
+            reply=reply,
+            life_ms=self._plan.record_life_ms,
         )
         self.entries.append(Entry(work, record, record))
 

@@ -121,11 +121,6 @@ class ItemScope:
         return self._left.by_state
 
     @property
-    def _life_s(self) -> float:
-        """How long a record is kept."""
-        return self._plan.record_life_ms / 1_000
-
-    @property
     def unmarked_count(self) -> int:
         return self.stateless.unmarked_count
 
@@ -211,7 +206,8 @@ class ItemScope:
         if len(items.encode(staged)) > limit and entry.record.outputs:
             record, name, data = spill.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
-            await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms()))
+            life_ms = 2 * self._plan.attempt_ms_max
+            await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms(), life_ms))
             batch.blobs.append((name, data))
         if len(items.encode(staged)) > limit:
             refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
@@ -316,7 +312,8 @@ class ItemScope:
         """Create the marker, or replace that of an earlier refusal; the session in which it can be read."""
         key, record = processed_key(staged.state, staged.inbox), staged.record.marked()
         body, tag = items.encode(record), Tag("processed", (staged.inbox,), record.tx)
-        write: Write = Create(key, body, self._life_s, tag)
+        life_s = self._plan.life_s(staged.record.life_ms)
+        write: Write = Create(key, body, life_s, tag)
         for _ in range(LOOK_COUNT_MAX):
             try:
                 answer = await write_one(self._infrastructure, write)
@@ -331,7 +328,7 @@ class ItemScope:
             earlier = items.decode(known, Record)
             if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
                 return answer.session or known.session
-            write = Replace(key, body, known.version, self._life_s, tag)
+            write = Replace(key, body, known.version, life_s, tag)
         raise Again
 
     async def _mark_dispatched(self, tx: str, found: Found) -> Found:

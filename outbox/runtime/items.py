@@ -59,7 +59,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `fingerprint` is the digest of its payload, `at_ms` the time of its commit, `attempt` the resubmission that it
     answers, `spilled` the blob that holds the outputs where they do not fit in here, `reply` what an HTTP request is
-    answered with, for as long as the record lives.
+    answered with, for as long as the record lives.  `life_ms` is how long that is to be when its outputs have left,
+    whoever sends them: of several applications in one container each has a retention of its own.
     """
 
     tx: str
@@ -72,6 +73,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str = ""
     attempt: int = 0
     reply: Reply | None = None
+    life_ms: int = 0
 
     @property
     def refusal(self) -> PoisonMessage | None:
@@ -80,7 +82,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def marked(self) -> Record:
         """The same when its outputs have left: without them, they are not needed any more."""
-        return msgspec.structs.replace(self, pending=False, outputs=(), spilled="")
+        return msgspec.structs.replace(self, pending=False, outputs=(), spilled="", life_ms=0)
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,7 +111,8 @@ class Found(msgspec.Struct, frozen=True):
 class Overflow(msgspec.Struct, frozen=True):
     """The blob that the attempt `pending` may have written, for which message, over which version of which state.
 
-    `attempt` is the resubmission that it answers; None: whoever announced it did not say.
+    `attempt` is the resubmission that it answers; None: whoever announced it did not say.  At the age of `life_ms` no
+    write of that attempt can be in flight any more.
     """
 
     pending: str
@@ -119,6 +122,7 @@ class Overflow(msgspec.Struct, frozen=True):
     version: int
     at_ms: int
     attempt: int | None = None
+    life_ms: int = 0
 
 
 class Claim(msgspec.Struct, frozen=True):

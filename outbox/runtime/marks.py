@@ -60,7 +60,7 @@ class Marks:
         """Note that the outputs of a record have left; whoever else has followed it may have noted so before."""
         if self.due_count >= DUE_COUNT_MAX or not version or self.is_due(key):
             return
-        ttl_s, body = self._plan.record_life_ms / 1_000, items.encode(record.marked())
+        ttl_s, body = self._plan.life_s(record.life_ms), items.encode(record.marked())
         if self._due_bytes + len(body) > DUE_BYTES_MAX:
             return
         marks = self._due.setdefault(key.partition, {})

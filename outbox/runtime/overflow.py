@@ -7,7 +7,7 @@ version of the state.  Whatever becomes of the attempt, that document is found b
     the state is past the attempt's version  it cannot land any more: the blob goes
     another attempt has made the record      it cannot land any more, unless the record is a refusal that this attempt
                                              is a resubmission of
-    it is older than a record lives          no write can be in flight for so long
+    it is as old as it says, or we would say no write can be in flight for so long
 
 In item scope the staged record stands for the attempt: while there is one the blob stays.  A blob is deleted before the
 document that names it, so that a crash between the two leaves nothing that nobody knows of.
@@ -103,8 +103,8 @@ class Overflows:
         is_done = found is not None and items.decode(found, Record).tx == overflow.pending
         return is_done or self._is_past(overflow, 2 * self._plan.attempt_ms_max)
 
-    def _is_past(self, overflow: Overflow, age_ms: int) -> bool:
-        return self._now_ms() - overflow.at_ms > age_ms
+    def _is_past(self, overflow: Overflow, own_ms: int) -> bool:
+        return self._now_ms() - overflow.at_ms > max(overflow.life_ms, own_ms)
 
 
 async def tell_if_missing(store: StateStore, key: DocumentKey, session: Session, blob: str) -> None:
@@ -124,7 +124,10 @@ def _has_lost(overflow: Overflow, record: Record | None) -> bool:
     return not record.reason or (overflow.attempt is not None and record.attempt >= overflow.attempt)
 
 
-def announced(blob: str, tx: str, work: Work, version: int, now_ms: int) -> tuple[DocumentKey, Overflow]:
+def announced(
+    blob: str, tx: str, work: Work, version: int, now_ms: int, life_ms: int = 0
+) -> tuple[DocumentKey, Overflow]:
     """Where an attempt announces its blob, and what it says; now, for the handler may have taken long."""
-    overflow = Overflow(tx, blob, work.inbox, work.state_id or "", version, now_ms, work.delivery.message.attempt)
+    attempt = work.delivery.message.attempt
+    overflow = Overflow(tx, blob, work.inbox, work.state_id or "", version, now_ms, attempt, life_ms)
     return overflow_key(record_key(work.state_id, work.inbox).partition, tx), overflow

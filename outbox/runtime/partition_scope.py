@@ -272,7 +272,8 @@ class PartitionScope:
             if _size(writes) > limit:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
             version = batch.loaded.item.version
-            await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms()))
+            life_ms = self._plan.record_life_ms
+            await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms(), life_ms))
             batch.blobs.append((name, data))
         await write_blobs(self._blobs, batch.blobs)
         return writes
@@ -297,7 +298,7 @@ class PartitionScope:
 
     def _record_write(self, entry: Entry, state_id: str | None) -> Write:
         work, record = entry.work, entry.stored
-        key, body = record_key(state_id, work.inbox), items.encode(record)
+        key, body = record_key(state_id, work.inbox), items.encode(record if record.pending else record.marked())
         ttl_s = None if record.pending else self._life_s
         tag = Tag("refuse" if record.reason else "commit", (work.inbox,), record.tx)
         return Replace(key, body, work.replaces, ttl_s, tag) if work.replaces else Create(key, body, ttl_s, tag)

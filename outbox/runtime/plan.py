@@ -110,6 +110,10 @@ class Plan:
         """How long a record is kept."""
         return self.memory.record_life_ms
 
+    def life_s(self, at_least_ms: int) -> float:
+        """How long a record is kept that was made to be kept so long, by this application or by another."""
+        return max(at_least_ms, self.record_life_ms) / 1_000
+
     @property
     def paths(self) -> list[str]:
         """The queues and subscriptions to read."""

@@ -70,7 +70,7 @@ MUTANTS = (
     ),
     mutant(
         "no dedupe: the record's id is the attempt's", "partition", "NoGhost", PARTITION,
-        ("        key, body = record_key(state_id, work.inbox), items.encode(record)\n", "        key, body = record_key(state_id, (work.inbox + record.tx.encode())[-32:]), items.encode(record)\n"),
+        ("        key, body = record_key(state_id, work.inbox), items.encode(record if record.pending else record.marked())\n", "        key, body = record_key(state_id, (work.inbox + record.tx.encode())[-32:]), items.encode(record)\n"),
         copies=2,
     ),
     mutant(
@@ -211,13 +211,13 @@ MUTANTS = (
     ),
     mutant(
         "a staged record has a time to live", "item", "NoAlarm|NoLost|StagedVanish", ITEM,
-        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._life_s, Tag("stage"'),
+        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(
         "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
         ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), items.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
-        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._life_s, Tag("stage"'),
+        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(

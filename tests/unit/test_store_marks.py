@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -116,3 +117,39 @@ async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> 
         async with asyncio.timeout(5):
             while await pending(at):  # noqa: ASYNC110  # nobody says when a mark is written
                 await asyncio.sleep(0.01)
+
+
+def remembering(name: str, retention: timedelta) -> App:
+    app = App(name, retention=retention, margin=timedelta(seconds=60), clock_skew=timedelta(seconds=15))
+    app.queue("told")
+
+    @app.handler(f"adds-{name}", key="key")
+    def add(message: Add, total: Sum, ctx: Context) -> None:
+        total.n += message.n
+        ctx.send("told", Told(total.n))
+
+    return app
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_who_finishes_what_another_application_began_keeps_its_record_as_long(scope: str) -> None:
+    long, short = remembering("long", timedelta(days=7)), remembering("short", timedelta(seconds=60))
+
+    async def is_remembered() -> bool:
+        return any(id.startswith(("inbox:", "done:")) for id in await at.documents("Sum:a"))
+
+    async with site(scope) as at:
+        at.bus.is_mute = True
+        worker = Worker(long, at, drain_s=0)
+        async with worker:
+            await worker.declare()
+            await worker.send("adds-long", Add("a"), id="m")
+            async with asyncio.timeout(5):
+                while await worker.state(Sum, "a") is None:  # noqa: ASYNC110  # nobody says when it is committed
+                    await asyncio.sleep(0.01)
+        at.bus.is_mute = False
+        assert (await swept(at, short, grace_s=0)).finished_count == 1
+        at.clock.seconds += 3_600
+        assert await is_remembered()
+        at.clock.seconds += 8 * 86_400
+        assert not await is_remembered()
