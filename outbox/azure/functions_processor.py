@@ -28,7 +28,7 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import azure.functions as func
@@ -66,6 +66,8 @@ REST_DOUBLINGS_MAX = 7
 LOOK_FIRST_S = 1.0
 """How long until a key that stands still is looked at again; each time twice as long."""
 LOOK_MAX_S = 15.0
+LEAST_S = 10.0
+"""How much must be left for another attempt to begin; what it commits later is found by the next delivery."""
 TELL_DELIVERIES = 90
 """From which delivery on a message that only waits is told each time: queues are made with a limit of 100."""
 
@@ -151,23 +153,28 @@ class Processor:
         """
         lock_ms, now_ms = round(self._settings.lock_s * 1_000), self._operations.now_ms()
         delivery = to_delivery(source, received, lock=next(self._numbers), lock_ms=lock_ms, now_ms=now_ms)
-        invocation, why = await self._handled(delivery)
+        invocation, why = await self._handled(delivery, self._settings.attempt_s)
         if not invocation.is_done:
-            if not await self._stayed(delivery, now_ms):
-                await self._rest(invocation)
+            until_ms = now_ms + round((self._settings.attempt_s + self._settings.rest_s) * 1_000)
+            match await self._stayed(delivery, until_ms):
+                case "went on":
+                    invocation, why = await self._handled(delivery, self._left_s(until_ms))
+                case "":
+                    await self._rest(invocation)
+        if not invocation.is_done:
             where = f"{source}/{delivery.sequence} ({delivery.message.identity or 'without an id'})"
             raise GivenBack(f"{where}: {why}; it comes again")
 
-    async def _handled(self, delivery: Delivery) -> tuple[Invocation, str]:
+    async def _handled(self, delivery: Delivery, within_s: float) -> tuple[Invocation, str]:
         """Have the runtime handle a delivery; how that ended, and why it is to come again if it is."""
         invocation = Invocation(delivery)
         self._bus.take(invocation)
         self._spawn(self._scope.attempt([delivery]))
         try:
-            async with asyncio.timeout(self._settings.attempt_s):
+            async with asyncio.timeout(within_s):
                 await invocation.ended
         except TimeoutError:
-            return invocation, f"not handled within {self._settings.attempt_s:g} s"
+            return invocation, f"not handled within {within_s:g} s"
         except RuntimeError as error:
             return invocation, str(error)
         finally:
@@ -176,47 +183,51 @@ class Processor:
 
     # Keys that stand still
 
-    async def _stayed(self, delivery: Delivery, began_ms: int) -> bool:
-        """Stay while the key of a message stands still, for as long as there is; whether it did stand still."""
+    async def _stayed(self, delivery: Delivery, until_ms: int) -> Literal["", "went on", "stands"]:
+        """Stay while the key of a message stands still, for as long as there is; empty where it did not stand still."""
         if delivery.queue not in self._stopping:
-            return False
-        rest_until_ms = began_ms + self._settings.rest_s * 1_000  # an attempt that begins later might not end in time
-        until_ms = rest_until_ms + self._settings.attempt_s * 1_000
+            return ""
         behind: Stop | None = None
         look_s, done_attempt = LOOK_FIRST_S, 0
+        least_s = min(LEAST_S, self._settings.attempt_s / 2)
         while True:
             with suppress(Again):  # else nothing is known to have changed
                 found = await self._scope.stopped_behind(delivery)
+                if found is None and behind is None:
+                    return ""
                 if found is None:
-                    return behind is not None
+                    return "went on" if self._left_s(until_ms) >= least_s else "stands"
                 if behind is None:
                     _tell_last_deliveries(delivery)
                 behind = found
             if behind is None:
-                return False
+                return ""
             due_ms, again = 0, behind.again
             if again is not None and again.attempt > done_attempt:
-                if self._operations.now_ms() >= rest_until_ms:
-                    return True  # the next delivery has the time for it
-                resubmitted = await self._again(delivery, again)
+                if self._left_s(until_ms) < least_s:
+                    return "stands"  # the next delivery has the time for it
+                resubmitted = await self._again(delivery, again, until_ms)
                 if resubmitted.is_done:
                     done_attempt = again.attempt
                     continue
                 due_ms = resubmitted.due_ms
-            now_ms = self._operations.now_ms()
-            rest_ms = min(max(look_s * (0.5 + self._chance()) * 1_000, due_ms - now_ms), until_ms - now_ms)
-            if rest_ms <= 0:
-                return True
-            await asyncio.sleep(rest_ms / 1_000)
+            due_s = (due_ms - self._operations.now_ms()) / 1_000
+            rest_s = min(max(look_s * (0.5 + self._chance()), due_s), self._left_s(until_ms))
+            if rest_s <= 0:
+                return "stands"
+            await asyncio.sleep(rest_s)
             look_s = min(2 * look_s, LOOK_MAX_S)
 
-    async def _again(self, behind: Delivery, message: Message) -> Invocation:
+    async def _again(self, behind: Delivery, message: Message, until_ms: int) -> Invocation:
         """Handle what was resubmitted, which no host has handed over: what settles it settles nothing but this."""
-        lock, now_ms = next(self._numbers), self._operations.now_ms()
-        until_ms = behind.locked_until_ms
-        delivery = Delivery(behind.queue, 0, message, lock, now_ms, until_ms, delivery_count=1)  # it may be on record
-        invocation, _ = await self._handled(delivery)
+        lock, now_ms, locked_ms = next(self._numbers), self._operations.now_ms(), behind.locked_until_ms
+        delivery = Delivery(behind.queue, 0, message, lock, now_ms, locked_ms, delivery_count=1)  # it may be on record
+        invocation, _ = await self._handled(delivery, min(self._settings.attempt_s, self._left_s(until_ms)))
         return invocation
+
+    def _left_s(self, until_ms: int) -> float:
+        """How long until then."""
+        return max(0.0, (until_ms - self._operations.now_ms()) / 1_000)
 
     async def _rest(self, invocation: Invocation) -> None:
         """Keep a message until it is due, or for longer each time that it comes; not for longer than there is."""
