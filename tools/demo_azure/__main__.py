@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import shutil
 import sys
@@ -222,6 +223,8 @@ def say(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run from a command line."""
+    # Short locks, so that what a killed host held comes again soon, are what this is about and no news.
+    logging.getLogger("outbox.servicebus").setLevel(logging.ERROR)
     return asyncio.run(run(parser().parse_args(argv)))
 
 
