@@ -1,0 +1,46 @@
+"""What the log is told of requests that come to nothing, and the answer to them: the client is not told why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from outbox.errors import CorruptRecord, PoisonMessage
+from outbox.http import Response
+from outbox.runtime import http_answers
+from outbox.runtime.backoff import RetryError, cause_of
+from outbox.runtime.seldom import Seldom
+from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.telling import failure_text
+
+log = logging.getLogger("outbox.http")
+
+TELL_EVERY_MS = 60_000
+
+
+class HttpTelling:
+    """The log of one entry."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._unavailable = Seldom(TELL_EVERY_MS, now_ms)
+
+    def unavailable(self, error: RetryError) -> Response:
+        """Answer a request that nothing came of; what stands in the way is told once a minute."""
+        cause = cause_of(error)
+        if cause is not None and self._unavailable.is_due(type(cause).__name__):
+            log.warning("request not answered, nothing could be committed", extra={"error": failure_text(cause)})
+        return http_answers.unavailable()
+
+    def put_off(self, error: CorruptRecord) -> Response:
+        """Answer a request that met a document which is none; whoever mends that must know which."""
+        log.error("request put off", extra={"error": str(error)})
+        return http_answers.unavailable()
+
+    def ended(self, work: Work, outcome: Outcome) -> None:
+        """Say that a handler failed, if it did."""
+        text = outcome.text if isinstance(outcome, Later) else ""
+        if isinstance(outcome, PoisonMessage) and outcome.reason == "failed":
+            text = outcome.description
+        if text and work.handler is not None:
+            fields = {"handler": work.handler.name, "id": work.inbox.hex() or "-", "error": text}
+            log.warning("request failed", extra=fields)
