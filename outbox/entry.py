@@ -27,7 +27,7 @@ import msgspec
 
 from outbox.app import App
 from outbox.client import Client
-from outbox.errors import CorruptRecord, OutboxError, PoisonMessage
+from outbox.errors import CorruptRecord, OutboxError
 from outbox.handlers import UNKEPT
 from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
 from outbox.http_paths import Place, find
@@ -37,6 +37,7 @@ from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
 from outbox.runtime.handling import Life, run_part
 from outbox.runtime.http_scopes import requests_over
+from outbox.runtime.http_telling import HttpTelling
 from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan, compile_plan
@@ -119,6 +120,7 @@ class HttpEntry:
         self._operations = operations_over(ports)
         self._now_ms = self._operations.now_ms
         self._life = Life(self._now_ms, lambda: self._is_stopping)
+        self._telling = HttpTelling(self._now_ms)
         self._endings: Endings | None = None
         if protocol is None and isinstance(ports, StorePorts):
             protocol = self._own_protocol(ports, new_tx or (lambda: uuid4().hex))
@@ -277,11 +279,11 @@ class HttpEntry:
         """What becomes of a request, as far as anybody can tell now."""
         try:
             outcome = await self._tried(self._requests.begin, work) or await self._handled(work)
-        except RetryError:
-            return http_answers.unavailable()
+        except RetryError as error:
+            return self._telling.unavailable(error)
         except CorruptRecord as error:
-            return _put_off(error)
-        _tell(work, outcome)
+            return self._telling.put_off(error)
+        self._telling.ended(work, outcome)
         if work.record is not None:
             return http_answers.answer_of(work.record)
         if isinstance(outcome, Later):
@@ -298,7 +300,7 @@ class HttpEntry:
             if not has_failed or work.handler is None or work.handler.retries is UNKEPT:
                 return outcome
             assert isinstance(outcome, Later), "only that is a failure that is not the last"
-            _tell(work, outcome)
+            self._telling.ended(work, outcome)
             await self._sleep(outcome.delay_s)
             work.delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
 
@@ -338,12 +340,12 @@ class HttpEntry:
             async for attempt in self._backoff.attempts():
                 with attempt:
                     look = await self._requests.look(work)
-        except RetryError:
-            return http_answers.unavailable()
+        except RetryError as error:
+            return self._telling.unavailable(error)
         except CorruptRecord as error:
-            return _put_off(error)
+            return self._telling.put_off(error)
         outcome = await run_part(self._plan, look, work, self._life)
-        _tell(work, outcome)
+        self._telling.ended(work, outcome)
         if isinstance(outcome, Later):
             return http_answers.put_off(outcome, work)
         if outcome is not None:
@@ -374,22 +376,3 @@ async def _made(step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outco
         if work.record is None:
             raise
         return work.record.refusal
-
-
-def _put_off(error: CorruptRecord) -> Response:
-    """Answer a request that met a document which is none; whoever mends that must know which."""
-    log.error("request put off", extra={"error": str(error)})
-    return http_answers.unavailable()
-
-
-def _tell(work: Work, outcome: Outcome) -> None:
-    """Say that a handler failed; the client is not told why."""
-    text = outcome.text if isinstance(outcome, Later) else ""
-    if isinstance(outcome, PoisonMessage) and outcome.reason == "failed":
-        text = outcome.description
-    if text and work.handler is not None:
-        log.warning("request failed", extra={"handler": work.handler.name, "id": _id_of(work), "error": text})
-
-
-def _id_of(work: Work) -> str:
-    return work.inbox.hex() or "-"

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from random import random
 
 import tenacity
 from tenacity import RetryError
 
-__all__ = ["Again", "Backoff", "RetryError"]
+__all__ = ["Again", "Backoff", "RetryError", "cause_of"]
 
 ATTEMPT_COUNT_MAX = 12
+REST_FIRST_S = 0.25
+REST_MAX_S = 15.0
+"""How long a message rests before it is given back after all attempts: it would come again at once."""
 
 
 class Again(Exception):
@@ -35,3 +39,13 @@ class Backoff:
             stop=tenacity.stop_after_attempt(self.count_max),
             retry=tenacity.retry_if_exception_type(Again),
         )
+
+    async def rest(self, count: int) -> None:
+        """Pause before a message is given back: the longer, the more of them came to nothing in a row before it."""
+        await self.sleep(min(REST_MAX_S, REST_FIRST_S * 2 ** min(count, 10)) * (0.5 + random()))
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Why nothing came of an attempt or of the last of several; None: others were there first."""
+    last = error.last_attempt.exception() if isinstance(error, RetryError) else error
+    return last.__cause__ if isinstance(last, Again) else last

@@ -18,7 +18,7 @@ from outbox.errors import PoisonMessage, UnknownDestination
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
 from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, refusal_of_all
@@ -161,8 +161,7 @@ class Endings:
                 with attempt:
                     await self._send(outputs)
         except RetryError as error:
-            cause = error.last_attempt.exception()
-            self.unsent.note(outputs, str((cause and cause.__cause__) or "no answer"))
+            self.unsent.note(outputs, str(cause_of(error) or "no answer"))
             raise Again from error
 
     async def _send(self, outputs: Sequence[Output]) -> None:

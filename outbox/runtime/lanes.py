@@ -20,18 +20,20 @@ import msgspec
 from outbox.errors import CorruptRecord
 from outbox.ports import BlobStore, Delivery, Document
 from outbox.runtime.admission import Admission
-from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
 from outbox.runtime.endings import Endings
 from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
+from outbox.runtime.seldom import Seldom
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 from outbox.runtime.stops import Stop, Stops
+from outbox.runtime.telling import failure_text
 
 log = logging.getLogger("outbox.lanes")
 
-TELL_EVERY_MS = 3_600_000
-TOLD_COUNT_MAX = 10_000
+TELL_STOPS_EVERY_MS = 3_600_000
+TELL_FAILURES_EVERY_MS = 60_000
 
 
 class StoreProtocol(Protocol):
@@ -96,8 +98,10 @@ class Lanes:
         """How marks wait for others to be written with; None: not at all."""
         self._waiting: dict[str, list[Work]] = {}
         """Lanes in which something is being handled, and what waits behind it."""
-        self._told: dict[str, int] = {}
-        """Sessions that stand still, and when that is to be told again."""
+        self._told_stops = Seldom(TELL_STOPS_EVERY_MS, now_ms)
+        self._told_failures = Seldom(TELL_FAILURES_EVERY_MS, now_ms)
+        self._failed_count = 0
+        """How many messages in a row were given back because nothing could be committed."""
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, put off or given back."""
@@ -175,8 +179,8 @@ class Lanes:
             return works, None
         try:
             behind = await self._stops.stopped_behind(works[0].delivery)
-        except Again:
-            await self._give_back(works)
+        except Again as error:
+            await self._give_up(works, error)
             return [], works[0].delivery.sequence
         if behind is None:
             return works, None
@@ -192,19 +196,26 @@ class Lanes:
 
     def _tell(self, behind: Stop, works: Sequence[Work]) -> None:
         """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""
-        message, now_ms = works[0].delivery.message, self._now_ms()
-        session = f"{behind.resubmitted}\0{works[0].delivery.queue}\0{message.session_id}"
-        if now_ms < self._told.get(session, 0):
+        message = works[0].delivery.message
+        if not self._told_stops.is_due(f"{behind.resubmitted}\0{works[0].delivery.queue}\0{message.session_id}"):
             return
-        self._told[session] = now_ms + TELL_EVERY_MS
-        if len(self._told) > TOLD_COUNT_MAX:
-            del self._told[next(iter(self._told))]
         fields = {"id": behind.identity, "queue": works[0].delivery.queue, "session": message.session_id}
         text = "a key stands still behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
         if behind.resubmitted:
             text = "a resubmitted message waits behind its successors; raise concurrency above them"
         deliveries = 1 + works[0].delivery.delivery_count  # a broker has a limit to these, where a host counts them
         log.warning(text, extra={**fields, "successors": len(works), "deliveries": deliveries})
+
+    async def _give_up(self, works: Sequence[Work], error: BaseException) -> None:
+        """Give back what nothing came of, after a rest; what stands in the way is told, for nobody may be looking."""
+        cause, queue = cause_of(error), works[0].delivery.queue
+        is_unsent = isinstance(cause, RetryError)  # committed, and told by whoever could not send
+        if cause is not None and not is_unsent and self._told_failures.is_due(f"{type(cause).__name__}\0{queue}"):
+            fields = {"id": works[0].delivery.message.identity, "queue": queue, "error": failure_text(cause)}
+            log.warning("message given back, nothing could be committed; it comes again", extra=fields)
+        self._failed_count += 1
+        await self._backoff.rest(self._failed_count - 1)
+        await self._give_back(works)
 
     async def _give_back(self, works: Sequence[Work]) -> None:
         for work in works:
@@ -216,6 +227,8 @@ class Lanes:
             outcomes = await self.protocol.together(works) if len(works) > 1 else []
         except (Again, CorruptRecord):
             outcomes = []
+        if outcomes:
+            self._failed_count = 0
         holder: int | None = None
         for work, outcome in zip(works, outcomes, strict=False):
             if await self._end(work, outcome) and holder is None:
@@ -231,12 +244,13 @@ class Lanes:
         """Handle one message, again while nothing is known to be committed; whether it holds its lane."""
         try:
             outcome = await self._tried(work)
-        except RetryError:
-            await self._endings.give_back(work)
+        except RetryError as error:
+            await self._give_up([work], error)
             return work.in_order
         except CorruptRecord as error:
             log.error("message put off", extra={"error": str(error)})
             outcome = Later(GIVE_BACK_DELAY_S, work.delivery.failures)
+        self._failed_count = 0
         return await self._end(work, outcome)
 
     async def _tried(self, work: Work) -> Outcome:

@@ -27,8 +27,8 @@ CONSTANT = (Plan, App, Handler, Backoff, ExploredStore, ExploredBus, ExploredBlo
 """Made once and the same for every run of a program."""
 CODE = (FunctionType, MethodType, partial, type)
 """What a bound method belongs to is reached another way."""
-METERS = frozenset({"hit_count", "miss_count", "_told"})
-"""What is only for people to read: figures, and when they were last told something."""
+METERS = frozenset({"hit_count", "miss_count", "_told_stops", "_told_failures", "_failed_count"})
+"""What is only for people to read, or for how long to rest: figures, and when they were last told something."""
 
 
 class Unknown(Exception):
