@@ -92,13 +92,18 @@ class CosmosStateStore:
         id, partition = encode_id(key.id), check_partition(key.partition)
         options: dict[str, Any] = {"session_token": session} if session else {}
         what = f"read of {key.partition}/{key.id}"
+        answer = Answer()
+
+        def send(items: ContainerProxy) -> Awaitable[Mapping[str, Any]]:
+            return items.read_item(id, partition, response_hook=answer.keep, **options)
+
         try:
-            item = await self._call("read", what, lambda items: items.read_item(id, partition, **options))
+            item = await self._call("read", what, send)
         except FAILURES as error:
             if as_lost(error) is not None:
                 return None
             raise as_error(error, what) from error
-        headers = item.get_response_headers()
+        headers = answer.headers
         self.usage.note("read", charge_of(headers))
         return from_item(item, headers.get(SESSION_HEADER, ""))
 
@@ -196,23 +201,22 @@ class CosmosStateStore:
         return f"write of {len(operations)} from {first.partition}/{first.id}"
 
     async def _write_one(self, operation: Write, what: str) -> Won:
-        answers: list[Mapping[str, str]] = []
-
-        def keep(headers: Mapping[str, str], *_: object) -> None:
-            answers.append(headers)
+        answer = Answer()
 
         def send(items: ContainerProxy) -> Awaitable[Any]:
-            id = encode_id(operation.key.id)
             if isinstance(operation, Create):
-                return items.create_item(item_of(operation)[0], no_response=True, response_hook=keep)
+                return items.create_item(item_of(operation)[0], no_response=True, response_hook=answer.keep)
             held: dict[str, Any] = {"etag": operation.if_match, "match_condition": MatchConditions.IfNotModified}
             if isinstance(operation, Replace):
-                return items.replace_item(id, item_of(operation)[0], no_response=True, response_hook=keep, **held)
-            return items.delete_item(id, operation.key.partition, response_hook=keep, **held)
+                item = item_of(operation)[0]
+                return items.replace_item(item["id"], item, no_response=True, response_hook=answer.keep, **held)
+            return items.delete_item(
+                encode_id(operation.key.id), operation.key.partition, response_hook=answer.keep, **held
+            )
 
         kind = type(operation).__name__.lower()
         await self._call(kind, what, send)
-        headers = answers[-1] if answers else {}
+        headers = answer.headers
         self.usage.note(kind, charge_of(headers))
         version = "" if isinstance(operation, Delete) else headers.get("etag", "")
         if not version and not isinstance(operation, Delete):
@@ -273,6 +277,19 @@ class CosmosStateStore:
                     raise meant from error
             await self._sleep(pause_s)
         raise AssertionError("the last try returns or raises")
+
+
+class Answer:
+    """The headers of an answer, as the SDK has them; afterwards it gives a copy only, which costs more."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self) -> None:
+        self.headers: Mapping[str, str] = {}
+
+    def keep(self, headers: Mapping[str, str], *_: object) -> None:
+        """Remember them; the SDK calls this."""
+        self.headers = headers
 
 
 async def _next_page(pages: Any) -> list[Mapping[str, Any]] | None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from azure.servicebus import ServiceBusReceivedMessage
 
 from outbox.azure.servicebus_links import Link
-from outbox.azure.servicebus_messages import broker_id, from_wire, milliseconds
+from outbox.azure.servicebus_messages import ENQUEUED_MS, SEQUENCE, broker_id, from_wire, milliseconds
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_sending import Sending
 from outbox.azure.servicebus_sources import SESSION_COUNT_MAX, PlainSource, SessionSource, Source, Tasks
@@ -131,14 +131,16 @@ class ServiceBusBus:
         if len(self._held) >= HELD_COUNT_MAX:
             self._held.pop(next(iter(self._held))).link.forget()
         self._held[lock] = Held(link, message, until_ms)
+        raw = message.raw_amqp_message
+        told, header = raw.annotations or {}, raw.header
         return Delivery(
             queue=queue,
-            sequence=message.sequence_number or 0,
+            sequence=told.get(SEQUENCE) or 0,
             message=from_wire(message),
             lock=lock,
-            enqueued_ms=milliseconds(message.enqueued_time_utc),
+            enqueued_ms=told.get(ENQUEUED_MS) or 0,
             locked_until_ms=until_ms,
-            delivery_count=message.delivery_count or 0,
+            delivery_count=0 if header is None else header.delivery_count or 0,
         )
 
     # Settling
@@ -147,7 +149,7 @@ class ServiceBusBus:
         held = self._held.pop(delivery.lock, None)
         if held is None:
             raise self._lost(delivery)
-        rest_s = min(REST_S_MAX, (settle.due_ms - self._now_ms()) / 1_000)
+        rest_s = min(REST_S_MAX, (settle.due_ms - self._now_ms()) / 1_000) if settle.due_ms else 0.0
         if settle.how in ("abandon", "release") and rest_s > 0 and not self._closing.is_set():
             self._tasks.start(self._rest(held, settle, rest_s))
             return

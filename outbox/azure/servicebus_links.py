@@ -1,8 +1,10 @@
 """One receiving link of Service Bus: what is read ahead, what is out under lock, how it is settled.
 
 *Theory of operation.*  The SDK's receiver must not be cancelled in the middle of a frame and hands out a batch only
-after waiting for more.  So a task of the link's own, the pump, reads one message after the other as long as somebody
-wants some, and whoever receives takes what is there; a caller that is cancelled leaves the pump alone.
+after waiting for more.  So a task of the link's own, the pump, reads as long as somebody wants messages: the next one,
+then for a moment what comes right behind it; whoever receives takes what is there.  A caller that is cancelled leaves
+the pump alone.  A read that is cancelled loses nothing only while the SDK has nothing in hand and grants no credit, so
+the pump takes what was read ahead, and grants credit, outside of the reads that may be cancelled.
 
 Whoever reads holds the socket for a fifth of a second if nothing comes, and a settlement has to read its confirmation.
 So settlements queue up for a task that makes them one at a time, and the pump stands aside: its waiting read is
@@ -40,6 +42,8 @@ OPEN_S = 30.0
 SETTLE_S = 20.0
 CLOSE_S = 5.0
 TEXT_LENGTH_MAX = 4_096
+LINGER_S = 0.002
+"""How long the pump waits for more behind a message, so that what has arrived already is one batch."""
 SLICE_S = 0.2
 """How long the pump waits for a message before it looks whether one is still wanted."""
 
@@ -78,6 +82,8 @@ class Link:
         self._reading: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._whole = asyncio.Event()
+        self._whole.set()
         self._calls: deque[Call] = deque()
         self._calling: asyncio.Task[None] | None = None
 
@@ -138,29 +144,66 @@ class Link:
                 return
             if not self._quiet.is_set():
                 continue  # somebody settles again already
-            count = min(self._wanted_count - len(self.ready), buffered_count(self.receiver))
-            self._reading = asyncio.create_task(self.receiver.receive_messages(max(1, count), max_wait_time=SLICE_S))
-            await asyncio.wait({self._reading})
-            if self._reading.cancelled():
-                continue
             try:
-                found = self._reading.result()
+                await self._gather()
             except FAILURES as error:
                 self._die(as_error(error, f"receive from {self.path}"))
                 return
-            if found:
-                self.ready.extend(found)
-                self.used_s = self._monotonic_s()
-                self._arrived()
             if len(self.ready) >= self._wanted_count:
                 self._want.clear()
+
+    async def _gather(self) -> None:
+        """Read what the SDK has read ahead or else the next message, and what comes right behind it."""
+        await grant(self.receiver)
+        if not await self._take_up() and self._quiet.is_set():
+            self._add(await self._found(self._hear(1)))
+        count = min(self._wanted_count - len(self.ready), credit_of(self.receiver))  # behind that a read would grant
+        if self.ready and count > 0 and self._quiet.is_set():
+            self._whole.clear()
+            try:
+                self._add(await self._found(self._hear(count), LINGER_S))
+                await self._take_up()
+            finally:
+                self._whole.set()
+
+    async def _hear(self, count: int) -> list[ServiceBusReceivedMessage]:
+        """Read the socket until so many messages have come; a read that is cancelled leaves fewer with the SDK."""
+        if buffered_count(self.receiver):
+            return []  # the SDK would take these in hand, and drop them if it is cancelled
+        return await self.receiver.receive_messages(count, max_wait_time=SLICE_S)
+
+    async def _take_up(self) -> bool:
+        """Take what is wanted of what the SDK has read ahead, for which it does not read; whether there was any."""
+        count = min(self._wanted_count - len(self.ready), buffered_count(self.receiver))
+        if count > 0:
+            self._add(await self._found(self.receiver.receive_messages(count, max_wait_time=SLICE_S)))
+        return count > 0
+
+    async def _found(
+        self, read: Coroutine[Any, Any, list[ServiceBusReceivedMessage]], within_s: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        """What a read gives, by a task of its own that stands aside for settlements, or when its time is over."""
+        self._reading = asyncio.create_task(read)
+        await asyncio.wait({self._reading}, timeout=within_s)
+        await self._stand_aside()
+        return [] if self._reading.cancelled() else self._reading.result()
+
+    def _add(self, found: list[ServiceBusReceivedMessage]) -> None:
+        if found:
+            self.ready.extend(found)
+            self.used_s = self._monotonic_s()
+            self._arrived()
+
+    async def gathered(self) -> None:
+        """Wait for what comes right behind a message that is ready."""
+        await self._whole.wait()
 
     async def _stand_aside(self) -> None:
         """Let nobody read the socket."""
         reading = self._reading
-        if reading is not None and not reading.done():
+        while reading is not None and not reading.done():
             reading.cancel()
-            await asyncio.wait({reading})
+            await asyncio.wait({reading}, timeout=LINGER_S)  # what comes at that moment has it go on instead
 
     def take(self, count: int) -> list[ServiceBusReceivedMessage]:
         """Up to so many messages that are ready and still locked; they are out then."""
@@ -315,6 +358,23 @@ def buffered_count(receiver: ServiceBusReceiver) -> int:
     """How many messages the SDK has read ahead: so many it hands out at once, without looking for more."""
     handler: Any = receiver._handler
     return 0 if handler is None else int(handler._received_messages.qsize())
+
+
+def credit_of(receiver: ServiceBusReceiver) -> int:
+    """How many messages the broker may still send."""
+    handler: Any = receiver._handler
+    return 0 if handler is None or handler._link is None else int(handler._link.current_link_credit)
+
+
+async def grant(receiver: ServiceBusReceiver) -> None:
+    """Let the broker send more, where it may send nothing and nothing of what it has sent is left.
+
+    The SDK does that as it begins to read, and takes it as done at once: a read that is cancelled just then would keep
+    the broker silent for as long as the link lives.
+    """
+    handler: Any = receiver._handler
+    if credit_of(receiver) <= 0 and not buffered_count(receiver) and handler is not None and handler._link is not None:
+        await handler._link.flow(link_credit=handler._link_credit)
 
 
 async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:

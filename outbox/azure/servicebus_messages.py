@@ -9,13 +9,13 @@ its own duplicate detection, and the identity travels in a property as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
-from azure.servicebus.amqp import AmqpMessageBodyType
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
 
 from outbox.message import (
     PROPERTY_ATTEMPT,
@@ -39,6 +39,9 @@ INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
 TTL_MS_MAX = (1 << 32) - 1
 
+SEQUENCE, ENQUEUED_MS, DUE = b"x-opt-sequence-number", b"x-opt-enqueued-time", b"x-opt-scheduled-enqueue-time"
+"""What the broker tells of a message, and until when it is to keep one back, by the names on the wire."""
+
 _KNOWN: dict[str, tuple[str, type]] = {
     PROPERTY_ID: ("outbox_id", str),
     PROPERTY_TYPE: ("type", str),
@@ -51,22 +54,25 @@ _KNOWN: dict[str, tuple[str, type]] = {
     PROPERTY_CLAIM: ("claim", str),
     PROPERTY_FAILURES: ("failures", int),
 }
+_UNKNOWN = ("", object)
 _OF_BROKER = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
 
 
-def to_wire(output: Output) -> ServiceBusMessage:
-    """An output as the SDK sends it."""
+def to_wire(output: Output) -> AmqpAnnotatedMessage:
+    """An output as the SDK sends it; section by section, because a message of the SDK's takes each field by itself."""
     message = output.message
-    lives_ms = min(message.time_to_live_ms, TTL_MS_MAX)
-    return ServiceBusMessage(
-        message.body,
+    told: dict[Any, Any] | None = {DUE: datetime.fromtimestamp(output.due_ms / 1_000, UTC)} if output.due_ms else None
+    return AmqpAnnotatedMessage(
+        data_body=message.body,
         application_properties={name: _typed(value) for name, value in properties_of(message).items()},
-        message_id=broker_id(message.broker_id) or None,
-        session_id=broker_id(message.session_id) or None,
-        correlation_id=message.correlation_id or None,
-        reply_to=message.reply_to or None,
-        time_to_live=timedelta(milliseconds=lives_ms) if lives_ms else None,
-        scheduled_enqueue_time_utc=datetime.fromtimestamp(output.due_ms / 1_000, UTC) if output.due_ms else None,
+        properties=AmqpMessageProperties(
+            message_id=broker_id(message.broker_id) or str(uuid4()),
+            group_id=broker_id(message.session_id) or None,
+            correlation_id=message.correlation_id or None,
+            reply_to=message.reply_to or None,
+        ),
+        header=AmqpMessageHeader(time_to_live=min(message.time_to_live_ms, TTL_MS_MAX) or None),
+        annotations=told,
     )
 
 
@@ -83,28 +89,34 @@ def broker_id(text: str) -> str:
 
 
 def from_wire(received: ServiceBusReceivedMessage) -> Message:
-    """The message that was received."""
-    fields: dict[str, Any] = {"correlation_id": as_text(received.correlation_id)}
+    """The message that was received, read from the sections that it came in.
+
+    The SDK's own properties give the same, but each of them looks through all of its section first.
+    """
+    raw = received.raw_amqp_message
+    header, ids = raw.header, raw.properties
+    known, own = _sorted(plain(raw.application_properties))
+    if ids is not None:
+        known.setdefault("correlation_id", as_text(ids.correlation_id))
+        known["message_id"], known["session_id"] = as_text(ids.message_id), as_text(ids.group_id)
+        known["reply_to"] = as_text(ids.reply_to)
+    lives_ms = None if header is None else header.time_to_live
+    return Message(body=body_of(received), time_to_live_ms=lives_ms or 0, properties=own or None, **known)
+
+
+def _sorted(properties: Mapping[str, Scalar]) -> tuple[dict[str, Any], dict[str, Scalar]]:
+    """Properties of ours, as the fields that they are, and the sender's own."""
+    fields: dict[str, Any] = {}
     own: dict[str, Scalar] = {}
-    for name, value in plain(received.application_properties).items():
-        known = _KNOWN.get(name)
-        if known is not None and known[1] is int and isinstance(value, str) and value.isdecimal() and len(value) < 18:
+    for name, value in properties.items():
+        field, kind = _KNOWN.get(name, _UNKNOWN)
+        if kind is int and isinstance(value, str) and value.isdecimal() and len(value) < 18:
             value = int(value)
-        is_number = isinstance(value, int) and 0 <= value < 1 << 62
-        if known is not None and type(value) is known[1] and (is_number or isinstance(value, str)):
-            fields[known[0]] = value
+        if type(value) is kind and (isinstance(value, str) or (isinstance(value, int) and 0 <= value < 1 << 62)):
+            fields[field] = value
         elif name not in _OF_BROKER:
             own[name] = value
-    lives = received.time_to_live
-    return Message(
-        body=body_of(received),
-        message_id=as_text(received.message_id),
-        session_id=as_text(received.session_id),
-        reply_to=as_text(received.reply_to),
-        time_to_live_ms=0 if lives is None else round(lives / timedelta(milliseconds=1)),
-        properties=own or None,
-        **fields,
-    )
+    return fields, own
 
 
 def plain(properties: Mapping[Any, Any] | None) -> dict[str, Scalar]:

@@ -12,8 +12,9 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
+from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from outbox.azure.servicebus_links import CLOSE_S, OPEN_S
@@ -83,8 +84,8 @@ class Sending:
         return self._sender
 
     async def _batch(
-        self, sender: ServiceBusSender, messages: list[ServiceBusMessage]
-    ) -> tuple[ServiceBusMessage | ServiceBusMessageBatch, list[ServiceBusMessage]]:
+        self, sender: ServiceBusSender, messages: list[AmqpAnnotatedMessage]
+    ) -> tuple[AmqpAnnotatedMessage | ServiceBusMessageBatch, list[AmqpAnnotatedMessage]]:
         """As many messages as go together, and those that are left."""
         if len(messages) == 1:
             return messages[0], []

@@ -20,15 +20,13 @@ from typing import Any, Protocol
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from outbox.azure.servicebus_links import CLOSE_S, Link, answer
+from outbox.azure.servicebus_links import CLOSE_S, LINGER_S, Link, answer
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.errors import OutboxError, OutcomeUnknown
 
 Taken = tuple[Link, Sequence[ServiceBusReceivedMessage]]
 
 PREFETCH_COUNT = 32
-LINGER_S = 0.002
-"""How long a batch that is not full waits for more that has arrived already."""
 SESSION_COUNT_MAX = 16
 ACCEPT_S = 10.0
 QUIET_S = 20.0
@@ -92,7 +90,7 @@ class PlainSource:
                 self._tasks.start(link.close())
                 raise link.error
             if len(link.ready) < count_max:
-                await asyncio.sleep(LINGER_S)
+                await link.gathered()
             link.want(0)
             taken = link.take(count_max)
             if taken:
@@ -166,7 +164,7 @@ class SessionSource:
         for link in self._links:
             if link.out_count == 0 and link.ready and not link.is_spent:
                 if len(link.ready) < count_max:
-                    await asyncio.sleep(LINGER_S)
+                    await link.gathered()
                 if link.out_count or not link.ready or link.is_spent:
                     continue  # somebody else was faster
                 link.want(0)

@@ -1,7 +1,18 @@
 """Calls of the Azure adapters, each beside the shortest code that does the same with the bare SDK.
 
-Both sides use the same clients, open links of the same kind, and go from the same bytes to the same answers: the bare
-side, too, makes JSON of a body, keeps version and session token, and reads what a handler needs of a message.
+Both sides use the same clients, open links of the same kind, and go from the same bytes to the same answers.
+
+    read, create, replace, batch    the bare side makes JSON of a body or a body of JSON, gives the condition, and keeps
+                                    version and session token; ours also checks ids, sizes and whether a body survives,
+                                    sets a deadline, and says what a failure means
+    send                            a `ServiceBusMessage` with ids and properties, one after the other; ours also takes
+                                    turns, sets a deadline, and goes on when its caller is cancelled
+    receive                         up to 64 in one call; of each the bare side reads, by the SDK's own properties, what
+                                    a handler and whoever watches it need (body, application properties, ids, session,
+                                    reply address, times, lock, counts), then completes it and waits for that; ours also
+                                    remembers what is out, has settlements take turns, and outlives a cancelled caller
+
+Ours builds and reads a message section by section (`AmqpAnnotatedMessage`), which is public as well and costs less.
 """
 
 from __future__ import annotations
