@@ -18,10 +18,11 @@ from azure.servicebus.aio import ServiceBusReceiver
 from msgspec.structs import replace
 
 from outbox.azure.servicebus import ServiceBusBus
-from outbox.azure.servicebus_links import CLOSE_S, OPEN_S, SETTLE_S, release
+from outbox.azure.servicebus_links import CLOSE_S, OPEN_S, SETTLE_S
 from outbox.azure.servicebus_messages import from_wire, milliseconds
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
+from outbox.azure.servicebus_receivers import release
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ports import SUBSCRIPTIONS, Buried, Output

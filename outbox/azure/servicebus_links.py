@@ -31,6 +31,7 @@ from azure.servicebus.aio import ServiceBusReceiver
 
 from outbox.azure.servicebus_messages import milliseconds
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
+from outbox.azure.servicebus_receivers import buffered_count, credit_of, grant, release
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Settle
 
@@ -40,6 +41,8 @@ Call = tuple[Callable[[], Awaitable[Any]], str, asyncio.Future[Any]]
 
 OPEN_S = 30.0
 SETTLE_S = 20.0
+RUN_S = 5.0
+"""How long settlements that follow each other share one timeout, which leaves each of them the whole of its own."""
 CLOSE_S = 5.0
 TEXT_LENGTH_MAX = 4_096
 LINGER_S = 0.002
@@ -296,10 +299,8 @@ class Link:
         try:
             await self._stand_aside()
             while self._calls:
-                call, what, done = self._calls.popleft()
-                await answer(done, self._called(call, what))
-                if not self._calls:
-                    await asyncio.sleep(0)  # whoever has its answer may have the next call at hand
+                with suppress(TimeoutError):  # a call that was broken off has told; between two of them it is nothing
+                    await self._run()
         finally:
             self._calling = None
             self._quiet.set()
@@ -308,17 +309,34 @@ class Link:
                 if not done.done():
                     done.set_exception(OutcomeUnknown(f"{what}: its link was closed"))
 
-    async def _called(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+    async def _run(self) -> None:
+        """Make calls that wait, within one timeout."""
+        until_s = self._monotonic_s() + RUN_S
+        async with asyncio.timeout(RUN_S + SETTLE_S) as limit:
+            while self._calls and self._monotonic_s() < until_s:
+                call, what, done = self._calls.popleft()
+                await answer(done, self._called(call, what, limit))
+                if not self._calls:
+                    await asyncio.sleep(0)  # whoever has its answer may have the next call at hand
+
+    async def _called(self, call: Callable[[], Awaitable[T]], what: str, limit: asyncio.Timeout) -> T:
         if self.error is not None:
             raise LockLost(f"{what}: its link is gone ({self.error}); the message comes again")
         try:
-            async with asyncio.timeout(SETTLE_S):
-                return await call()
+            return await call()
+        except asyncio.CancelledError:
+            if not limit.expired():
+                raise
+            late = TimeoutError()
+            raise self._meant(late, what) from late
         except FAILURES as error:
-            meant = as_error(error, what)
-            if isinstance(error, TimeoutError | AMQPException):
-                self._die(meant)  # it was interrupted in the middle of whatever it did, or its connection is broken
-            raise meant from error
+            raise self._meant(error, what) from error
+
+    def _meant(self, error: BaseException, what: str) -> OutboxError:
+        meant = as_error(error, what)
+        if isinstance(error, TimeoutError | AMQPException):
+            self._die(meant)  # it was interrupted in the middle of whatever it did, or its connection is broken
+        return meant
 
     # Closing
 
@@ -352,37 +370,6 @@ async def answer(done: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
     else:
         if not done.done():
             done.set_result(result)
-
-
-def buffered_count(receiver: ServiceBusReceiver) -> int:
-    """How many messages the SDK has read ahead: so many it hands out at once, without looking for more."""
-    handler: Any = receiver._handler
-    return 0 if handler is None else int(handler._received_messages.qsize())
-
-
-def credit_of(receiver: ServiceBusReceiver) -> int:
-    """How many messages the broker may still send."""
-    handler: Any = receiver._handler
-    return 0 if handler is None or handler._link is None else int(handler._link.current_link_credit)
-
-
-async def grant(receiver: ServiceBusReceiver) -> None:
-    """Let the broker send more, where it may send nothing and nothing of what it has sent is left.
-
-    The SDK does that as it begins to read, and takes it as done at once: a read that is cancelled just then would keep
-    the broker silent for as long as the link lives.
-    """
-    handler: Any = receiver._handler
-    if credit_of(receiver) <= 0 and not buffered_count(receiver) and handler is not None and handler._link is not None:
-        await handler._link.flow(link_credit=handler._link_credit)
-
-
-async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
-    """Give a message back uncounted: the SDK does that with what it has read ahead, but offers no call for it.
-
-    It goes past what the SDK translates: an AMQPException comes as it is.
-    """
-    await receiver._handler.settle_messages_async(message._delivery_id, message._delivery_tag, "released")
 
 
 def cut(text: str) -> str:

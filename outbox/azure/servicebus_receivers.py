@@ -1,0 +1,43 @@
+"""What a link needs of the SDK's receiver that the SDK offers no call for.
+
+How much it has read ahead, what the broker may still send, and giving a message back uncounted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusReceiver
+
+
+def buffered_count(receiver: ServiceBusReceiver) -> int:
+    """How many messages the SDK has read ahead: so many it hands out at once, without looking for more."""
+    handler: Any = receiver._handler
+    return 0 if handler is None else int(handler._received_messages.qsize())
+
+
+def credit_of(receiver: ServiceBusReceiver) -> int:
+    """How many messages the broker may still send."""
+    handler: Any = receiver._handler
+    return 0 if handler is None or handler._link is None else int(handler._link.current_link_credit)
+
+
+async def grant(receiver: ServiceBusReceiver) -> None:
+    """Let the broker send more, where it may send nothing and nothing of what it has sent is left.
+
+    The SDK does that as it begins to read, and takes it as done at once: a read that is cancelled just then would keep
+    the broker silent for as long as the link lives.
+    """
+    handler: Any = receiver._handler
+    is_open = handler is not None and handler._link is not None
+    if is_open and credit_of(receiver) <= 0 and not buffered_count(receiver):
+        await handler._link.flow(link_credit=handler._link_credit)
+
+
+async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
+    """Give a message back uncounted: the SDK does that with what it has read ahead, but offers no call for it.
+
+    It goes past what the SDK translates: an AMQPException comes as it is.
+    """
+    await receiver._handler.settle_messages_async(message._delivery_id, message._delivery_tag, "released")
