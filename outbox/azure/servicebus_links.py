@@ -17,6 +17,7 @@ that it has handed out, because a delivery's number means another message on ano
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -34,6 +35,9 @@ from outbox.azure.servicebus_outcomes import FAILURES, as_error
 from outbox.azure.servicebus_receivers import buffered_count, credit_of, grant, release
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Settle
+from outbox.runtime.seldom import Seldom
+
+log = logging.getLogger("outbox.servicebus")
 
 T = TypeVar("T")
 Call = tuple[Callable[[], Awaitable[Any]], str, asyncio.Future[Any]]
@@ -47,8 +51,14 @@ CLOSE_S = 5.0
 TEXT_LENGTH_MAX = 4_096
 LINGER_S = 0.002
 """How long the pump waits for more behind a message, so that what has arrived already is one batch."""
+TELL_LATE_EVERY_MS = 60_000
 SLICE_S = 0.2
 """How long the pump waits for a message before it looks whether one is still wanted."""
+
+TOO_LATE = (
+    "a message was dropped, its lock was over before it was handled; the broker delivers it again and counts that: let "
+    "the lock last longer, or set this machine's clock, which may be ahead"
+)
 
 
 class Link:
@@ -67,6 +77,7 @@ class Link:
         self.path = path
         self.receiver = receiver
         self.ready: deque[ServiceBusReceivedMessage] = deque()
+        self._late = Seldom(TELL_LATE_EVERY_MS, now_ms)
         self.out_count = 0
         """How many messages are out under lock."""
         self.error: OutboxError | None = None
@@ -216,6 +227,8 @@ class Link:
             until = self.locked_until(message)
             if until is None or milliseconds(until) > self._now_ms():
                 taken.append(message)
+            elif self._late.is_due(""):
+                log.warning(TOO_LATE, extra={"queue": self.path, "sequence": message.sequence_number})
         self.out_count += len(taken)
         return taken
 

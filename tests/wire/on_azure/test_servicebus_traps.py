@@ -12,6 +12,8 @@ import pytest_asyncio
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from outbox.azure import servicebus_sending, servicebus_sources
+from outbox.azure.servicebus import wall_ms
+from outbox.azure.servicebus_links import TOO_LATE
 from outbox.engine.entities import TopicSettings
 from outbox.errors import OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
@@ -183,3 +185,13 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
         for name in ("message_id", "outbox_id", "created_ms", "hops", "type", "correlation_id", "session_id"):
             assert getattr(message, name) == getattr(theirs[body], name), name
     assert found[b"text"].created_ms == 1_700_000_000_000
+
+
+async def test_a_worker_whose_clock_is_ahead_of_the_locks_is_told(
+    ground: BusGround, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = ground.bus()
+    await bus.send([output("a"), output("b")])
+    bus._now_ms = lambda: wall_ms() + 600_000
+    assert await bus.receive(QUEUE, count_max=2, wait_s=0.5) == []
+    assert [record.message for record in caplog.records if "clock" in record.message] == [TOO_LATE]
