@@ -40,7 +40,7 @@ EXACT_MAX = 1 << 53
 _AROUND_BYTES = 96
 """Names, quotes, flags and time to live round a body."""
 
-_DOUBTFUL = re.compile(rb"[:\[,]-?(?:[0-9]{16}|[0-9]+[.eE])")
+_DOUBTFUL = re.compile(rb"[:\[,]-?[0-9](?:[0-9]{15}|[0-9]*[.eE])")
 """Where a number begins that may come back other than it was; the same within a text is looked at for nothing."""
 
 _ESCAPED = re.compile(r"[/\\?#~%\s\x00-\x1f\x7f]")
