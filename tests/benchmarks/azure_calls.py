@@ -46,6 +46,8 @@ STATE = DocumentKey(PARTITION, "state")
 STATE_BODY = msgspec.json.encode({"value": {"total": 12345, "changes": 17}, "version": 17, "schema": 1, "token": ""})
 TTL_S = 691_200
 MANY_COUNT = 64
+MANY_PART = 4
+"""Of calls of so many messages there are a quarter as many pairs."""
 WAIT_S = 5.0
 SETTLED_S = 0.02
 """How long what was sent may take to be read ahead."""
@@ -254,7 +256,7 @@ async def timed_bus(bus: OfBus, repeats: int, pair_count: int) -> dict[str, Time
         gc.collect()
         sent.append(([], []))
         received.append(([], []))
-        for _ in range(max(2, pair_count // 10)):
+        for _ in range(max(2, pair_count // MANY_PART)):
             for call, mine in zip((bus.send_many, bus.bare_send_many), sent[-1], strict=True):
                 mine.append(await cpu_s(call) / MANY_COUNT)
             await asyncio.sleep(SETTLED_S)

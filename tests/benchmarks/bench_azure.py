@@ -25,6 +25,7 @@ from outbox.azure import AzureBackend
 from outbox.message import Message
 from outbox.ports import StorePorts
 from tests.benchmarks import azure_calls, report
+from tests.benchmarks.azure_calls import MANY_PART
 from tests.benchmarks.bench_scopes import CountedBus, CountedStore
 from tests.benchmarks.measure import KEY_COUNT, Add, Counter
 from tests.benchmarks.ours import RUN_S_MAX, app
@@ -145,7 +146,8 @@ def publish(repeats: int, message_count: int, folder: Path, *, pair_count: int =
         f"Partition scope on the emulators of Cosmos DB and Service Bus, {KEY_COUNT:,} keys, {IN_FLIGHT} in flight.",
         "Requests and request units of Cosmos DB a message, marks included; units are the emulator's estimates.",
         f"CPU of a call: median of {pair_count} pairs, ours and the bare SDK in turn; of {repeats} repeats the median",
-        "[least..greatest].  Of `send of 64` and `receive` (64, each completed) the figures are a message's.",
+        f"[least..greatest].  `send of 64` and `receive` (64, each completed): {pair_count // MANY_PART} pairs, and",
+        "the figures are a message's.",
         *report.circumstances(Path(tempfile.gettempdir())),
     ]
     return report.publish("azure", [*asks, *costs], about, folder, table(asks) + "\n\n" + table_of_calls(costs))
