@@ -35,7 +35,7 @@ from outbox.azure.servicebus_outcomes import FAILURES, as_error
 from outbox.azure.servicebus_receivers import buffered_count, credit_of, grant, release
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Settle
-from outbox.runtime.seldom import Seldom
+from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.servicebus")
 

@@ -9,9 +9,9 @@ from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.http import Response
 from outbox.runtime import http_answers
 from outbox.runtime.backoff import RetryError, cause_of
-from outbox.runtime.seldom import Seldom
 from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.telling import failure_text
+from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.http")
 

@@ -25,10 +25,10 @@ from outbox.runtime.endings import Endings
 from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
-from outbox.runtime.seldom import Seldom
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 from outbox.runtime.stops import Stop, Stops
 from outbox.runtime.telling import failure_text
+from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.lanes")
 
