@@ -63,6 +63,7 @@ async def start(stack: AsyncExitStack, arguments: list[str], environment: dict[s
         env=os.environ | environment,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a terminal's Ctrl-C would reach all at once; here they end one after the other
     )
     part = Part(process, [])
     stack.push_async_callback(part.stop)

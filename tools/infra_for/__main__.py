@@ -45,11 +45,11 @@ def told(folder: Path, written: Written, finding_count: int) -> list[str]:
     lines = [f"{folder.name}: {len(written.made)} files written, {finding_count or 'no'} findings"]
     lines += [f"{path} is yours and was left as it is; the clone's is another" for path in written.kept]
     if WHEEL not in (folder / "requirements.txt").read_text(encoding="utf-8"):
-        wheel = f"pip wheel --no-deps --wheel-dir wheels {ROOT}"
         lines += [
             "",
             "the library is on no index; so that the app has it on Azure, in the project's folder:",
-            f"    {wheel} && echo ./{WHEEL}*.whl >> requirements.txt",
+            f"    rm -rf wheels && pip wheel --no-deps --wheel-dir wheels {ROOT}",
+            f"    sed -i '/outbox_azure-/d' requirements.txt && ls ./{WHEEL}*.whl >> requirements.txt",
         ]
     return lines
 
