@@ -83,7 +83,7 @@ def test_the_command_tells_its_version(plain: Path, tmp_path: Path) -> None:
 def test_an_application_runs_and_handles_a_message_that_comes_twice_once(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     host = subprocess.Popen(
-        [str(plain / "bin/outbox"), "run", "shop:app", "--data", "d"],
+        [str(plain / "bin/outbox"), "run", "shop:app", "--data", "d", "--amqp-port", "0"],
         cwd=tmp_path,
         env=clean(tmp_path),
         stdout=subprocess.PIPE,
