@@ -126,12 +126,12 @@ class Worker(Client):
             self._plan,
             ports,
             now_ms=self._operations.now_ms,
-            backoff=Backoff(asyncio.sleep),
+            backoff=Backoff(asyncio.sleep, pause=self._pause),
             spawn=self._spawn,
             settled=self._settled,
             is_stopping=self._draining.is_set,
             new_tx=new_tx or (lambda: uuid4().hex),
-            linger=self._linger,
+            linger=lambda: self._pause(MARK_AFTER_S),
         )
 
     async def __aenter__(self) -> Self:
@@ -342,10 +342,10 @@ class Worker(Client):
             fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
             log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
 
-    async def _linger(self) -> None:
-        """Wait for a moment, or until the worker stops."""
+    async def _pause(self, seconds: float) -> None:
+        """Wait for so long, or until the worker stops."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(MARK_AFTER_S):
+            async with asyncio.timeout(seconds):
                 await self._draining.wait()
 
     # Tasks

@@ -26,10 +26,14 @@ class Again(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How a worker tries again: how it sleeps, and how often at most before it gives a message back."""
+    """How a worker tries again: how it sleeps, and how often at most before it gives a message back.
+
+    `pause` is how it rests, where that is to end early: a worker that stops must not wait for it.
+    """
 
     sleep: Callable[[float], Awaitable[None]]
     count_max: int = ATTEMPT_COUNT_MAX
+    pause: Callable[[float], Awaitable[None]] | None = None
 
     def attempts(self) -> tenacity.AsyncRetrying:
         """Attempts to iterate over; one that raises `Again` is followed by another, the last by its `RetryError`."""
@@ -42,7 +46,7 @@ class Backoff:
 
     async def rest(self, count: int) -> None:
         """Pause before a message is given back: the longer, the more of them came to nothing in a row before it."""
-        await self.sleep(min(REST_MAX_S, REST_FIRST_S * 2 ** min(count, 10)) * (0.5 + random()))
+        await (self.pause or self.sleep)(min(REST_MAX_S, REST_FIRST_S * 2 ** min(count, 10)) * (0.5 + random()))
 
 
 def cause_of(error: BaseException) -> BaseException | None:

@@ -28,7 +28,7 @@ class HttpTelling:
         """Answer a request that nothing came of; what stands in the way is told once a minute."""
         cause = cause_of(error)
         if cause is not None and self._unavailable.is_due(type(cause).__name__):
-            log.warning("request not answered, nothing could be committed", extra={"error": failure_text(cause)})
+            log.warning("request not answered, it may be sent again", extra={"error": failure_text(cause)})
         return http_answers.unavailable()
 
     def put_off(self, error: CorruptRecord) -> Response:

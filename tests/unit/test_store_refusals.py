@@ -37,6 +37,19 @@ async def test_a_commit_that_is_refused_for_good_is_told_and_tried_ever_more_sel
     assert rests == list(range(len(rests)))
 
 
+async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.runtime.backoff.REST_FIRST_S", 60.0)
+    monkeypatch.setattr("outbox.runtime.backoff.REST_MAX_S", 60.0)
+    async with site() as at:
+        at.store.refused = "commit"
+        async with asyncio.timeout(15):
+            async with Worker(adding(), at) as worker:
+                await worker.send("adds", Add("a"), id="m")
+                while not worker._scope._failed_count:  # type: ignore[union-attr]  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0.01)
+        assert at.engine.queue("adds").counts()["active"] == 1
+
+
 async def test_rests_grow_up_to_a_limit() -> None:
     slept: list[float] = []
 
