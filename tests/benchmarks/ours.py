@@ -40,14 +40,14 @@ class TimedJournal:
         self._journal = journal
         self._message_count = message_count
         self._claimed_s: dict[int, float] = {}
-        """When each lock was handed out; the messages of one claim share theirs."""
+        """When each lock was handed out; the messages of one claim share theirs, and a batch is one claim."""
         self.latencies_s: list[float] = []
         self.done = asyncio.Event()
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
-        for lock in {delivery.lock for delivery in deliveries}:
-            self._claimed_s[lock] = time.perf_counter()
+        if deliveries:  # of one queue, so under one lock
+            self._claimed_s[deliveries[0].lock] = time.perf_counter()
         return deliveries
 
     async def load(
@@ -57,10 +57,11 @@ class TimedJournal:
 
     async def commit(self, commit: Commit) -> Conflict | None:
         conflict = await self._journal.commit(commit)
-        now = time.perf_counter()
         if conflict is None:
-            claimed_s = self._claimed_s
-            self.latencies_s += [now - claimed_s[delivery.lock] for delivery in commit.consumed]
+            first, last = commit.consumed[0], commit.consumed[-1]
+            assert first.lock == last.lock, "a batch is of one claim"
+            latency_s = time.perf_counter() - self._claimed_s[first.lock]
+            self.latencies_s += [latency_s] * len(commit.consumed)
             if len(self.latencies_s) >= self._message_count:
                 self.done.set()
         return conflict

@@ -15,12 +15,12 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
 from tests.benchmarks import ours, report, run
-from tests.benchmarks.measure import MESSAGE_COUNT, Benchmark, Measurement
+from tests.benchmarks.apart import Apart
+from tests.benchmarks.measure import MESSAGE_COUNT, Measurement
 from tests.benchmarks.peers import environment, sqlite
 from tools.setup import SetupFailed
 
@@ -93,7 +93,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def entrants(dbos: Dbos) -> list[run.Entrant]:
     """Who takes part: what flushes every commit, with 1 and with 64 in flight."""
-    us, by_hand = cast(Benchmark, ours), cast(Benchmark, sqlite)
+    us, by_hand = Apart(ours), Apart(sqlite)
     one: list[run.Entrant] = [(us, "one"), (by_hand, "one-full"), (dbos, "call-1"), (dbos, "queue-1")]
     many: list[run.Entrant] = [(us, "batch64"), (by_hand, "batch64-full"), (dbos, "call-64"), (dbos, "queue-64")]
     return one + many

@@ -5,6 +5,8 @@
 Takes the steps that a worker and the engine take for one batch, one after the other with a clock between them; what a
 loop of asyncio and the worker's own accounts cost is in none of them.  The lower figure is the twentieth part of all
 batches that was fastest, which is what a stage costs when nothing disturbs it; the other is the median.
+
+Beside them stands a bare loop of the same work (`peers/bare.py`), run in turn with ours: Python's own price.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ from outbox.runtime.group import Group, wanted
 from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan, compile_plan
 from outbox.runtime.step import admit
-from tests.benchmarks import report
-from tests.benchmarks.measure import MESSAGE_COUNT, inputs
+from tests.benchmarks import ours, report
+from tests.benchmarks.apart import Apart
+from tests.benchmarks.measure import MESSAGE_COUNT, Measurement, inputs
 from tests.benchmarks.ours import app
+from tests.benchmarks.peers import bare, sqlite
 
 SCRATCH = Path(__file__).resolve().parents[2] / "build"
 BATCH_COUNT = 64
+WHOLE = ((Apart(bare), "flush64"), (Apart(ours), "batch64"), (Apart(sqlite), "batch100-full"))
 STAGES = {
     "claim": "take messages off the queue under a lock, log the claim, write it",
     "admit": "decode the body, find key and state id, hash the inbox key",
@@ -67,14 +72,18 @@ class Stages:
         self._last_s = time.perf_counter()
 
 
-def measure(repeats: int, message_count: int) -> Stages:
-    """Run W1 `repeats` times in fresh folders."""
+def measure(repeats: int, message_count: int) -> tuple[Stages, list[Measurement]]:
+    """Run W1 `repeats` times in fresh folders: by stage, and whole, as a bare loop, ours and SQLite in turn."""
     stages = Stages()
+    whole: list[Measurement] = []
     SCRATCH.mkdir(exist_ok=True)
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(prefix="profile-", dir=SCRATCH) as folder:
             asyncio.run(_run(Path(folder), message_count, stages))
-    return stages
+        for system, variant in WHOLE:
+            with tempfile.TemporaryDirectory(prefix="profile-", dir=SCRATCH) as folder:
+                whole.append(system.run(variant, Path(folder), message_count))
+    return stages, whole
 
 
 async def _run(folder: Path, message_count: int, stages: Stages) -> None:
@@ -137,6 +146,17 @@ def table(stages: Stages) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
+def beside(whole: list[Measurement]) -> list[str]:
+    """A line for each whole run: what a message takes of the clock and of the CPU."""
+    lines = []
+    for name in ("bare", "outbox", "sqlite"):
+        runs = [each for each in whole if each.system == name]
+        wall_us = statistics.median(1e6 / each.messages_per_s for each in runs)
+        cpu_us = statistics.median(each.cpu_us for each in runs)
+        lines.append(f"{name:6} whole: {wall_us:.2f} µs of wall clock a message, {cpu_us:.2f} of CPU.")
+    return lines
+
+
 def figures_of(times_us: list[float]) -> tuple[float, float]:
     """The fast figure and the median."""
     ordered = sorted(times_us)
@@ -145,10 +165,12 @@ def figures_of(times_us: list[float]) -> tuple[float, float]:
 
 def publish(repeats: int, message_count: int, folder: Path) -> str:
     """Measure, write profile.json and profile.txt into `folder` and give the text."""
-    stages = measure(repeats, message_count)
+    stages, whole = measure(repeats, message_count)
     about = [
         f"W1 by stage, {BATCH_COUNT} messages a commit: microseconds of wall clock a message.",
         f"All batches of {repeats} runs of {message_count:,} messages.",
+        "Beside it, in turn: a bare loop without claims, locks and conditions, ours, and SQLite in batches of 100.",
+        *beside(whole),
         *report.circumstances(SCRATCH),
     ]
     rows = [
@@ -168,7 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.output is not None:
         print(publish(options.repeats, options.messages, options.output))
     else:
-        print(table(measure(options.repeats, options.messages)))
+        stages, whole = measure(options.repeats, options.messages)
+        print("\n".join([*beside(whole), table(stages)]))
     return 0
 
 

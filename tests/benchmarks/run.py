@@ -18,9 +18,9 @@ import importlib.util
 import sys
 import tempfile
 from pathlib import Path
-from typing import cast
 
 from tests.benchmarks import bench_azure, bench_history, bench_log, bench_scopes, profile_w1, report
+from tests.benchmarks.apart import Apart
 from tests.benchmarks.measure import MESSAGE_COUNT, Benchmark, Measurement
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
 def publish_w1(chosen: list[Entrant], options: argparse.Namespace) -> None:
     about = [
         f"W1: {options.messages:,} messages over 1,000 keys; state, output and dedupe record commit atomically.",
-        f"Median of {options.repeats} interleaved repeats [least..greatest].",
+        f"Median of {options.repeats} interleaved repeats [least..greatest], each in a fresh process.",
         *report.circumstances(SCRATCH),
     ]
     found = report.rows(measurements(chosen, options.repeats, options.messages))
@@ -83,8 +83,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def entrants() -> list[Entrant]:
     """Every system that is there, with each of its variants."""
-    modules = [importlib.import_module(path) for path in SYSTEMS if importlib.util.find_spec(path)]
-    systems = [cast(Benchmark, module) for module in modules]
+    systems = [Apart(importlib.import_module(path)) for path in SYSTEMS if importlib.util.find_spec(path)]
     return [(system, variant) for system in systems for variant in system.VARIANTS]
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import profile_w1, report, run
+from tests.benchmarks.apart import Apart
 from tests.benchmarks.measure import Measurement, inputs
-from tests.benchmarks.peers import floor, sqlite
+from tests.benchmarks.peers import bare, floor, sqlite
 
 ONE = Measurement(
     system="s",
@@ -36,6 +37,17 @@ def test_the_sqlite_peer_applies_each_message_once(variant: str, disk_path: Path
 def test_the_floor_logs_each_message_once(variant: str, disk_path: Path) -> None:
     found = floor.run(variant, disk_path, 300)
     assert found.flushes_per_message == pytest.approx(-(-300 // found.in_flight) / 300)
+
+
+def test_the_bare_loop_applies_each_message_once(disk_path: Path) -> None:
+    found = bare.run("flush64", disk_path, 300)
+    assert found.flushes_per_message == pytest.approx(5 / 300) and found.durable
+
+
+def test_a_message_that_is_lost_spoils_the_bare_run(disk_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bare, "inputs", lambda count: inputs(count)[1:])
+    with pytest.raises(AssertionError, match="do not publish"):
+        bare.run("flush64", disk_path, 100)
 
 
 @pytest.mark.parametrize("count_max", [1, 64])
@@ -68,6 +80,11 @@ def test_a_doubled_record_spoils_the_floor_run(disk_path: Path) -> None:
         floor.verify(log, 100)
 
 
+def test_a_run_apart_that_fails_tells_why(disk_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"floor flush0 failed:(.|\n)*KeyError: 'flush0'"):
+        Apart(floor).run("flush0", disk_path, 100)
+
+
 def test_a_row_tells_the_median_and_both_extremes() -> None:
     repeats = [replace(ONE, messages_per_s=rate) for rate in (100.0, 900.0, 300.0)]
     (row,) = report.rows(repeats)
@@ -98,7 +115,8 @@ def test_a_profile_takes_every_stage_of_the_workload(tmp_path: Path, capsys: pyt
     rows = json.loads((tmp_path / "profile.json").read_text())
     assert code == 0 and [row["stage"] for row in rows] == list(profile_w1.STAGES)
     assert all(0 < row["fast_us"] <= row["median_us"] for row in rows)
-    assert (tmp_path / "profile.txt").read_text() in capsys.readouterr().out
+    text = (tmp_path / "profile.txt").read_text()
+    assert text in capsys.readouterr().out and "bare   whole: " in text
 
 
 def test_variants_are_published_under_names_that_tell_rows_apart() -> None:
