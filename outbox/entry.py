@@ -97,6 +97,7 @@ class HttpEntry:
         mark_after_s: float = MARK_AFTER_S,
         new_tx: Callable[[], str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        backoff: Backoff | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] | None = None,
     ) -> None:
         self.app = app
@@ -109,7 +110,7 @@ class HttpEntry:
         self._client = Client(app, backend)
         self._places = [Place(route.method, route.template, Reader(app, route)) for route in app.routes]
         self._plan = plan or compile_plan(app)
-        self._backoff = Backoff(sleep)
+        self._backoff = backoff or Backoff(sleep)
         self._turns = Turns()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[tuple[bytes, bytes], Pending] = {}

@@ -1,4 +1,5 @@
-"""`make explore`: every interleaving of two workers, two messages on one key and a duplicate, under each single fault.
+"""`make explore`: every interleaving of two workers, two messages on one key and a duplicate, under each single fault,
+and of a request over HTTP that is asked twice at once.
 
     python -m tests.simulation.explore [--only SCOPE] [--large] [--cpu-s 150] [--runs 300] [--output FOLDER]
 
@@ -25,7 +26,7 @@ from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, Report, search
 from tests.benchmarks import report
-from tests.simulation.explored import GIVEN, T1, T2, Account, Transfer, bank, desk
+from tests.simulation.explored import GIVEN, T1, T2, Account, Transfer, asked, bank, counter, desk
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "benchmarks"
@@ -49,8 +50,17 @@ def single_faults() -> Iterator[Cell]:
                     yield {"scope": scope, "messages": 2, "copies": [2, 1], "faults": {kind: 1}, "given": given}
 
 
+def requests() -> Iterator[Cell]:
+    """A request over HTTP that is asked twice at once, and one fault; over a store and a bus beside a sweeper."""
+    for scope in SCOPES:
+        for kind in SINGLE:
+            if not (scope == "engine" and kind == "stale"):
+                yield {"scope": scope, "asked": 2, "fronts": 1 if scope == "item" else 2, "faults": {kind: 1}}
+
+
 def larger() -> Iterator[Cell]:
     """What may be too large to exhaust."""
+    yield {"scope": "item", "asked": 2, "fronts": 2, "faults": {"crash": 1}}
     for scope in SCOPES:
         for faults in PAIRS:
             if not (scope == "engine" and "stale" in faults):
@@ -62,12 +72,17 @@ def larger() -> Iterator[Cell]:
 def told(cell: Cell) -> str:
     """A cell in words."""
     faults = " + ".join(cell["faults"]) or "no faults"
+    if "asked" in cell:
+        return f"{cell['scope']}: {cell['fronts']} answering, 1 request, asked {cell['asked']} times at once, {faults}"
     state = "known state" if cell["given"] else "new state"
     return f"{cell['scope']}: 2 workers, {cell['messages']} messages, {sum(cell['copies'])} copies, {faults}, {state}"
 
 
 def explored(cell: Cell, cpu_s: float) -> Report:
     """Explore one cell, here."""
+    limits = Limits(states=STATES_MAX, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES_MAX)
+    if "asked" in cell:
+        return search(asking(cell), limits=limits, hashing="64")
     scenario = Scenario(
         desk(),
         MESSAGES[: cell["messages"]],
@@ -76,8 +91,23 @@ def explored(cell: Cell, cpu_s: float) -> Report:
         scope=cell["scope"],
         budgets=Budgets(**cell["faults"]),
     )
-    limits = Limits(states=STATES_MAX, cpu_s=cpu_s, memory_bytes=MEMORY_BYTES_MAX)
     return search(scenario, limits=limits, hashing="64")
+
+
+def asking(cell: Cell) -> Scenario:
+    """A cell of requests as a scenario."""
+    return Scenario(
+        counter(),
+        (),
+        GIVEN,
+        workers=0,
+        sweepers=0 if cell["scope"] == "engine" else 1,
+        scope=cell["scope"],
+        budgets=Budgets(**cell["faults"]),
+        requests=[asked("k1", 5)],
+        asked_times=cell["asked"],
+        fronts=cell["fronts"],
+    )
 
 
 def row(cell: Cell, cpu_s: float) -> Cell:
@@ -141,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(one(json.loads(options.cell), options.cpu_s)))
         return 0
     found: list[Cell] = []
-    for cell in larger() if options.large else single_faults():
+    for cell in larger() if options.large else (*single_faults(), *requests()):
         if options.only in (None, cell["scope"]):
             found.append(row(cell, options.cpu_s))
             print(line(found[-1]), flush=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox import App, Context, Reject
+from outbox.verify.explorer.requests import Asked
 from outbox.verify.monitors.view import View
 
 
@@ -61,6 +62,41 @@ def desk() -> App:
         ctx.send("deposits", Deposit(transfer.id, transfer.target, transfer.amount))
 
     return app
+
+
+@dataclass
+class Receipt:
+    transfer: str
+    balance: int
+
+
+def counter() -> App:
+    """The desk over HTTP, with an answer, and a bell that nobody's account has to do with."""
+    app = App("counter")
+    app.queue("deposits")
+
+    @app.http("POST", "/transfers", key="source")
+    async def withdraw(transfer: Transfer, account: Account, ctx: Context) -> Receipt:
+        if transfer.amount <= 0:
+            raise Reject("amount must be positive")
+        account.balance -= transfer.amount
+        ctx.send("deposits", Deposit(transfer.id, transfer.target, transfer.amount))
+        return Receipt(transfer.id, account.balance)
+
+    @app.http("POST", "/bell")
+    def ring(deposit: Deposit, ctx: Context) -> None:
+        ctx.send("deposits", deposit)
+
+    @app.handler("transfers", key="source")
+    def correct(transfer: Transfer, account: Account) -> None:
+        account.balance += transfer.amount
+
+    return app
+
+
+def asked(key: str, amount: int, source: str = "alice") -> Asked:
+    """A request to the counter."""
+    return Asked("POST /transfers", key, Transfer("t", source, "bob", amount))
 
 
 GIVEN = (("alice", Account(10)), ("bob", Account(10)))

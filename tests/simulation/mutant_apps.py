@@ -11,6 +11,7 @@ from typing import Any
 
 from outbox import App, Context, Reject
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.requests import Asked
 from outbox.verify.explorer.scenario import Scenario
 
 
@@ -42,6 +43,11 @@ def counting() -> App:
         if count.total < 0:
             raise Reject("not below nothing")
         ctx.send("added", Added(message.account, count.total))
+
+    @app.http("POST", "/adds", key="account")
+    async def post(message: Add, count: Count, ctx: Context) -> Added:
+        add(message, count, ctx)
+        return Added(message.account, count.total)
 
     return app
 
@@ -133,11 +139,14 @@ def scenario(
     amounts: tuple[int, ...] = (5,),
     given: int | None = 10,
     faults: dict[str, int] | None = None,
+    asked: tuple[tuple[str, str, int], ...] = (),
     **options: Any,
 ) -> Scenario:
-    """Messages m1, m2, ... that add these amounts to account `a`."""
+    """Messages m1, m2, ... that add these amounts to account `a`, and requests: idempotency key, account, amount."""
     messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
     known = () if given is None else (("a", Count(given)),)
     budgets = Budgets(**(faults or {}))
     options = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})} | options
+    if asked:
+        options["requests"] = [Asked("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
     return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **options)

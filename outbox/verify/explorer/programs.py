@@ -6,17 +6,16 @@ ended; what a worker learns for its next attempt is handed on, and lost in a cra
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from outbox.ports import BlobStore, Document, Journal, StoreCapabilities, StorePorts
+from outbox.ports import BlobStore, Document, Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again, Backoff
+from outbox.runtime.backoff import Again
 from outbox.runtime.cache import Held
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
@@ -32,15 +31,7 @@ from outbox.runtime.sweep import sweep
 from outbox.verify.explorer.clients import ExploredBlobs, ExploredBus, ExploredJournal, ExploredStore
 from outbox.verify.explorer.remembering import remembered
 from outbox.verify.explorer.run import Calls
-
-
-async def _at_once(seconds: float) -> None:
-    """A pause between two tries: others may go first whenever a call waits, so it need not last."""
-    await asyncio.sleep(0)
-
-
-BACKOFF = Backoff(_at_once, count_max=1)
-"""Once at first and once again; whoever gives up sooner gives the message back, and a fresh attempt goes on."""
+from outbox.verify.explorer.tasks import BACKOFF, Tasks
 
 MakeScope = Callable[..., EngineScope]
 
@@ -104,15 +95,23 @@ Protocol = PartitionScope | ItemScope
 MakeProtocol = Callable[..., Protocol]
 
 
-def _ports(calls: Calls, at: StoreResources) -> StorePorts:
+def store_ports(calls: Calls, at: StoreResources, operations: Any = None) -> StorePorts:
+    """The ports of a store scope; a worker asks for nothing that a client would, and needs no `operations`."""
     store = ExploredStore(calls, at.store, at.capabilities)
     apart = None if at.infrastructure is None else ExploredStore(calls, at.infrastructure, at.capabilities)
-    return StorePorts(store, ExploredBus(calls, at.bus), _no_operations(), ExploredBlobs(calls, at.blobs), apart)
+    return StorePorts(store, ExploredBus(calls, at.bus), operations, ExploredBlobs(calls, at.blobs), apart)
 
 
-def _no_operations() -> Any:
-    """A scope asks its ports for nothing that a client would."""
-    return None
+def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int = 1) -> Ports:
+    """The ports of engine scope."""
+    return Ports(ExploredJournal(calls, journal), operations, ExploredBlobs(calls, blobs))
+
+
+def protocol_over(calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol = store_protocol) -> Protocol:
+    """The protocol of a store scope, as an attempt makes it."""
+    endings = _endings(plan, ports, calls)
+    made: Protocol = make(plan, ports, endings, now_ms=calls.now_ms, new_tx=calls.new_id, is_stopping=lambda: False)
+    return made
 
 
 class Forgetting:
@@ -189,7 +188,7 @@ class StoreWorker:
         self._make = make
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        plan, tasks, ports = self._plan, Tasks(), _ports(calls, self._at)
+        plan, tasks, ports = self._plan, Tasks(), store_ports(calls, self._at)
         endings = _endings(plan, ports, calls)
         options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
         protocol = self._make(plan, ports, endings, **options)
@@ -236,9 +235,8 @@ class Sweeper:
         self._make = make
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        plan, ports = self._plan, _ports(calls, self._at)
-        options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
-        protocol = self._make(plan, ports, _endings(plan, ports, calls), **options)
+        plan, ports = self._plan, store_ports(calls, self._at)
+        protocol = protocol_over(calls, ports, plan, self._make)
         store = ExploredStore(calls, self._store, self._at.capabilities, seen=carried or "")
         with suppress(*NOT_DONE):
             swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
@@ -274,22 +272,3 @@ def _recall(protocol: Protocol, carried: Any) -> None:
             protocol.cache.remember(id, Held(item, version, session))
     else:
         protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})
-
-
-class Tasks:
-    """The tasks that an attempt has started."""
-
-    def __init__(self) -> None:
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> object:
-        """Start a task."""
-        task = asyncio.create_task(coroutine)
-        self._tasks.append(task)
-        return task
-
-    async def end(self) -> None:
-        """Wait until all have ended, and whatever they started; an error of one is raised."""
-        while self._tasks:
-            task = self._tasks.pop(0)
-            await task

@@ -25,9 +25,19 @@ from outbox.verify.explorer.models.journal import JournalModel
 from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
-from outbox.verify.explorer.programs import EngineWorker, StoreResources, StoreWorker, Sweeper
+from outbox.verify.explorer.programs import (
+    EngineWorker,
+    StoreResources,
+    StoreWorker,
+    Sweeper,
+    engine_ports,
+    protocol_over,
+    store_ports,
+)
+from outbox.verify.explorer.requests import REQUESTS, Asked, ClientsModel, Front
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.world import Monitor
+from outbox.verify.monitors.answered import RequestMonitor
 from outbox.verify.monitors.journal_monitor import JournalMonitor
 from outbox.verify.monitors.ledger import Book
 from outbox.verify.monitors.reference import Reference
@@ -71,20 +81,32 @@ class Scenario:
     make: Callable[..., Any] | None = None
     ahead_ms: int = 0
     patience_ms: int = 0
+    requests: Sequence[Asked] = ()
+    asked_times: int | Sequence[int] = 1
+    fronts: int = 1
+    front_batch: int = 1
 
     def told(self) -> str:
         """The scope in a few words."""
+        asking = ""
+        if self.requests:
+            times = sum(_counts(self.asked_times, len(self.requests)))
+            asking = f"{self.fronts} front(s), {len(self.requests)} request(s), {times} with repetitions, "
         return (
             f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
-            f"{sum(self.copy_counts)} with copies, {self.budgets.told()}"
+            f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.told()}"
         )
 
     @property
     def copy_counts(self) -> list[int]:
         """How often each message is there."""
-        if isinstance(self.copies, int):
-            return [self.copies] * len(self.messages)
-        return [*self.copies, *[1] * (len(self.messages) - len(self.copies))]
+        return _counts(self.copies, len(self.messages))
+
+    def asked(self) -> list[Output]:
+        """The requests as they lie among the clients at the beginning, each as often as it is asked at once."""
+        counts = _counts(self.asked_times, len(self.requests))
+        pairs = zip(self.requests, counts, strict=True)
+        return [Output(REQUESTS, 0, asked.message) for asked, count in pairs for _ in range(count)]
 
     def with_budgets(self, budgets: Budgets) -> Scenario:
         """The same with other faults."""
@@ -124,6 +146,11 @@ class Scenario:
         return found
 
 
+def _counts(times: int | Sequence[int], count: int) -> list[int]:
+    """One number for each: as many as are given, then ones."""
+    return [times] * count if isinstance(times, int) else [*times, *[1] * (count - len(times))]
+
+
 def queues_of(app: App, plan: Plan) -> tuple[list[QueueModel], dict[str, list[str]]]:
     """The queues of an application, and where each destination leads."""
     routes = {name: [name] for name in app.queues}
@@ -146,15 +173,19 @@ def _engine(scenario: Scenario) -> Kernel:
         retention_ms=plan.retention_ms,
         merges_copies=scenario.symmetric,
     )
+    book = Book(Reference(plan), _as_tuples(routes), sent)
     monitor = JournalMonitor(
-        Book(Reference(plan), _as_tuples(routes), sent),
+        book,
         journal,
         invariant=scenario.invariant,
         allows_dead_letters="dead-letter" in scenario.allow,
     )
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
-    models = (journal, BlobModel())
-    programs = [worker] * scenario.workers
+    models: list[Model] = [journal, BlobModel()]
+    programs: list[Program] = [worker] * scenario.workers
+    if scenario.requests:
+        front = partial(Front, app, plan, ports=engine_ports, protocol=lambda calls, ports: None)
+        return _asked_kernel(scenario, models, programs, monitor, book, front)
     return _kernel(scenario, models, programs, monitor)
 
 
@@ -188,8 +219,9 @@ def _store(scenario: Scenario) -> Kernel:
     ]
     if apart:
         models.append(make_store(name="infrastructure"))
+    book = Book(Reference(plan), _as_tuples(routes), sent)
     monitor = StoreMonitor(
-        Book(Reference(plan), _as_tuples(routes), sent),
+        book,
         bus,
         invariant=scenario.invariant,
         allows_dead_letters="dead-letter" in scenario.allow,
@@ -201,7 +233,34 @@ def _store(scenario: Scenario) -> Kernel:
     programs: list[Program] = [worker] * scenario.workers + [Sweeper(plan, at, make=make)] * scenario.sweepers
     if apart:
         programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
+    if scenario.requests:
+        front = partial(
+            Front,
+            app,
+            plan,
+            ports=lambda calls, operations: store_ports(calls, at, operations),
+            protocol=lambda calls, ports: protocol_over(calls, ports, plan, make),
+        )
+        return _asked_kernel(scenario, models, programs, monitor, book, front)
     return _kernel(scenario, models, programs, monitor)
+
+
+def _asked_kernel(
+    scenario: Scenario,
+    models: list[Model],
+    programs: list[Program],
+    monitor: Monitor,
+    book: Book,
+    front: Callable[..., Front],
+) -> Kernel:
+    """The same with clients, as the last resource, and processes that answer them."""
+    asked, resource = scenario.asked(), len(models)
+    locks_hold = scenario.ample and not scenario.budgets.expire
+    until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
+    clients = ClientsModel(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
+    watching = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
+    answering: list[Program] = [front(clients=resource, batch=scenario.front_batch)] * scenario.fronts
+    return _kernel(scenario, [*models, clients], [*programs, *answering], watching)
 
 
 def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Program], monitor: Monitor) -> Kernel:

@@ -11,11 +11,14 @@ from typing import Any
 
 from outbox.message import Message
 from outbox.ports import Commit, Output, StateDocument
+from outbox.runtime.items import Record
+from outbox.runtime.replies import fingerprint_in, reply_in
 from outbox.verify.explorer.models.journal import JournalModel, JournalState
 from outbox.verify.explorer.models.queues import Dead
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
-from outbox.verify.monitors.ledger import Applied, Book, Ledger, has_ended
+from outbox.verify.monitors.answered import on_record
+from outbox.verify.monitors.ledger import Applied, Book, Ledger, OnRecord, has_ended
 from outbox.verify.monitors.reference import Declined, Effect, Handling, Stored
 from outbox.verify.monitors.view import Invariant, View
 from outbox.verify.monitors.watching import Deed
@@ -60,7 +63,7 @@ class JournalMonitor:
         consumed = [h for d in commit.consumed for h in self._book.handlings(d.queue, d.message)]
         buried = [h for b in commit.buried for h in self._book.handlings(b.delivery.queue, b.delivery.message)]
         postponed = [h for p in commit.postponed for h in self._book.handlings(p.delivery.queue, p.delivery.message)]
-        by_inbox = {h.inbox: h for h in (*consumed, *buried, *postponed)}
+        by_inbox = {h.inbox: h for h in (*consumed, *buried, *postponed, *self._asked(commit))}
         before = {id: Stored(d.value, d.schema, d.serial) for id, d in documents.items()}
         after = dict(before)
         outputs: list[Output] = []
@@ -75,10 +78,25 @@ class JournalMonitor:
                 return Finding("Serializable", text)
             if handling.state_id is not None and effect.state is not None and effect.state.serial:
                 after[handling.state_id] = effect.state
+            if inbox in self._book.requests and reply_in(commit.applied[inbox]) != effect.reply:
+                return Finding("OneAnswer", f"{handling.name} is kept with another reply than its handler gives")
             outputs += effect.outputs
             seen.append(dict(after))
         wrong = self._wrong_states(commit, documents, before, after) or self._wrong_outputs(commit, outputs)
         return wrong or self._wrong_refusal(commit, by_inbox, seen) or self._meaning(commit, consumed, buried)
+
+    def _asked(self, commit: Commit) -> list[Handling]:
+        """The requests that a commit ends."""
+        ended = {inbox: fingerprint_in(marker) for inbox, marker in commit.applied.items()}
+        ended |= {inbox: refusal.fingerprint for inbox, refusal in commit.refused.items()}
+        found = [self._book.find(inbox, payload) for inbox, payload in ended.items() if inbox in self._book.requests]
+        return [handling for handling in found if handling is not None]
+
+    def _replies(self, commit: Commit) -> list[OnRecord]:
+        records = {i: Record("", fingerprint_in(m), 0, reply=reply_in(m)) for i, m in commit.applied.items()}
+        for inbox, refusal in commit.refused.items():
+            records[inbox] = Record("", refusal.fingerprint, 0, reason=refusal.reason, description=refusal.description)
+        return [on_record(inbox, record) for inbox, record in records.items() if inbox in self._book.requests]
 
     def _effect(self, handling: Handling, states: dict[str, Stored], now_ms: int) -> Effect | Declined:
         state = None if handling.state_id is None else states.get(handling.state_id)
@@ -143,6 +161,7 @@ class JournalMonitor:
             tuple(self._book.emission(output) for output in commit.outputs),
             tuple(dict.fromkeys(h.inbox for h in settled)),
             tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason == "too-old"),
+            tuple(self._replies(commit)),
         )
 
     def step(self, ghost: Ledger, event: Applied | Deed) -> Ledger | Finding:

@@ -19,6 +19,12 @@ from outbox.verify.monitors.lines import Lines
 from outbox.verify.monitors.reference import Handling, Reference
 from outbox.verify.monitors.watching import Deed
 
+UNPROCESSABLE = 422
+"""The status of a response to a request under another's key."""
+
+OnRecord = tuple[bytes, bytes, str]
+"""What requests are answered with: inbox key, the payload's fingerprint, the response's digest."""
+
 Emission = tuple[str, str, bytes]
 """A committed output: destination, identity, digest of all of it."""
 
@@ -37,6 +43,7 @@ class Ledger(msgspec.Struct, frozen=True):
     """Item scope: states that point to a transaction."""
     called: frozenset[str] = frozenset()
     """The idempotency keys under which something outside was called."""
+    replies: frozenset[OnRecord] = frozenset()
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -48,6 +55,8 @@ class Applied(msgspec.Struct, frozen=True):
     settled: tuple[bytes, ...] = ()
     fenced: tuple[bytes, ...] = ()
     """Refused because of their age: what is known of them may be forgotten by then, and they do not take effect."""
+    replies: tuple[OnRecord, ...] = ()
+    """What requests are answered with from here on."""
 
 
 class Pushed(msgspec.Struct, frozen=True):
@@ -69,6 +78,15 @@ class Settled(msgspec.Struct, frozen=True):
     buried: bool = False
 
 
+class Answered(msgspec.Struct, frozen=True):
+    """The meaning of a response that a client takes for final."""
+
+    inbox: bytes
+    payload: bytes
+    status: int
+    reply: str
+
+
 class Book:
     """Messages, handlings and routes by name, for those who judge and those who tell."""
 
@@ -84,6 +102,8 @@ class Book:
         """By inbox key and payload."""
         self._shared: dict[bytes, str] = {}
         """Inbox keys that two handlers have in common, and which."""
+        self.requests: set[bytes] = set()
+        """The inbox keys of requests: nobody delivers them."""
         self._lines = Lines()
         for output in self.sent:
             self._learn(output)
@@ -116,6 +136,12 @@ class Book:
             if known.handler.name != handling.handler.name:
                 self._shared[handling.inbox] = f"{known.handler.name} and {handling.handler.name}"
         return found
+
+    def expect(self, handling: Handling, payload: bytes) -> None:
+        """Know what a request sets off, by its payload's fingerprint."""
+        self._handlings.setdefault(handling.inbox, {})[payload] = handling
+        self._names[handling.inbox] = handling.name
+        self.requests.add(handling.inbox)
 
     def find(self, inbox: bytes, payload: bytes) -> Handling | None:
         """The handling of an inbox key and a payload's fingerprint, if there is such a message."""
@@ -162,6 +188,7 @@ class Book:
             refused=ledger.refused.union(event.refused),
             fenced=ledger.fenced.union(i for i in event.fenced if i not in ledger.applied),
             emitted=ledger.emitted.union(event.emitted),
+            replies=ledger.replies.union(event.replies),
         )
         return self.early(after, event.settled) or after
 
@@ -216,6 +243,18 @@ class Book:
             text = "makes a call of ctx.call twice, under one key"
             return Finding("OneCall", f"{self.name(inbox)} {text}; if the other side knows it, say idempotent=True")
         return msgspec.structs.replace(ledger, called=ledger.called | {deed.key})
+
+    def answer(self, ledger: Ledger, event: Answered) -> Ledger | Finding:
+        """A ledger after a response: what it says is on record."""
+        if (event.inbox, event.payload, event.reply) in ledger.replies:
+            return ledger
+        name = self.name(event.inbox)
+        is_own = any((event.inbox, event.payload) == known[:2] for known in ledger.replies)
+        if event.status == UNPROCESSABLE and not is_own and len(self._handlings[event.inbox]) > 1:
+            return ledger  # another request was first under this key
+        if has_ended(ledger, event.inbox):
+            return Finding("OneAnswer", f"{name} is answered {event.status}, and not as its commit has on record")
+        return Finding("NothingLeavesEarly", f"{name} is answered {event.status}, but its effect is not committed")
 
     def early(self, ledger: Ledger, settled: Iterable[bytes]) -> Finding | None:
         """An input that is settled for good though nothing of it is committed."""

@@ -6,7 +6,7 @@ is decoded, its handler is called with the state before, and what it changed and
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 from outbox.app import Handler
 from outbox.context import ABSENT, Context
 from outbox.errors import FormatTooNew
+from outbox.http import Reply
 from outbox.lineage import Key, as_key, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Output
@@ -46,15 +47,18 @@ class Handling:
     key: Key | None
     inbox: bytes
     state_id: str | None
+    decode: Callable[[bytes], Any]
     delivery_count: int = 1
+    caller: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a handling does: its state afterwards (None: it has none), and what it emits."""
+    """What a handling does: its state afterwards (None: it has none), what it emits, what it answers a request."""
 
     state: Stored | None
     outputs: tuple[Output, ...]
+    reply: Reply | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class Reference:
                 continue
             id = state_id(handler.state.name, key) if handler.state is not None and key is not None else None
             inbox = inbox_key(handler.prefix, key, message.identity)
-            found.append(Handling(f"{message.identity} at {handler.name}", handler, message, value, key, inbox, id))
+            name = f"{message.identity} at {handler.name}"
+            found.append(Handling(name, handler, message, value, key, inbox, id, route.decode))
         return found
 
     def run(self, handling: Handling, before: Stored | None, now_ms: int) -> Effect | Declined:
@@ -115,7 +120,7 @@ class Reference:
     async def _run(self, handling: Handling, before: Stored | None, now_ms: int) -> Effect | Declined:
         handler = handling.handler
         codec = handler.state
-        value = self._again(handling)
+        value = handling.decode(handling.message.body)  # anew: a handler may change what it is given
         state: Any = None
         context = Context(self.plan.app, handling, handling.message, now_ms, _durable)
         try:
@@ -131,25 +136,17 @@ class Reference:
         except Exception as error:
             return Declined(str(error) or type(error).__name__)
 
-    def _again(self, handling: Handling) -> Any:
-        """The message decoded anew: a handler may change what it is given."""
-        message = handling.message
-        source = self.plan.sources[handling.handler.source]
-        route = source.routes.get(message.type) if message.type else source.only
-        assert route is not None, "what is handled has a route"
-        return route.decode(message.body)
-
     def _effect(self, handling: Handling, before: Stored | None, state: Any, context: Context) -> Effect:
         outputs = tuple(map(self._outside, context.outputs))
         codec = handling.handler.state
         if codec is None:
-            return Effect(None, outputs)
+            return Effect(None, outputs, context.answer)
         if context.replaced is not ABSENT:
             state = context.replaced
         value = b"" if state is None else codec.codec.encode(state)
         old = before or Stored()
         changed = (value, codec.version) != (old.value, old.schema) if before else bool(value)
-        return Effect(Stored(value, codec.version, old.serial + 1) if changed else old, outputs)
+        return Effect(Stored(value, codec.version, old.serial + 1) if changed else old, outputs, context.answer)
 
     def _outside(self, output: Output) -> Output:
         """An output as it leaves: a large body as a claim check."""

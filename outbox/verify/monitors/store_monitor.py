@@ -19,6 +19,7 @@ from outbox.verify.explorer.models.bus import BusModel, BusState
 from outbox.verify.explorer.models.store import StoreState, visible
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
+from outbox.verify.monitors.answered import on_record
 from outbox.verify.monitors.ledger import Applied, Book, Ledger, Marked, Pushed, Settled, digest_of, has_ended
 from outbox.verify.monitors.reference import Declined, Stored
 from outbox.verify.monitors.staging import Staging, Swap, stage, staging, swap
@@ -149,6 +150,8 @@ class StoreMonitor:
             wrong = _wrong_outputs(name, record, effect.outputs)
             if wrong is not None:
                 return wrong
+            if record.reply != effect.reply:
+                return Finding("OneAnswer", f"{name} is kept with another reply than its handler gives")
             if effect.state is not None:
                 stored = effect.state if effect.state.value else None
         if before is not None and after is not None:
@@ -165,6 +168,7 @@ class StoreMonitor:
             tuple(self._book.emission(output) for output in emitted),
             (),
             tuple(inbox for inbox, record in entries if record.reason == "too-old"),
+            tuple(on_record(inbox, record) for inbox, record in entries if inbox in self._book.requests),
         )
 
     # Sends and settlements

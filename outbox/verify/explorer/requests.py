@@ -1,0 +1,188 @@
+"""HTTP requests under exploration: clients that do not give up, and processes that answer them.
+
+The clients are a resource, modelled as a queue of requests: an answering process takes one under a lock, and answers by
+settling it.  A lock that runs out is a client that has heard nothing, because the process died or because it takes too
+long, and that sends the same request again under the same key; so does one that was told to.  A copy of a request is a
+client that asks twice at once.  What answers is the runtime's own `HttpEntry`, over the ports of the scope.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from outbox.answering import encoded
+from outbox.app import App
+from outbox.entry import HttpEntry
+from outbox.http import Request, Response
+from outbox.http_paths import Place, find
+from outbox.message import Message
+from outbox.ports import Delivery, Output, Ports, Settle, StorePorts
+from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.lanes import StoreProtocol
+from outbox.runtime.plan import Plan
+from outbox.runtime.requests import Reader
+from outbox.runtime.step import Work
+from outbox.verify.explorer.clients import ExploredBus
+from outbox.verify.explorer.models.bus import BusModel
+from outbox.verify.explorer.models.queues import QueueModel
+from outbox.verify.explorer.models.told import short
+from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, canonical
+from outbox.verify.explorer.run import Calls
+from outbox.verify.explorer.tasks import BACKOFF, Tasks, at_once
+
+REQUESTS = "requests"
+"""The queue in which clients' requests lie until they are answered."""
+DIGEST_BYTES = 6
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request as a client sends it, each time alike: `POST /payments`, an idempotency key, what makes its body."""
+
+    line: str
+    key: str
+    content: Any
+
+    @property
+    def message(self) -> Message:
+        """The same as it lies among the clients' requests."""
+        return Message(body=encoded(self.content), outbox_id=self.key, correlation_id=self.line)
+
+
+def request_in(message: Message) -> Request:
+    """The request that lies among the clients' as this message."""
+    method, _, path = message.correlation_id.partition(" ")
+    return Request(method, path, {"idempotency-key": message.outbox_id}, message.body)
+
+
+def work_of(app: App, message: Message, now_ms: int) -> Work:
+    """What a request is to the protocols.
+
+    Raises:
+        LookupError: the application serves nothing there.
+        Unfit: it cannot be one.
+    """
+    request = request_in(message)
+    places = [Place(route.method, route.template, Reader(app, route)) for route in app.routes]
+    found = find(places, request.method, request.path)
+    if found.target is None:
+        raise LookupError(f"{message.correlation_id}: nothing is served there; declare it with @app.http")
+    return found.target.work(request, found.parameters, "", now_ms)
+
+
+def is_final(response: Response) -> bool:
+    """Whether a client is done when it hears this: it was not told to ask again."""
+    return "retry-after" not in response.headers
+
+
+def digest_of(response: Response) -> str:
+    """What tells responses apart."""
+    return blake2b(
+        canonical((response.status, dict(response.headers), response.body)), digest_size=DIGEST_BYTES
+    ).hexdigest()
+
+
+class ClientsModel(BusModel):
+    """What the clients do.  They know how long a key is remembered, and do not ask again after `until_ms`."""
+
+    name = "clients"
+
+    def __init__(self, asked: Sequence[Output], *, until_ms: int, merges_copies: bool, locks_hold: bool) -> None:
+        super().__init__(
+            [QueueModel(REQUESTS)],
+            {REQUESTS: [REQUESTS]},
+            sent=asked,
+            merges_copies=merges_copies,
+            locks_hold=locks_hold,
+        )
+        self.until_ms = until_ms
+
+    def outcomes(self, state: Any, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
+        if op.verb == "receive-any" and now_ms >= self.until_ms:
+            return []
+        return super().outcomes(state, op, now_ms, in_use)
+
+    def describe(self, op: Op) -> str:
+        if op.verb != "settle":
+            return "take a request"
+        delivery, settle = op.args
+        return f"answer {short(delivery.message.identity)} {settle.description or 'ask again'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Operations:
+    """All that an entry asks of its backend while it answers: the time."""
+
+    now_ms: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Backend:
+    served: Ports | StorePorts
+
+    def ports(self) -> Ports | StorePorts:
+        return self.served
+
+
+MakePorts = Callable[[Calls, Any], Ports | StorePorts]
+MakeProtocol = Callable[[Calls, Any], StoreProtocol | None]
+
+
+class Front:
+    """A process that answers up to `batch` requests at a time; `ports` and `protocol` are those of its scope."""
+
+    def __init__(
+        self,
+        app: App,
+        plan: Plan,
+        *,
+        ports: MakePorts,
+        protocol: MakeProtocol,
+        clients: int,
+        batch: int = 1,
+        name: str = "front",
+    ) -> None:
+        self.name = name
+        self._app = app
+        self._plan = plan
+        self._ports = ports
+        self._protocol = protocol
+        self._clients = clients
+        self._batch = batch
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        clients, tasks = ExploredBus(calls, self._clients), Tasks()
+        try:
+            deliveries = await clients.receive_any([REQUESTS], self._batch)
+        except NOT_DONE:
+            return None
+        ports = self._ports(calls, _Operations(calls.now_ms))
+        entry = HttpEntry(
+            self._app,
+            _Backend(ports),
+            plan=self._plan,
+            protocol=self._protocol(calls, ports),
+            mark_after_s=0,
+            sleep=at_once,
+            backoff=BACKOFF,
+            spawn=tasks.spawn,
+        )
+        await asyncio.gather(*[self._answer(entry, clients, delivery) for delivery in deliveries])
+        await tasks.end()
+        return None
+
+    @staticmethod
+    async def _answer(entry: HttpEntry, clients: ExploredBus, delivery: Delivery) -> None:
+        request = request_in(delivery.message)
+        response = await entry.handle(request.method, request.path, request.headers, request.body)
+        settle = Settle("release")
+        if is_final(response):
+            settle = Settle("complete", digest_of(response), str(response.status))
+        with suppress(*NOT_DONE):  # nobody listens any more
+            await clients.settle(delivery, settle)
