@@ -23,7 +23,7 @@ from typing import Any
 
 from outbox.app import App
 from outbox.lineage import Key
-from outbox.verify.apps.asked import Asked, check
+from outbox.verify.apps.asked import Asked, check, request_of
 from outbox.verify.apps.orders import order_that_shows
 from outbox.verify.apps.rehearsal import Rehearsal
 from outbox.verify.apps.report import Anomaly, Part, Report, shortened
@@ -45,8 +45,9 @@ TOO_OLD = "too-old"
 
 def explore(
     app: App,
-    messages: Sequence[tuple[str, Any, str]],
+    messages: Sequence[tuple[str, Any, str]] = (),
     *,
+    requests: Sequence[tuple[str, str, Any, str]] = (),
     given: Sequence[tuple[Key, Any]] = (),
     workers: int = 2,
     duplicates: int = 1,
@@ -66,11 +67,13 @@ def explore(
 ) -> Report:
     """Run an application's handlers in every order, with every interleaving of workers, crashes and duplicates.
 
-    `messages` are (queue, message, id) and `given` (key, state).  `duplicates` is how many further copies there are,
-    of any of the messages.  The others count faults in one run: a worker dies (`crashes`), a call takes effect and its
-    reply is lost (`lost`), is throttled (`refused`) or lands at any later time (`delayed`), a lock runs out under a
-    worker that goes on (`expired`), a read answers from the past (`stale`), time leaps to where something expires
-    (`jumps`), a handler's own timer beats its call (`timeouts`).
+    `messages` are (queue, message, id), `requests` (method, path, body, idempotency key) over HTTP, and `given` (key,
+    state).  `duplicates` is how many further copies there are, of any of the messages; a request is asked so many more
+    times at once.  Beside `workers` as many processes answer requests, and over a store and a bus a sweeper finishes.
+    The others count faults in one run: a worker dies (`crashes`), a call takes effect and its reply is lost (`lost`),
+    is throttled (`refused`) or lands at any later time (`delayed`), a lock runs out under a worker that goes on
+    (`expired`), a read answers from the past (`stale`), time leaps to where something expires (`jumps`), a handler's
+    own timer beats its call (`timeouts`).
 
     `invariant` is given a world, with `states(T)`, `state(T, key)` and `in_flight(T)`, after every commit and at the
     beginning; it returns whether all is well, or raises an AssertionError.  `allow` names what is no finding: "order",
@@ -83,10 +86,22 @@ def explore(
         "workers": workers, "duplicates": duplicates, "crashes": crashes, "lost": lost, "refused": refused,
         "delayed": delayed, "expired": expired, "stale": stale, "jumps": jumps, "timeouts": timeouts,
     }  # fmt: skip
-    check(app, messages, given, numbers, scope=scope, invariant=invariant, allow=allow, seconds=seconds, seed=seed)
+    check(
+        app,
+        messages,
+        requests,
+        given,
+        numbers,
+        scope=scope,
+        invariant=invariant,
+        allow=allow,
+        seconds=seconds,
+        seed=seed,
+    )
     faults = Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts)
     sent, known = tuple(map(tuple, messages)), tuple(map(tuple, given))
-    asked = Asked(app, sent, known, workers, duplicates, faults, scope, frozenset(allow), seconds, seed)
+    calls = tuple(map(request_of, requests))
+    asked = Asked(app, sent, known, workers, duplicates, faults, scope, frozenset(allow), seconds, seed, calls)
     return Exploration(asked, invariant).run()
 
 
@@ -107,8 +122,11 @@ class Exploration:
             asked.app,
             asked.messages,
             asked.given,
-            workers=asked.workers,
+            workers=asked.workers if asked.messages or asked.app.handlers else 0,
             budgets=asked.faults,
+            requests=asked.requests,
+            fronts=asked.workers,
+            sweepers=1 if asked.requests and asked.scope != "engine" else 0,
             scope=asked.scope,
             invariant=None if invariant is None else _asked_safely(invariant),
             allow=asked.allow & {"dead-letter"},
@@ -144,7 +162,7 @@ class Exploration:
             self._found.append(found)
 
     def _calm(self) -> None:
-        calm = replace(self._whole, workers=1, budgets=Budgets())
+        calm = replace(_lone(self._whole), budgets=Budgets())
         self._search([calm], live=True)
         if "order" not in self._asked.allow and not self._found:
             shown = order_that_shows(calm, cpu_s=self._time_left_s() / 4)
@@ -155,18 +173,22 @@ class Exploration:
 
     def _lone(self) -> None:
         if self._asked.workers > 1:
-            self._search([replace(each, workers=1) for each in self._choices()], live=True)
+            self._search([_lone(each) for each in self._choices()], live=True)
 
     def _all(self) -> None:
         self._search(self._choices(), live=self._asked.workers == 1)
 
     def _choices(self) -> list[Scenario]:
         """A scenario for each choice of messages that are there more than once, the least copies first."""
-        count = len(self._asked.messages)
-        return [
-            replace(self._whole, copies=[1 + chosen.count(index) for index in range(count)])
+        message_count = len(self._asked.messages)
+        count = message_count + len(self._asked.requests)
+        choices = [
+            [1 + chosen.count(index) for index in range(count)]
             for copies in range(self._asked.duplicates + 1)
             for chosen in combinations_with_replacement(range(count), copies)
+        ]
+        return [
+            replace(self._whole, copies=times[:message_count], asked_times=times[message_count:]) for times in choices
         ]
 
     def _search(self, scenarios: list[Scenario], *, live: bool) -> None:
@@ -214,6 +236,11 @@ class Exploration:
 
     def _time_left_s(self) -> float:
         return self._asked.seconds * (1 - DRAWN_SHARE) - (time.process_time() - self._began_s)
+
+
+def _lone(scenario: Scenario) -> Scenario:
+    """The same with one process of each kind."""
+    return replace(scenario, workers=min(1, scenario.workers), fronts=1)
 
 
 def _asked_safely(invariant: Invariant) -> Invariant:

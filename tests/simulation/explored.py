@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox import App, Context, Reject
-from outbox.verify.explorer.requests import Asked
+from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.monitors.view import View
 
 
@@ -94,9 +94,9 @@ def counter() -> App:
     return app
 
 
-def asked(key: str, amount: int, source: str = "alice") -> Asked:
+def asked(key: str, amount: int, source: str = "alice") -> ClientRequest:
     """A request to the counter."""
-    return Asked("POST /transfers", key, Transfer("t", source, "bob", amount))
+    return ClientRequest("POST /transfers", key, Transfer("t", source, "bob", amount))
 
 
 GIVEN = (("alice", Account(10)), ("bob", Account(10)))

@@ -11,7 +11,7 @@ from typing import Any
 
 from outbox import App, Context, Reject
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.requests import Asked
+from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 
 
@@ -148,5 +148,5 @@ def scenario(
     budgets = Budgets(**(faults or {}))
     options = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})} | options
     if asked:
-        options["requests"] = [Asked("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
+        options["requests"] = [ClientRequest("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
     return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **options)

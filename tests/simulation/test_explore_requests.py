@@ -8,7 +8,7 @@ import pytest
 
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
-from outbox.verify.explorer.requests import Asked
+from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, Deposit, asked, counter
@@ -17,7 +17,7 @@ FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "s
 SCOPES = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 
 
-def explored(scope: str, *requests: Asked, live: bool = True, **options: Any) -> Report:
+def explored(scope: str, *requests: ClientRequest, live: bool = True, **options: Any) -> Report:
     known = {"messages": (), "workers": 0, "sweepers": int(scope != "engine"), "given": GIVEN}
     return search(Scenario(counter(), scope=scope, requests=requests, **(known | options)), live=live)
 
@@ -37,7 +37,7 @@ def test_a_request_asked_twice_at_once_has_one_effect_and_one_answer(scope: str,
 
 @SCOPES
 @pytest.mark.parametrize("other", [asked("k1", 6), asked("k1", 5, "bob")], ids=["another payload", "of another state"])
-def test_another_request_under_the_same_key_is_refused(scope: str, other: Asked) -> None:
+def test_another_request_under_the_same_key_is_refused(scope: str, other: ClientRequest) -> None:
     fronts = 1 if scope == "item" else 2
     clean(explored(scope, asked("k1", 5), other, fronts=fronts, budgets=Budgets.any_of(1, "crash", "lost")))
 
@@ -55,7 +55,7 @@ def test_a_request_that_is_rejected_is_rejected_for_whoever_asks_again(scope: st
 
 @SCOPES
 def test_a_request_without_a_state_takes_effect_once(scope: str) -> None:
-    bell = Asked("POST /bell", "b", Deposit("t", "bob", 1))
+    bell = ClientRequest("POST /bell", "b", Deposit("t", "bob", 1))
     clean(explored(scope, bell, asked_times=2, fronts=2, budgets=Budgets.any_of(1, "crash", "lost", "delay")))
 
 

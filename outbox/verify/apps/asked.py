@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox.app import App
+from outbox.http import Unfit
 from outbox.lineage import Key, as_key
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.requests import ClientRequest, work_of
 
 SCOPES = ("engine", "partition", "item")
 ALLOWED = ("order", "dead-letter")
@@ -31,20 +33,22 @@ class Asked:
     allow: frozenset[str]
     seconds: float
     seed: int
+    requests: tuple[ClientRequest, ...] = ()
 
     def told(self) -> str:
         """All of it in a line."""
         parts = [
             f"{self.app.name}, {self.scope} scope",
             _count(self.workers, "worker"),
-            _count(len(self.messages), "message"),
+            *([_count(len(self.messages), "message")] if self.messages else []),
+            *([_count(len(self.requests), "request")] if self.requests else []),
             _count(self.duplicates, "duplicate"),
             self.faults.told(),
         ]
         return ", ".join(parts)
 
 
-def check(app: Any, messages: Any, given: Any, numbers: Mapping[str, Any], **rest: Any) -> None:
+def check(app: Any, messages: Any, requests: Any, given: Any, numbers: Mapping[str, Any], **rest: Any) -> None:
     """See that all of it can be explored.
 
     Raises:
@@ -53,7 +57,8 @@ def check(app: Any, messages: Any, given: Any, numbers: Mapping[str, Any], **res
     """
     if not isinstance(app, App):
         raise TypeError(f"explore(app, messages): the first is an App, not a {type(app).__name__}")
-    _check_messages(app, messages)
+    _check_messages(app, messages, at_least=0 if requests else 1)
+    _check_requests(app, requests)
     _check_given(app, given)
     for name, (least, most) in _LIMITS.items():
         _check_number(name, numbers[name], least, most)
@@ -68,11 +73,11 @@ _LIMITS = {
 }
 
 
-def _check_messages(app: App, messages: Any) -> None:
+def _check_messages(app: App, messages: Any, *, at_least: int) -> None:
     form = 'each of messages is (queue, message, id), such as ("orders", Order(5), "o1")'
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, list | tuple):
         raise TypeError(f"messages is a {type(messages).__name__}, give a list; {form}")
-    if not 1 <= len(messages) <= MESSAGE_COUNT_MAX:
+    if not at_least <= len(messages) <= MESSAGE_COUNT_MAX:
         raise ValueError(f"{len(messages)} messages: give 1 to {MESSAGE_COUNT_MAX}, two or three tell most")
     read = {handler.source for handler in app.handlers}
     seen = set()
@@ -89,6 +94,32 @@ def _check_messages(app: App, messages: Any) -> None:
         if (queue, id) in seen:
             raise ValueError(f"two messages on {queue!r} have the id {id!r}; for a copy of one say duplicates=1")
         seen.add((queue, id))
+
+
+def _check_requests(app: App, requests: Any) -> None:
+    form = 'each of requests is (method, path, body, key), such as ("POST", "/orders", Order(5), "k1")'
+    if not isinstance(requests, list | tuple):
+        raise TypeError(f"requests is a {type(requests).__name__}, give a list; {form}")
+    if len(requests) > MESSAGE_COUNT_MAX:
+        raise ValueError(f"{len(requests)} requests: give up to {MESSAGE_COUNT_MAX}, two or three tell most")
+    for each in requests:
+        if not (isinstance(each, tuple | list) and len(each) == 4 and all(isinstance(each[i], str) for i in (0, 1, 3))):
+            raise TypeError(f"{each!r}: {form}, all but the body as texts")
+        request = request_of(each)
+        try:
+            work_of(app, request.message, 0)
+        except LookupError as error:
+            raise ValueError(f"{each!r}: {error.args[0]}") from error
+        except Unfit as unfit:
+            raise ValueError(f"{each!r}: {unfit}; {form}") from unfit
+    if len({request_of(each).message for each in requests}) < len(requests):
+        raise ValueError("two requests are the same; for one that is asked twice at once say duplicates=1")
+
+
+def request_of(given: Any) -> ClientRequest:
+    """A request as it was given: method, path, body, key."""
+    method, path, content, key = given
+    return ClientRequest(f"{method.upper()} {path}", key, content)
 
 
 def _check_given(app: App, given: Any) -> None:

@@ -45,15 +45,28 @@ def order_that_shows(scenario: Scenario, *, cpu_s: float) -> Shown:
     """Two orders of a scenario's messages that come to different ends; of as few messages as show it."""
     until_s = time.process_time() + cpu_s
     allow = frozenset({"dead-letter"})
-    whole = replace(scenario, workers=1, copies=1, budgets=Budgets(), scope="engine", invariant=None, allow=allow)
+    whole = replace(
+        scenario,
+        copies=1,
+        asked_times=1,
+        sweepers=0,
+        budgets=Budgets(),
+        scope="engine",
+        invariant=None,
+        allow=allow,
+    )
     orders = _Orders(whole, until_s)
     orders.run()
     part = Part(f"every order, {whole.told()}", len(orders.parents), orders.step_count, len(orders.ends))
     if len(orders.ends) < 2:
         return Shown(None, part, orders.stopped)
+    message_count = len(whole.messages)
+    every = range(message_count + len(whole.requests))
     for count in (1, 2):
-        for some in combinations(whole.messages, count) if count < len(whole.messages) else ():
-            fewer = _Orders(replace(whole, messages=some), until_s)
+        for some in combinations(every, count) if count < len(every) else ():
+            messages = [whole.messages[index] for index in some if index < message_count]
+            requests = [whole.requests[index - message_count] for index in some if index >= message_count]
+            fewer = _Orders(replace(whole, messages=messages, requests=requests), until_s)
             fewer.run()
             if len(fewer.ends) > 1:
                 return Shown(fewer.anomaly(), part)
@@ -118,7 +131,8 @@ class _Orders:
     def anomaly(self) -> Anomaly:
         """The two ends in words."""
         (one, first), (other, second) = self.ends.items()
-        unordered = sorted({queue for queue, _, _ in self._scenario.messages})
+        scenario = self._scenario
+        unordered = sorted({*(queue for queue, _, _ in scenario.messages), *(each.line for each in scenario.requests)})
         ways = [self._commits(world) for world in (first, second)]
         what = f"{'; '.join(_differences(dict(one), dict(other)))}, depending on what is handled first"
         told = "\n".join(("one order:", *ways[0], "another:", *ways[1]))

@@ -22,8 +22,9 @@ from outbox.verify.apps.report import Anomaly
 from outbox.verify.explorer.loop import ProgramSpins
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.scenario import START_MS, Scenario, queues_of
+from outbox.verify.monitors.answered import handling_of
 from outbox.verify.monitors.reference import Declined, Effect, Handling, Reference, Stored
-from outbox.verify.monitors.watching import Deed, Watch, watched
+from outbox.verify.monitors.watching import Deed, Watch, watched, watched_app
 
 HANDLING_COUNT_MAX = 1_000
 """How many handlings are looked at; what goes on beyond is explored, or is a circle that ends by its hops."""
@@ -61,6 +62,8 @@ class Rehearsal:
         self._way: list[str] = []
         for output in scenario.sent():
             self._turns.extend(self._turns_of(output.destination, output.message))
+        app = watched_app(scenario.app)
+        self._turns.extend(_Turn(handling_of(app, request.message, START_MS)[0]) for request in scenario.requests)
 
     def run(self) -> Anomaly | None:
         """What is wrong with a handling by itself."""
@@ -155,6 +158,8 @@ def difference(handling: Handling, first: Effect | Declined, again: Effect | Dec
         return
     if first.state != again.state:
         yield f"first {handling.state_id} became {_shown(first.state)}, then {_shown(again.state)}"
+    if first.reply != again.reply:
+        yield f"first it answered {_answered(first)}, then {_answered(again)}"
     if len(first.outputs) != len(again.outputs):
         yield f"first it sent {len(first.outputs)} message(s), then {len(again.outputs)}"
     for one, other in zip(first.outputs, again.outputs, strict=False):
@@ -190,6 +195,11 @@ def _ended(effect: Effect | Declined) -> str:
 
 def _shown(state: Stored | None) -> str:
     return "nothing" if state is None or not state.value else state.value.decode(errors="replace")
+
+
+def _answered(effect: Effect) -> str:
+    reply = effect.reply
+    return "nothing" if reply is None else f"{reply.status} {reply.body.decode(errors='replace')}"
 
 
 def _sent(output: Output) -> str:

@@ -41,6 +41,8 @@ class Anomaly:
         what, way = found.text, shortened(found.trace.text)
         if found.promise == "OneCall":
             way += "\n      and its call is made once more"
+        if found.promise == "Progress" and raised:
+            what = "; ".join((what, *raised.values()))
         if found.promise == "NoDeadLetter" and what.endswith(": failed"):
             what = "; ".join((what, *filter(None, [raised.get(what.partition(" ")[0])])))
         return cls(found.promise, what, way, found.steps, trace)

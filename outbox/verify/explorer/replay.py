@@ -17,6 +17,7 @@ from outbox.app import App
 from outbox.lineage import Key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import Finding
+from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.trace import Trace, TraceStep, Walk
 from outbox.verify.explorer.world import GHOST
@@ -39,9 +40,14 @@ class Written(msgspec.Struct):
     """Key and its kind, type and body."""
     budgets: dict[str, int]
     options: dict[str, Any]
+    requests: list[tuple[str, str, str]] = []
+    """Method and path, idempotency key, body."""
 
 
-_OPTIONS = ("workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "tells_current", "apart")
+_OPTIONS = (
+    "workers", "copies", "scope", "batch", "sweepers", "symmetric", "ample", "warm", "tells_current", "apart",
+    "asked_times", "fronts", "front_batch",
+)  # fmt: skip
 _KEYS: dict[str, Any] = {"str": str, "int": int, "UUID": UUID}
 
 
@@ -76,9 +82,10 @@ def write(scenario: Scenario, finding: Finding, trace: Trace, *, app: str = "") 
         given.append((str(key), type(key).__name__, codec.name, codec.codec.encode(state).decode()))
     options: dict[str, Any] = {name: getattr(scenario, name) for name in _OPTIONS}
     options["allow"] = sorted(scenario.allow)
+    requests = [(each.line, each.key, each.message.body.decode()) for each in scenario.requests]
     written = Written(
         FORMAT, app, finding.promise, finding.text, trace.names, trace.steps, messages, given,
-        asdict(scenario.budgets), options,
+        asdict(scenario.budgets), options, requests,
     )  # fmt: skip
     return msgspec.json.format(msgspec.json.encode(written), indent=1)
 
@@ -106,9 +113,11 @@ def scenario_of(written: Written, app: App) -> Scenario:
     given: list[tuple[Key, Any]] = [
         (_KEYS[kind](key), states[name].codec.decode(body.encode())) for key, kind, name, body in written.given
     ]
-    known = {name: written.options[name] for name in _OPTIONS}
+    known = {name: written.options[name] for name in _OPTIONS if name in written.options}
+    requests = [ClientRequest(line, key, msgspec.Raw(body.encode())) for line, key, body in written.requests]
     allow = frozenset(written.options["allow"])
-    return Scenario(app, messages, given, budgets=Budgets(**written.budgets), allow=allow, **known)
+    budgets = Budgets(**written.budgets)
+    return Scenario(app, messages, given, budgets=budgets, allow=allow, requests=requests, **known)
 
 
 def replay(scenario: Scenario, steps: Sequence[TraceStep]) -> Replayed:

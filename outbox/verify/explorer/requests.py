@@ -42,7 +42,7 @@ REQUESTS = "requests"
 DIGEST_BYTES = 6
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ClientRequest(msgspec.Struct, frozen=True):
     """A request as a client sends it, each time alike: `POST /payments`, an idempotency key, what makes its body."""
 
     line: str
@@ -73,6 +73,8 @@ def work_of(app: App, message: Message, now_ms: int) -> Work:
     found = find(places, request.method, request.path)
     if found.target is None:
         raise LookupError(f"{message.correlation_id}: nothing is served there; declare it with @app.http")
+    if found.target.route.is_read:
+        raise LookupError(f"{message.correlation_id}: a read has no effect to explore; leave it out")
     return found.target.work(request, found.parameters, "", now_ms)
 
 

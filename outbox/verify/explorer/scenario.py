@@ -34,7 +34,7 @@ from outbox.verify.explorer.programs import (
     protocol_over,
     store_ports,
 )
-from outbox.verify.explorer.requests import REQUESTS, Asked, ClientsModel, Front
+from outbox.verify.explorer.requests import REQUESTS, ClientRequest, ClientsModel, Front
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.world import Monitor
 from outbox.verify.monitors.answered import RequestMonitor
@@ -43,7 +43,7 @@ from outbox.verify.monitors.ledger import Book
 from outbox.verify.monitors.reference import Reference
 from outbox.verify.monitors.store_monitor import StoreMonitor
 from outbox.verify.monitors.view import Invariant
-from outbox.verify.monitors.watching import watched
+from outbox.verify.monitors.watching import watched, watched_app
 
 START_MS = 1_767_225_600_000
 """When an exploration begins: 2026-01-01 00:00 UTC."""
@@ -81,7 +81,7 @@ class Scenario:
     make: Callable[..., Any] | None = None
     ahead_ms: int = 0
     patience_ms: int = 0
-    requests: Sequence[Asked] = ()
+    requests: Sequence[ClientRequest] = ()
     asked_times: int | Sequence[int] = 1
     fronts: int = 1
     front_batch: int = 1
@@ -184,7 +184,7 @@ def _engine(scenario: Scenario) -> Kernel:
     models: list[Model] = [journal, BlobModel()]
     programs: list[Program] = [worker] * scenario.workers
     if scenario.requests:
-        front = partial(Front, app, plan, ports=engine_ports, protocol=lambda calls, ports: None)
+        front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
         return _asked_kernel(scenario, models, programs, monitor, book, front)
     return _kernel(scenario, models, programs, monitor)
 
@@ -236,7 +236,7 @@ def _store(scenario: Scenario) -> Kernel:
     if scenario.requests:
         front = partial(
             Front,
-            app,
+            watched_app(app),
             plan,
             ports=lambda calls, operations: store_ports(calls, at, operations),
             protocol=lambda calls, ports: protocol_over(calls, ports, plan, make),

@@ -10,12 +10,13 @@ import functools
 import sys
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from outbox.app import Handler
+from outbox.app import App, Handler
 from outbox.context import Context
 from outbox.runtime.plan import Plan, Route
 
@@ -85,6 +86,13 @@ def watched(plan: Plan) -> Plan:
     return replace(plan, sources=sources)
 
 
+def watched_app(app: App) -> App:
+    """An application whose HTTP entries are handed such contexts."""
+    entries = copy(app)
+    entries.routes = [replace(route, handler=_watched_handler(route.handler)) for route in app.routes]
+    return entries
+
+
 def _watched_route(route: Route) -> Route:
     return replace(route, handlers=tuple(map(_watched_handler, route.handlers)))
 
@@ -104,11 +112,16 @@ def _watched_handler(handler: Handler) -> Handler:
 class WatchedContext:
     """A context that tells what is called through it; in everything else it is the context."""
 
+    _context: Context
+
     def __init__(self, context: Context) -> None:
-        self._context = context
+        object.__setattr__(self, "_context", context)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._context, name, value)
 
     async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
         """As `Context.call`; a call that is not idempotent is noted when it is made."""
