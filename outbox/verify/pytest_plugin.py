@@ -47,7 +47,7 @@ def explored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """`explored(app, messages, ...)` with the arguments of `outbox.verify.explore`; gives its report."""
     seconds = request.config.getoption("explore_seconds")
 
-    def run(app: App, messages: Any, *, exhausted: bool = True, **options: Any) -> Report:
+    def run(app: App, messages: Any = (), *, exhausted: bool = True, **options: Any) -> Report:
         if seconds is not None:
             options["seconds"] = seconds
         report = explore(app, messages, **options)
