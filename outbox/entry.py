@@ -81,6 +81,7 @@ class HttpEntry:
     """The HTTP entries of an application on a backend; use it as an async context manager.
 
     Beside a worker of the same backend it may share that one's `plan` and `protocol`, and so the states at hand.
+    `backoff` says how often a commit that came to nothing is tried again.
     """
 
     def __init__(
