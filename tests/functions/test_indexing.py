@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,14 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 def index(kind: str, folder: Path, **more: str) -> dict[str, Any]:
     """What a worker says of a folder."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OUTBOX_")} | SETTINGS | more
-    path = folder.parent / "path"  # the tools and the library, without the functions of this clone
-    path.mkdir(exist_ok=True)
-    for name in ("tools", "outbox"):
-        if not (path / name).exists():
-            (path / name).symlink_to(ROOT / name)
-    environment["PYTHONPATH"] = str(path)
     command = [sys.executable, "-c", INDEX, kind, str(folder)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    with tempfile.TemporaryDirectory() as path:  # the tools and the library, without the functions of this clone
+        for name in ("tools", "outbox"):
+            (Path(path) / name).symlink_to(ROOT / name)
+        environment["PYTHONPATH"] = path
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
