@@ -132,9 +132,14 @@ def bare_python(tmp_path: Path) -> tuple[str, dict[str, str]]:
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     program.chmod(0o755)
     packages = next(path for path in sys.path if path.endswith("site-packages"))
+    found = [packages]
+    if sys.version_info >= (3, 12):  # PySpark 3.5 imports distutils, which setuptools brings by a .pth file as well
+        (tmp_path / "brought").mkdir()
+        (tmp_path / "brought" / "distutils").symlink_to(Path(packages) / "setuptools" / "_distutils")
+        found.append(str(tmp_path / "brought"))
     environ = {
         **os.environ,
-        "PYTHONPATH": packages,
+        "PYTHONPATH": os.pathsep.join(found),
         "PYSPARK_PYTHON": str(program),
         "PYSPARK_DRIVER_PYTHON": str(program),
     }
