@@ -147,14 +147,19 @@ def table(stages: Stages) -> str:
 
 
 def beside(whole: list[Measurement]) -> list[str]:
-    """A line for each whole run: what a message takes of the clock and of the CPU."""
+    """A line for each system: what a message takes of the clock and of the CPU, the runs' median and extremes."""
     lines = []
     for name in ("bare", "outbox", "sqlite"):
         runs = [each for each in whole if each.system == name]
-        wall_us = statistics.median(1e6 / each.messages_per_s for each in runs)
-        cpu_us = statistics.median(each.cpu_us for each in runs)
-        lines.append(f"{name:6} whole: {wall_us:.2f} µs of wall clock a message, {cpu_us:.2f} of CPU.")
+        wall_us = spread([1e6 / each.messages_per_s for each in runs])
+        cpu_us = spread([each.cpu_us for each in runs])
+        lines.append(f"{name:6} whole: {wall_us} µs of wall clock a message, {cpu_us} of CPU.")
     return lines
+
+
+def spread(values: list[float]) -> str:
+    """The median, with the least and the greatest."""
+    return f"{statistics.median(values):.2f} [{min(values):.2f}..{max(values):.2f}]"
 
 
 def figures_of(times_us: list[float]) -> tuple[float, float]:
