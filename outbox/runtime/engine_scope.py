@@ -25,6 +25,7 @@ from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.admission import NOT_DONE, Admission
 from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run
 from outbox.runtime.plain import start_all
@@ -57,6 +58,7 @@ class EngineScope:
         self._now_ms = now_ms
         self._life = Life(now_ms, is_stopping)
         self._backoff = backoff
+        self.giving_up = GivingUp(backoff, now_ms)
         self._spawn = spawn
         self._settled = settled
         self.suspending: set[str] = set()
@@ -210,6 +212,7 @@ class EngineScope:
         commit = group.commit
         conflict = await self._journal.commit(commit)
         if conflict is None:
+            self.giving_up.is_over()
             all_consumed = len(commit.consumed) == len(group.works)
             self._settled(commit.consumed if all_consumed else [work.delivery for work in group.works])
         return conflict
@@ -245,7 +248,8 @@ class EngineScope:
                         return not work.in_order
                     handling, suspended = suspended, None
                     return await self._try(work, handling)
-        except RetryError:
+        except RetryError as error:
+            await self.giving_up.rest(work.delivery, error)
             await self._give_back([work.delivery])
         return False
 

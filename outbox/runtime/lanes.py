@@ -20,20 +20,19 @@ import msgspec
 from outbox.errors import CorruptRecord
 from outbox.ports import BlobStore, Delivery, Document
 from outbox.runtime.admission import Admission
-from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
+from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
+from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 from outbox.runtime.stops import Stop, Stops
-from outbox.runtime.telling import failure_text
 from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.lanes")
 
 TELL_STOPS_EVERY_MS = 3_600_000
-TELL_FAILURES_EVERY_MS = 60_000
 
 
 class StoreProtocol(Protocol):
@@ -99,9 +98,7 @@ class Lanes:
         self._waiting: dict[str, list[Work]] = {}
         """Lanes in which something is being handled, and what waits behind it."""
         self._told_stops = Seldom(TELL_STOPS_EVERY_MS, now_ms)
-        self._told_failures = Seldom(TELL_FAILURES_EVERY_MS, now_ms)
-        self._failed_count = 0
-        """How many messages in a row were given back because nothing could be committed."""
+        self.giving_up = GivingUp(backoff, now_ms)
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, put off or given back."""
@@ -207,14 +204,8 @@ class Lanes:
         log.warning(text, extra={**fields, "successors": len(works), "deliveries": deliveries})
 
     async def _give_up(self, works: Sequence[Work], error: BaseException) -> None:
-        """Give back what nothing came of, after a rest; what stands in the way is told, for nobody may be looking."""
-        cause, queue = cause_of(error), works[0].delivery.queue
-        is_unsent = isinstance(cause, RetryError)  # committed, and told by whoever could not send
-        if cause is not None and not is_unsent and self._told_failures.is_due(f"{type(cause).__name__}\0{queue}"):
-            fields = {"id": works[0].delivery.message.identity, "queue": queue, "error": failure_text(cause)}
-            log.warning("message given back, nothing could be committed; it comes again", extra=fields)
-        self._failed_count += 1
-        await self._backoff.rest(self._failed_count - 1)
+        """Give back what nothing came of, after a rest."""
+        await self.giving_up.rest(works[0].delivery, error)
         await self._give_back(works)
 
     async def _give_back(self, works: Sequence[Work]) -> None:
@@ -228,7 +219,7 @@ class Lanes:
         except (Again, CorruptRecord):
             outcomes = []
         if outcomes:
-            self._failed_count = 0
+            self.giving_up.is_over()
         holder: int | None = None
         for work, outcome in zip(works, outcomes, strict=False):
             if await self._end(work, outcome) and holder is None:
@@ -250,7 +241,7 @@ class Lanes:
         except CorruptRecord as error:
             log.error("message put off", extra={"error": str(error)})
             outcome = Later(GIVE_BACK_DELAY_S, work.delivery.failures)
-        self._failed_count = 0
+        self.giving_up.is_over()
         return await self._end(work, outcome)
 
     async def _tried(self, work: Work) -> Outcome:

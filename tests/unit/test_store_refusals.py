@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbox import HttpEntry, Worker
+from outbox import App, Context, Engine, HttpEntry, Worker
+from outbox.errors import Refused
 from outbox.runtime.backoff import REST_FIRST_S, REST_MAX_S, Backoff
 from tests.unit.store_site import Add, Sum, adding, site
 
@@ -37,6 +38,43 @@ async def test_a_commit_that_is_refused_for_good_is_told_and_tried_ever_more_sel
     assert rests == list(range(len(rests)))
 
 
+async def test_a_blob_store_that_refuses_for_good_is_told_and_tried_ever_more_seldom_in_engine_scope(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, refuses, rests = App("drawing"), True, []
+
+    @app.handler("adds", key="key")
+    def draw(add: Add, total: Sum, ctx: Context) -> None:
+        total.n += 1
+        ctx.write_blob("picture", b"a line")
+
+    async def rest(self: Backoff, count: int) -> None:
+        rests.append(count)
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Backoff, "rest", rest)
+    async with Engine.in_memory() as engine:
+        write = engine.blobs.write
+
+        async def refused(name: str, data: bytes) -> bool:
+            if refuses:
+                raise Refused("the drawer is full")
+            return await write(name, data)
+
+        monkeypatch.setattr(engine.blobs, "write", refused)
+        async with Worker(app, engine) as worker:
+            await worker.send("adds", Add("a"), id="m")
+            async with asyncio.timeout(60):
+                while len(rests) < 3:  # noqa: ASYNC110  # nobody says when a message is given back
+                    await asyncio.sleep(0.01)
+            told = [record for record in caplog.records if "could be committed" in record.message]
+            assert len(told) == 1 and "the drawer is full" in told[0].__dict__["error"]
+            refuses = False
+            await worker.wait_idle()
+            assert await worker.state(Sum, "a") == Sum(1)
+    assert rests == list(range(len(rests)))
+
+
 async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.runtime.backoff.REST_FIRST_S", 60.0)
     monkeypatch.setattr("outbox.runtime.backoff.REST_MAX_S", 60.0)
@@ -45,7 +83,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(mo
         async with asyncio.timeout(15):
             async with Worker(adding(), at) as worker:
                 await worker.send("adds", Add("a"), id="m")
-                while not worker._scope._failed_count:  # type: ignore[union-attr]  # noqa: ASYNC110  # it tells nobody
+                while not worker._scope.giving_up.count:  # type: ignore[union-attr]  # noqa: ASYNC110  # it tells nobody
                     await asyncio.sleep(0.01)
         assert at.engine.queue("adds").counts()["active"] == 1
 
