@@ -26,7 +26,8 @@ Found = dict[str, Any]
 
 def found_in(mutant: Mutant) -> Found:
     command = [sys.executable, "-m", "tests.simulation.run_mutant", mutant.name]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S_MAX)
+    environ = dict(os.environ)  # a copy: pytest writes to the process's own while other threads start processes
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=RUN_S_MAX)
     assert done.returncode == 0, done.stderr[-2_000:]
     found: Found = json.loads(done.stdout.splitlines()[-1])
     return found
