@@ -13,8 +13,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-AHEAD = datetime.timedelta(days=400, hours=12, minutes=7)
-"""To another year, month, weekday, half of the day and minute."""
+AHEADS = (datetime.timedelta(days=400, hours=12, minutes=7), datetime.timedelta(days=433, hours=11, minutes=29))
+"""To another year, month, weekday, half of the day and minute: some minutes before noon by the one or by the other."""
+
+_ahead = [AHEADS[0]]
+"""How far ahead it is while it is later."""
 
 _date, _datetime, _time, _time_ns = datetime.date, datetime.datetime, time.time, time.time_ns
 
@@ -32,7 +35,7 @@ class _LaterDate(datetime.date, metaclass=_AsReal):
 
     @classmethod
     def today(cls) -> Any:
-        return (_datetime.now() + AHEAD).date()  # in place of one without a zone
+        return (_datetime.now() + _ahead[0]).date()  # in place of one without a zone
 
 
 class _LaterDatetime(datetime.datetime, metaclass=_AsReal):
@@ -41,11 +44,11 @@ class _LaterDatetime(datetime.datetime, metaclass=_AsReal):
 
     @classmethod
     def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-        return _datetime.now(tz) + AHEAD
+        return _datetime.now(tz) + _ahead[0]
 
     @classmethod
     def utcnow(cls) -> Any:
-        return _datetime.now(datetime.UTC).replace(tzinfo=None) + AHEAD
+        return _datetime.now(datetime.UTC).replace(tzinfo=None) + _ahead[0]
 
     @classmethod
     def today(cls) -> Any:
@@ -53,11 +56,11 @@ class _LaterDatetime(datetime.datetime, metaclass=_AsReal):
 
 
 def _later_time() -> float:
-    return _time() + AHEAD.total_seconds()
+    return _time() + _ahead[0].total_seconds()
 
 
 def _later_time_ns() -> int:
-    return _time_ns() + round(AHEAD.total_seconds()) * 1_000_000_000
+    return _time_ns() + round(_ahead[0].total_seconds()) * 1_000_000_000
 
 
 _STAND_INS: tuple[tuple[Any, Any], ...] = (
@@ -69,8 +72,9 @@ _STAND_INS: tuple[tuple[Any, Any], ...] = (
 
 
 @contextmanager
-def later(asked_from: Iterable[dict[str, Any]]) -> Iterator[None]:
+def later(asked_from: Iterable[dict[str, Any]], ahead: datetime.timedelta = AHEADS[0]) -> Iterator[None]:
     """Let it be later for those namespaces, and for `time` and `datetime`."""
+    _ahead[0] = ahead
     changed: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for names in (vars(time), vars(datetime), *asked_from):
