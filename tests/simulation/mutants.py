@@ -6,51 +6,24 @@ package is imported here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-PARTITION = "outbox/runtime/partition_scope.py"
-ITEM = "outbox/runtime/item_scope.py"
-BATCH = "outbox/runtime/batch.py"
-ENDINGS = "outbox/runtime/endings.py"
-LANES = "outbox/runtime/lanes.py"
-MARKS = "outbox/runtime/marks.py"
-PLAN = "outbox/runtime/plan.py"
-GROUP = "outbox/runtime/group.py"
-PLAIN = "outbox/runtime/plain.py"
-ENGINE = "outbox/runtime/engine_scope.py"
-ENTRY = "outbox/entry.py"
-HTTP_SCOPES = "outbox/runtime/http_scopes.py"
-HTTP_CLAIMS = "outbox/runtime/http_claims.py"
-
-JOURNAL = "outbox/engine/journal.py"
-STATE = "outbox/engine/state.py"
-ADAPTERS = "outbox/engine/adapters.py"
+from tests.simulation.planting import (
+    ADAPTERS,
+    BATCH,
+    ENDINGS,
+    GROUP,
+    ITEM,
+    JOURNAL,
+    LANES,
+    MARKS,
+    PARTITION,
+    PLAIN,
+    PLAN,
+    STATE,
+    mutant,
+)
+from tests.simulation.request_mutants import REQUEST_MUTANTS
 
 STEP_COUNT_MAX = 40
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A planted fault: the edits of one file, and the exploration that must find it as one of these promises.
-
-    In place of a scope, `journal`, `store` or `bus` names a port of the engine: drawn operations on it and on the model
-    that explorations run on must then differ.
-    """
-
-    name: str
-    scope: str
-    promises: tuple[str, ...]
-    file: str
-    edits: tuple[tuple[str, str], ...]
-    app: str = "counting"
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def mutant(
-    name: str, scope: str, promise: str, file: str, *edits: tuple[str, str], app: str = "counting", **options: Any
-) -> Mutant:
-    return Mutant(name, scope, tuple(promise.split("|")), file, edits, app, options)
 
 
 MUTANTS = (
@@ -301,62 +274,7 @@ MUTANTS = (
         ("        self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))\n", "        self.markers.get(digest)\n"),
         amounts=(-11,), copies=2,
     ),
-    # Requests
-    mutant(
-        "requests: answered before the commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("            await self._commit(group)\n        except TooLarge", "            work.know(self._record(group, work))\n            await self._commit(group)\n        except TooLarge"),
-        amounts=(), asked=(("k1", "a", 5),),
-    ),
-    mutant(
-        "requests: a conflict is taken for a commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("        if await self._journal.commit(commit) is not None:\n            raise Again\n", "        await self._journal.commit(commit)\n"),
-        amounts=(), asked=(("k1", "a", 5), ("k2", "a", 3)), fronts=2,
-    ),
-    mutant(
-        "requests: the marker holds no reply", "engine", "OneAnswer", GROUP,
-        ("                marker = with_reply(marker, context.answer)\n", "                marker = work.fingerprint\n"),
-        amounts=(), asked=(("k1", "a", 5),),
-    ),
-    mutant(
-        "requests: the record holds no reply", "partition", "OneAnswer", BATCH,
-        ("        reply = None if context is None else context.answer\n", "        reply = None\n"),
-        amounts=(), asked=(("k1", "a", 5),),
-    ),
-    mutant(
-        "requests: an attempt answers before its commit", "partition", "NothingLeavesEarly|OneAnswer", PARTITION,
-        ("            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n", "            for entry in batch.entries:\n                entry.work.know(entry.record)\n            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n"),
-        amounts=(), asked=(("k1", "a", 5),),
-    ),
-    mutant(
-        "requests: an attempt answers before its swap", "item", "NothingLeavesEarly|OneAnswer", ITEM,
-        ("        swapped = await self._swap(work, state_id, batch, token)  # 7\n", "        work.know(staged.record)\n        swapped = await self._swap(work, state_id, batch, token)  # 7\n"),
-        amounts=(), asked=(("k1", "a", 5),),
-    ),
-    mutant(
-        "requests: another's claim is not heeded", "partition", "NoDuplicate", HTTP_CLAIMS,
-        ("            if isinstance(answer, Won):\n                return None\n", "            return None\n"),
-        amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)),
-    ),
-    mutant(
-        "requests: a claim that may be another's is taken for ours", "item", "NoDuplicate", HTTP_CLAIMS,
-        ("            document = await read(self._store, key)\n        else:", "            return None\n        else:"),
-        amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)), faults={"lost": 1},
-    ),
-    mutant(
-        "requests: there are no claims", "item", "NoDuplicate", HTTP_SCOPES,
-        ("            return await self._claims.take(work)\n", "            return None\n"),
-        amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)),
-    ),
-    mutant(
-        "requests: another payload joins the first", "engine", "OneAnswer", ENTRY,
-        ("        name = work.inbox, work.fingerprint\n", "        name = work.inbox, b\"\"\n"),
-        amounts=(), asked=(("k1", "a", 5), ("k1", "a", 3)), front_batch=2,
-    ),
-    mutant(
-        "requests: an unknown end is an answer", "engine", "NothingLeavesEarly", ENTRY,
-        ("            return self._telling.unavailable(error)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if"),
-        amounts=(), asked=(("k1", "a", 5),), faults={"error": 3},
-    ),
+    *REQUEST_MUTANTS,
     # The engine, against the models that explorations run on
     mutant(
         "journal: a lost lock commits", "journal", "Differs", JOURNAL,

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.planting import Mutant
 
 SEED_COUNT, DRAWN_STEP_COUNT = 40, 60
 ROOT = Path(__file__).resolve().parents[2]

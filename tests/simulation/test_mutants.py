@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX, Mutant
+from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX
+from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT, planted
 
 LEAST_COUNT = 25

@@ -107,9 +107,11 @@ def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int 
     return Ports(ExploredJournal(calls, journal), operations, ExploredBlobs(calls, blobs))
 
 
-def protocol_over(calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol = store_protocol) -> Protocol:
-    """The protocol of a store scope, as an attempt makes it."""
-    endings = _endings(plan, ports, calls)
+def protocol_over(
+    calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol, endings: Endings | None = None
+) -> Protocol:
+    """The protocol of a store scope, as an attempt makes it; with the `endings` that a worker's lanes have as well."""
+    endings = endings or _endings(plan, ports, calls)
     made: Protocol = make(plan, ports, endings, now_ms=calls.now_ms, new_tx=calls.new_id, is_stopping=lambda: False)
     return made
 
@@ -190,8 +192,7 @@ class StoreWorker:
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         plan, tasks, ports = self._plan, Tasks(), store_ports(calls, self._at)
         endings = _endings(plan, ports, calls)
-        options = {"now_ms": calls.now_ms, "new_tx": calls.new_id, "is_stopping": lambda: False}
-        protocol = self._make(plan, ports, endings, **options)
+        protocol = protocol_over(calls, ports, plan, self._make, endings)
         _recall(protocol, carried)
         forgetting = Forgetting(protocol, calls)
         lanes = Lanes(

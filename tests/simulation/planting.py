@@ -1,0 +1,47 @@
+"""What a planted fault is, and the files that faults are planted in.  Nothing of the package is imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+PARTITION = "outbox/runtime/partition_scope.py"
+ITEM = "outbox/runtime/item_scope.py"
+BATCH = "outbox/runtime/batch.py"
+ENDINGS = "outbox/runtime/endings.py"
+LANES = "outbox/runtime/lanes.py"
+MARKS = "outbox/runtime/marks.py"
+PLAN = "outbox/runtime/plan.py"
+GROUP = "outbox/runtime/group.py"
+PLAIN = "outbox/runtime/plain.py"
+ENGINE = "outbox/runtime/engine_scope.py"
+ENTRY = "outbox/entry.py"
+HTTP_SCOPES = "outbox/runtime/http_scopes.py"
+HTTP_CLAIMS = "outbox/runtime/http_claims.py"
+
+JOURNAL = "outbox/engine/journal.py"
+STATE = "outbox/engine/state.py"
+ADAPTERS = "outbox/engine/adapters.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted fault: the edits of one file, and the exploration that must find it as one of these promises.
+
+    In place of a scope, `journal`, `store` or `bus` names a port of the engine: drawn operations on it and on the model
+    that explorations run on must then differ.
+    """
+
+    name: str
+    scope: str
+    promises: tuple[str, ...]
+    file: str
+    edits: tuple[tuple[str, str], ...]
+    app: str = "counting"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def mutant(
+    name: str, scope: str, promise: str, file: str, *edits: tuple[str, str], app: str = "counting", **options: Any
+) -> Mutant:
+    return Mutant(name, scope, tuple(promise.split("|")), file, edits, app, options)

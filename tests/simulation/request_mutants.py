@@ -1,0 +1,63 @@
+"""Faults in what answers requests over HTTP, each planted alone: where each must show, and as what."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import BATCH, ENTRY, GROUP, HTTP_CLAIMS, HTTP_SCOPES, ITEM, PARTITION, mutant
+
+REQUEST_MUTANTS = (
+    mutant(
+        "requests: answered before the commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
+        ("            await self._commit(group)\n        except TooLarge", "            work.know(self._record(group, work))\n            await self._commit(group)\n        except TooLarge"),
+        amounts=(), asked=(("k1", "a", 5),),
+    ),
+    mutant(
+        "requests: a conflict is taken for a commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
+        ("        if await self._journal.commit(commit) is not None:\n            raise Again\n", "        await self._journal.commit(commit)\n"),
+        amounts=(), asked=(("k1", "a", 5), ("k2", "a", 3)), fronts=2,
+    ),
+    mutant(
+        "requests: the marker holds no reply", "engine", "OneAnswer", GROUP,
+        ("                marker = with_reply(marker, context.answer)\n", "                marker = work.fingerprint\n"),
+        amounts=(), asked=(("k1", "a", 5),),
+    ),
+    mutant(
+        "requests: the record holds no reply", "partition", "OneAnswer", BATCH,
+        ("        reply = None if context is None else context.answer\n", "        reply = None\n"),
+        amounts=(), asked=(("k1", "a", 5),),
+    ),
+    mutant(
+        "requests: an attempt answers before its commit", "partition", "NothingLeavesEarly|OneAnswer", PARTITION,
+        ("            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n", "            for entry in batch.entries:\n                entry.work.know(entry.record)\n            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n"),
+        amounts=(), asked=(("k1", "a", 5),),
+    ),
+    mutant(
+        "requests: an attempt answers before its swap", "item", "NothingLeavesEarly|OneAnswer", ITEM,
+        ("        swapped = await self._swap(work, state_id, batch, token)  # 7\n", "        work.know(staged.record)\n        swapped = await self._swap(work, state_id, batch, token)  # 7\n"),
+        amounts=(), asked=(("k1", "a", 5),),
+    ),
+    mutant(
+        "requests: another's claim is not heeded", "partition", "NoDuplicate", HTTP_CLAIMS,
+        ("            if isinstance(answer, Won):\n                return None\n", "            return None\n"),
+        amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)),
+    ),
+    mutant(
+        "requests: a claim that may be another's is taken for ours", "item", "NoDuplicate", HTTP_CLAIMS,
+        ("            document = await read(self._store, key)\n        else:", "            return None\n        else:"),
+        amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)), faults={"lost": 1},
+    ),
+    mutant(
+        "requests: there are no claims", "item", "NoDuplicate", HTTP_SCOPES,
+        ("            return await self._claims.take(work)\n", "            return None\n"),
+        amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)),
+    ),
+    mutant(
+        "requests: another payload joins the first", "engine", "OneAnswer", ENTRY,
+        ("        name = work.inbox, work.fingerprint\n", "        name = work.inbox, b\"\"\n"),
+        amounts=(), asked=(("k1", "a", 5), ("k1", "a", 3)), front_batch=2,
+    ),
+    mutant(
+        "requests: an unknown end is an answer", "engine", "NothingLeavesEarly", ENTRY,
+        ("            return self._telling.unavailable(error)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if"),
+        amounts=(), asked=(("k1", "a", 5),), faults={"error": 3},
+    ),
+)  # fmt: skip
