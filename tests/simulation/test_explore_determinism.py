@@ -11,7 +11,7 @@ from time import time as clock
 import pytest
 
 from outbox import Context
-from outbox.verify.apps.later import AHEAD
+from outbox.verify.apps.later import AHEADS
 from tests.simulation.shop import Body, Customer, Order, explored, one, passes
 
 counted: list[str] = []
@@ -73,10 +73,12 @@ def test_a_handler_whose_run_would_differ_on_another_day(name: str) -> None:
     assert abs((today() - datetime.now(UTC).date()).days) <= 1, "the clock is as it was"
 
 
-def test_whatever_the_hour_another_day_is_at_the_other_half_of_it() -> None:
-    for hour in range(24):
-        now = datetime(2026, 11, 22, hour, 27, tzinfo=UTC)
-        assert ((now + AHEAD).hour < 12) != (now.hour < 12)
+def test_at_every_minute_of_the_day_another_day_has_the_other_half() -> None:
+    def is_morning(minute: int) -> bool:
+        return minute // 60 % 24 < 12
+
+    ahead = [round(each.total_seconds()) // 60 for each in AHEADS]
+    assert all(any(is_morning(m) != is_morning(m + each) for each in ahead) for m in range(24 * 60))
 
 
 def test_a_handler_that_measures_and_computes_with_dates() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from outbox import App, Context, Reject, Retry
 from outbox.verify import explore
-from outbox.verify.apps.later import AHEADS
 from tests.simulation.shop import O1, O2, SCOPES, Customer, Order, Prices, explored, one, passes
 
 # A side effect that happens twice
@@ -284,11 +283,3 @@ def test_an_invariant_is_judged_in_every_scope(scope: str) -> None:
 
     passes(explored(adds, invariant=balanced, **options))
     assert "the invariant is broken" in one(explored(adds, invariant=none_is_sent, **options), "Invariant")
-
-
-def test_at_every_minute_of_the_day_another_day_has_the_other_half() -> None:
-    def is_morning(minute: int) -> bool:
-        return minute // 60 % 24 < 12
-
-    ahead = [round(each.total_seconds()) // 60 for each in AHEADS]
-    assert all(any(is_morning(m) != is_morning(m + each) for each in ahead) for m in range(24 * 60))

@@ -6,7 +6,7 @@ package is imported here.  The tests run against the emulators, through the real
 
 from __future__ import annotations
 
-from tests.simulation.mutants import Mutant
+from tests.simulation.planting import Mutant
 
 COSMOS = "outbox/azure/cosmos.py"
 OUTCOMES = "outbox/azure/cosmos_outcomes.py"

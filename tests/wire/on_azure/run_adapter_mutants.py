@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.mutants import Mutant
+from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT, Planter
 from tests.wire.on_azure.adapter_mutants import ADAPTER_MUTANTS
 

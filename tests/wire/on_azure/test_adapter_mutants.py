@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.mutants import Mutant
+from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT
 from tests.wire.on_azure.adapter_mutants import ADAPTER_MUTANTS
 
