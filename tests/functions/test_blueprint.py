@@ -57,7 +57,7 @@ class Site:
         made = func.FunctionApp()
         made.register_functions(functions.blueprint(self.app, self.settings))
         self.functions: dict[str, Any] = {
-            one.get_function_name(): one.get_user_function() for one in made.get_functions()
+            str(one.get_function_name()): one.get_user_function() for one in made.get_functions()
         }
 
     def connect(self) -> NarrowEngine:

@@ -60,7 +60,7 @@ async def test_one_of_two_hosts_is_killed_and_nothing_is_lost_or_doubled(cloud: 
     await move(cloud, 40)
 
     async def has_begun() -> bool:
-        return 0 < 100 - await cloud.balance("alice") < 40
+        return bool(0 < 100 - await cloud.balance("alice") < 40)
 
     await cloud.wait_until(has_begun)
     await first.kill()
@@ -72,7 +72,7 @@ async def test_one_of_two_hosts_is_killed_and_nothing_is_lost_or_doubled(cloud: 
 
 async def settled(cloud: Any, moved: int) -> bool:
     """Whether both halves of so many transfers are done; what the killed host held comes when its locks run out."""
-    return cloud.in_flight() == 0 and await cloud.balance("bob") == 100 + moved
+    return bool(cloud.in_flight() == 0 and await cloud.balance("bob") == 100 + moved)
 
 
 async def test_poison_is_kept_in_the_store_and_can_be_resubmitted(cloud: Any) -> None:

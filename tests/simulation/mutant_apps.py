@@ -146,7 +146,7 @@ def scenario(
     messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
     known = () if given is None else (("a", Count(given)),)
     budgets = Budgets(**(faults or {}))
-    options = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})} | options
+    cell: dict[str, Any] = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})}
     if asked:
-        options["requests"] = [ClientRequest("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
-    return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **options)
+        cell["requests"] = [ClientRequest("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
+    return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **(cell | options))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from outbox import App, Context
-from outbox.context import output_id
+from outbox.lineage import output_id
 from outbox.ports import Commit, Conflict, Journal
 from outbox.runtime import engine_scope, handling
 from outbox.runtime.engine_scope import EngineScope
@@ -26,7 +26,7 @@ SINGLE = {kind: Budgets.any_of(1, kind) for kind in ("crash", "lost", "delay", "
 
 
 def explored(**options: Any) -> Report:
-    known = {"app": bank(), "given": GIVEN, "invariant": conserved, "messages": [T1]}
+    known: dict[str, Any] = {"app": bank(), "given": GIVEN, "invariant": conserved, "messages": [T1]}
     return search(Scenario(**(known | options)))
 
 

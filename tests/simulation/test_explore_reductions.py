@@ -46,7 +46,8 @@ SCOPES: list[dict[str, Any]] = [
 
 
 def explored(**options: Any) -> Report:
-    report = search(Scenario(**({"app": ordered(), "messages": [T1, T2], "given": GIVEN} | options)))
+    known: dict[str, Any] = {"app": ordered(), "messages": [T1, T2], "given": GIVEN}
+    report = search(Scenario(**(known | options)))
     assert report.exhausted and not report.anomalies, report.text
     return report
 

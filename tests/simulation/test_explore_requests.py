@@ -18,7 +18,7 @@ SCOPES = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 
 
 def explored(scope: str, *requests: ClientRequest, live: bool = True, **options: Any) -> Report:
-    known = {"messages": (), "workers": 0, "sweepers": int(scope != "engine"), "given": GIVEN}
+    known: dict[str, Any] = {"messages": (), "workers": 0, "sweepers": int(scope != "engine"), "given": GIVEN}
     return search(Scenario(counter(), scope=scope, requests=requests, **(known | options)), live=live)
 
 

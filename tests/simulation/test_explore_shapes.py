@@ -13,7 +13,7 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, Report, search
 
 SCOPES = ("engine", "partition", "item")
-FAULTS = ({}, {"crash": 1}, {"lost": 1}, {"error": 1})
+FAULTS: tuple[dict[str, int], ...] = ({}, {"crash": 1}, {"lost": 1}, {"error": 1})
 
 
 @dataclass

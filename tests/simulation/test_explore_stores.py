@@ -14,8 +14,8 @@ from outbox.runtime import items
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch, Entry
 from outbox.runtime.endings import Endings
-from outbox.runtime.item_scope import Found, ItemScope
-from outbox.runtime.items import Staged, staged_key
+from outbox.runtime.item_scope import ItemScope
+from outbox.runtime.items import Found, Staged, staged_key
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Work
@@ -29,7 +29,7 @@ PARTITION_FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "e
 
 
 def explored(scope: str, **options: Any) -> Report:
-    known = {"app": desk(), "given": GIVEN, "invariant": conserved, "messages": [T1], "scope": scope}
+    known: dict[str, Any] = {"app": desk(), "given": GIVEN, "invariant": conserved, "messages": [T1], "scope": scope}
     return search(Scenario(**(known | options)))
 
 

@@ -38,8 +38,9 @@ def forgetful(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -
 
 
 def scenario(**options: Any) -> Scenario:
-    known: dict[str, Any] = {"scope": "partition", "budgets": Budgets(crash=1), "workers": 1, "make": forgetful}
-    return Scenario(**({"app": desk(), "messages": [T1], "given": GIVEN} | known | options))
+    known: dict[str, Any] = {"app": desk(), "messages": [T1], "given": GIVEN}
+    cell = {"scope": "partition", "budgets": Budgets(crash=1), "workers": 1, "make": forgetful}
+    return Scenario(**(known | cell | options))
 
 
 def found(**options: Any) -> Anomaly:

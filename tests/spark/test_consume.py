@@ -37,7 +37,7 @@ def ids(spark: Any, output: Path) -> list[str]:
 
 
 def test_a_message_keeps_what_it_carries(spark: Any, broker: Any, tmp_path: Path) -> None:
-    known = {
+    known: dict[str | bytes, Any] = {
         "outbox-id": "p1",
         "outbox-type": "Posting",
         "outbox-created": 5,

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_jobs.draining.manifest import LANDING
 from spark_jobs.draining.received import ROW
-from spark_jobs.ledger import DATA, LANDING, merge, read_conflicts, read_ledger, sweep
+from spark_jobs.ledger import DATA, merge, read_conflicts, read_ledger, sweep
 
 pytestmark = pytest.mark.spark
 

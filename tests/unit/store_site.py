@@ -7,7 +7,7 @@ from collections import Counter as Tally
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -157,6 +157,14 @@ class Mute:
         await self._bus.send(outputs)
 
 
+class HasPorts(Protocol):
+    """Whatever can be swept."""
+
+    engine: Engine
+
+    def ports(self) -> StorePorts: ...
+
+
 class Site:
     """An engine as a store and a bus that are watched."""
 
@@ -206,7 +214,7 @@ async def found(at: Site, key: DocumentKey) -> Document:
 NO_WAIT = Backoff(lambda _: asyncio.sleep(0), count_max=2)
 
 
-def protocol_of(at: Site, app: App) -> StoreProtocol:
+def protocol_of(at: HasPorts, app: App) -> StoreProtocol:
     """The protocol of a site as a sweeper has it: with no deliveries to end."""
     plan, ports = compile_plan(app), at.ports()
     options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t"}
@@ -214,6 +222,6 @@ def protocol_of(at: Site, app: App) -> StoreProtocol:
     return store_protocol(plan, ports, endings, is_stopping=lambda: False, **options)
 
 
-async def swept(at: Site, app: App, **options: Any) -> Swept:
+async def swept(at: HasPorts, app: App, **options: Any) -> Swept:
     """Sweep a site once."""
     return await sweep(protocol_of(at, app), *stores_of(at.ports()), now_ms=at.engine.now_ms, **options)

@@ -13,7 +13,7 @@ import pytest
 from outbox import App, Engine, Reject, Worker
 from outbox.engine.adapters import EngineOperations
 from outbox.engine.narrow import NarrowEngine
-from outbox.ports import StorePorts
+from outbox.ports import Operations, StorePorts
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import AtTheEnd, Seen, Step, Trail
 
@@ -23,7 +23,7 @@ SCOPES = ("partition", "item")
 class Site:
     """Steps that are refused while they are `bad`, on a queue whose keys stop behind a dead letter."""
 
-    def __init__(self, engine: Engine, clock: VirtualClock, scope: str, operations: EngineOperations) -> None:
+    def __init__(self, engine: Engine, clock: VirtualClock, scope: str, operations: Operations) -> None:
         ports = NarrowEngine(engine, "item" if scope == "item" else "partition").ports()
         self._ports = StorePorts(ports.store, ports.bus, operations, ports.blobs)
         self.engine, self.clock = engine, clock

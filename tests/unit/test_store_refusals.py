@@ -83,7 +83,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(mo
         async with asyncio.timeout(15):
             async with Worker(adding(), at) as worker:
                 await worker.send("adds", Add("a"), id="m")
-                while not worker._scope.giving_up.count:  # type: ignore[union-attr]  # noqa: ASYNC110  # it tells nobody
+                while not worker._scope.giving_up.count:  # noqa: ASYNC110  # it tells nobody
                     await asyncio.sleep(0.01)
         assert at.engine.queue("adds").counts()["active"] == 1
 
@@ -103,7 +103,7 @@ async def test_rests_grow_up_to_a_limit() -> None:
 async def test_a_request_that_cannot_be_committed_is_answered_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     app: Any = adding()
 
-    @app.http("POST", "/adds", key="key")
+    @app.http("POST", "/adds", key="key")  # type: ignore[untyped-decorator]
     def answer(message: Add, total: Sum) -> int:
         total.n += message.n
         return total.n

@@ -36,6 +36,9 @@ class Resource:
     def is_spent(self, state: Any, op: Op) -> bool:
         return False
 
+    def show(self, state: Any, now_ms: int) -> list[str]:
+        return []
+
 
 @dataclass(frozen=True)
 class Small:

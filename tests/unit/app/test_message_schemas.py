@@ -70,8 +70,8 @@ def over(engine: Engine, scope: str) -> Backend:
 
 async def test_an_older_message_is_lifted_before_it_is_handled() -> None:
     async with Harness(new_app()) as world:
-        properties = {"outbox-id": "1", "outbox-type": "person"}
-        await world.send_raw("people", b'{"key":"a","name":"Kim Berg"}', properties=dict(properties))
+        properties: dict[str, Any] = {"outbox-id": "1", "outbox-type": "person"}
+        await world.send_raw("people", b'{"key":"a","name":"Kim Berg"}', properties=properties)
         await world.send("people", Person("a", "Jo"), id="2")
         await world.wait_idle()
         assert await world.state(Names, "a") == Names(["Kim|Berg", "Jo|"])
@@ -82,8 +82,8 @@ async def test_an_older_message_is_lifted_before_it_is_handled() -> None:
 @pytest.mark.parametrize("ordering", ["unordered", "per_key"])
 async def test_a_newer_message_is_given_back_uncounted_and_never_decoded(ordering: str) -> None:
     async with Harness(old_app(ordering)) as world:
-        properties = {"outbox-id": "1", "outbox-type": "person", "outbox-schema": 2, "session-id": "a"}
-        await world.send_raw("people", b'{"key":"a","name":"not what it was"}', properties=dict(properties))
+        properties: dict[str, Any] = {"outbox-id": "1", "outbox-type": "person", "outbox-schema": 2, "session-id": "a"}
+        await world.send_raw("people", b'{"key":"a","name":"not what it was"}', properties=properties)
         await world.advance(hours=1)
         assert world.dead_letters("people") == [] and await world.state(Names, "a") is None
         (task,) = world.engine.queue("people").tasks.values()
@@ -105,8 +105,8 @@ async def test_a_newer_message_is_handled_by_the_newer_worker_that_comes_for_it(
 
 async def test_behind_a_newer_message_nothing_of_its_session_goes_on() -> None:
     async with Harness(old_app("per_key")) as world:
-        properties = {"outbox-id": "1", "outbox-type": "person", "outbox-schema": 2, "session-id": "a"}
-        await world.send_raw("people", b"{}", properties=dict(properties))
+        properties: dict[str, Any] = {"outbox-id": "1", "outbox-type": "person", "outbox-schema": 2, "session-id": "a"}
+        await world.send_raw("people", b"{}", properties=properties)
         await world.send("people", OldPerson("a", "Kim"), id="2")
         await world.send("people", OldPerson("b", "Jo"), id="3")
         await world.advance(minutes=1)
@@ -124,7 +124,7 @@ async def test_an_older_message_without_a_way_up_is_refused_and_says_what_to_dec
 @pytest.mark.parametrize("version", ["2", 2.0, True, "x", -1, None, float("inf")])
 async def test_what_a_foreign_sender_calls_a_version_may_be_anything(version: Any) -> None:
     async with Harness(old_app()) as world:
-        properties = {"outbox-id": "1", "outbox-schema": version}
+        properties: dict[str, Any] = {"outbox-id": "1", "outbox-schema": version}
         await world.send_raw("people", b'{"key":"a","name":"Kim"}', properties=properties)
         await world.wait_idle()
         is_newer = version in ("2", 2.0) and version is not True

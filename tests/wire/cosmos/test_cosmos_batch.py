@@ -16,7 +16,7 @@ def failure(items: Any, operations: list[Any], key: object = "a") -> tuple[int, 
     with pytest.raises(exceptions.CosmosBatchOperationError) as caught:
         items.execute_item_batch(operations, key)
     error = caught.value
-    return error.error_index, int(error.status_code), [one["statusCode"] for one in error.operation_responses]
+    return error.error_index, int(error.status_code or 0), [one["statusCode"] for one in error.operation_responses]
 
 
 def test_a_batch_does_all_of_its_operations(items: Any) -> None:

@@ -45,7 +45,7 @@ def items(quick: Sdk, faulty: Cosmos, request: pytest.FixtureRequest) -> Iterato
 
 
 @pytest.fixture
-def install(faulty: Cosmos) -> Callable[..., None]:
+def install(faulty: Cosmos) -> Callable[..., int]:
     """Install a rule."""
     return lambda **fields: faulty.call(lambda emulator: emulator.faults.install(FaultRule(**fields)))
 

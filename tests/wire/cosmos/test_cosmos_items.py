@@ -24,7 +24,7 @@ def status(call: Any, *args: Any, **options: Any) -> int:
     """The status with which a call is refused."""
     with pytest.raises(exceptions.CosmosHttpResponseError) as caught:
         call(*args, **options)
-    return int(caught.value.status_code)
+    return int(caught.value.status_code or 0)
 
 
 def test_an_item_is_read_as_it_was_created(items: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_minimal_answer_has_headers_only(items: Any) -> None:
 def test_every_kind_of_partition_key_is_a_partition(items: Any, key: object) -> None:
     items.create_item({"id": "1", "pk": key})
     assert items.read_item("1", key)["pk"] == key
-    scope = {} if key is None else {"partition_key": key}
+    scope: dict[str, Any] = {} if key is None else {"partition_key": key}
     assert [item["id"] for item in query(items, "SELECT * FROM c", **scope)] == ["1"]
 
 

@@ -297,7 +297,7 @@ def _first(people: Any, continuation: str, options: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     "value", ["", "a", "x" * 15, "x" * 16, "x" * 100, "ключ", 0, -1, 2.5, 1e300, True, False, None]
 )
-def test_partition_keys_are_hashed_as_the_sdk_does(value: object) -> None:
+def test_partition_keys_are_hashed_as_the_sdk_does(value: Any) -> None:
     text = key_text([value])
     assert effective_key(text, is_hierarchical=False) == PartitionKey("/a")._get_effective_partition_key_string([value])
     several = PartitionKey(["/a", "/b"], kind="MultiHash")._get_effective_partition_key_string([value, "z"])

@@ -206,7 +206,7 @@ async def test_the_sweeper_is_given_states_by_their_ids_and_what_lies_elsewhere_
         found = {document.key: document.body async for document in store.unfinished()}
         assert found.pop(A) == state(pending="t1").body
         assert set(found.values()) == {b'{"pending":true}'} and len(found) == 2, "nobody takes these for states"
-        told = [record.error for record in caplog.records if record.levelno == logging.ERROR]
+        told = [vars(record)["error"] for record in caplog.records if record.levelno == logging.ERROR]
         assert any(
             "Account:bob lies at Account:bob/state and place= puts it at letter b/Account:bob" in x for x in told
         )
