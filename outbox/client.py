@@ -17,7 +17,7 @@ from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, Buried, Output, Ports, StorePorts
-from outbox.runtime.claims import redeem, to_claim
+from outbox.runtime.claims import check_in, redeem
 from outbox.runtime.step import check_resubmittable
 from outbox.runtime.store_operations import operations_over
 
@@ -118,13 +118,8 @@ class Client:
         return Output(destination, due_ms, replace(message, created_ms=created_ms))
 
     async def _send(self, output: Output) -> str:
-        message = output.message
-        if len(message.body) > self.app.claim_check_bytes:
-            name, data = to_claim(message)
-            await self._ports.blobs.write(name, data)
-            claim = replace(message, body=b"", claim=name)
-            output = Output(output.destination, output.due_ms, claim)
-        await self._operations.send([output])
+        message = await check_in(output.message, self._ports.blobs, above_bytes=self.app.claim_check_bytes)
+        await self._operations.send([Output(output.destination, output.due_ms, message)])
         return message.identity
 
     async def state(self, kind: type[State], key: Key) -> State | None:

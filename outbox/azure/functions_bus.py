@@ -42,10 +42,9 @@ class Invocation:
 class TriggerBus:
     """A bus whose deliveries come from a trigger."""
 
-    def __init__(self, bus: MessageBus, letters: Letters, *, claim_check_bytes: int) -> None:
+    def __init__(self, bus: MessageBus, letters: Letters) -> None:
         self._bus = bus
         self._letters = letters
-        self._claim_check_bytes = claim_check_bytes
         self._invocations: dict[int, Invocation] = {}
 
     def take(self, invocation: Invocation) -> None:
@@ -80,9 +79,7 @@ class TriggerBus:
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         if settle.how == "dead-letter":
-            await self._letters.keep(
-                delivery, settle.reason, settle.description, claim_check_bytes=self._claim_check_bytes
-            )
+            await self._letters.keep(delivery, settle.reason, settle.description)
         invocation = self._invocations.get(delivery.lock)
         if invocation is None:
             raise LockLost(f"{delivery.queue}/{delivery.sequence}: its invocation has ended; the message comes again")

@@ -114,7 +114,7 @@ class Processor:
         stopping = {handler.source for handler in app.handlers if handler.on_dead_letter == "stop_key"}
         self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
         letters = Letters(ports.infrastructure or ports.store, ports.blobs)
-        self._bus = TriggerBus(ports.bus, letters, claim_check_bytes=self._plan.claim_check_bytes)
+        self._bus = TriggerBus(ports.bus, letters)
         scope = scope_over(
             self._plan,
             StorePorts(ports.store, self._bus, ports.operations, ports.blobs, ports.infrastructure),

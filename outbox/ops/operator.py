@@ -37,7 +37,7 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.runtime.claims import redeem, to_claim
+from outbox.runtime.claims import check_in, redeem
 from outbox.runtime.registry import NOTE_PREFIX, NOTES, types_of
 from outbox.runtime.step import check_resubmittable
 
@@ -103,11 +103,7 @@ class Operator:
             session_id=new.key,
             properties=schema_properties(version),
         )
-        if len(message.body) <= CLAIM_CHECK_BYTES:
-            return message
-        name, data = to_claim(message)
-        await self._engine.blobs.write(name, data)
-        return msgspec.structs.replace(message, body=b"", claim=name)
+        return await check_in(message, self._engine.blobs, above_bytes=CLAIM_CHECK_BYTES)
 
     async def _types(self, queue: str) -> dict[str, int]:
         return await types_of(queue, EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))

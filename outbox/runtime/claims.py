@@ -25,6 +25,19 @@ def to_claim(message: Message) -> tuple[str, bytes]:
     return f"claims/{_owner(message)}/{sha256(message.body).hexdigest()}", message.body
 
 
+async def check_in(message: Message, blobs: BlobStore, *, above_bytes: int) -> Message:
+    """The message as it travels: with a body of more than so many bytes in a blob, which is written on return.
+
+    Raises:
+        Refused, OutcomeUnknown: it may not be written.
+    """
+    if len(message.body) <= above_bytes:
+        return message
+    name, data = to_claim(message)
+    await blobs.write(name, data)
+    return msgspec.structs.replace(message, body=b"", claim=name)
+
+
 async def redeem(message: Message, blobs: BlobStore) -> Message:
     """The message with its body back.
 

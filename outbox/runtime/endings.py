@@ -19,7 +19,7 @@ from outbox.message import Message
 from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
-from outbox.runtime.claims import to_claim
+from outbox.runtime.claims import check_in
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, refusal_of_all
 
@@ -206,8 +206,5 @@ class Endings:
             created_ms=message.created_ms or delivery.enqueued_ms,
             failures=failures,
         )
-        if len(copy.body) > self._plan.claim_check_bytes:
-            name, data = to_claim(copy)
-            await self._blobs.write(name, data)  # it may have come whole, from a sender with another limit
-            copy = msgspec.structs.replace(copy, body=b"", claim=name)
-        return copy
+        # It may have come whole, from a sender with another limit.
+        return await check_in(copy, self._blobs, above_bytes=self._plan.claim_check_bytes)

@@ -21,6 +21,7 @@ from hashlib import sha256
 
 import msgspec
 
+from outbox.app import CLAIM_CHECK_BYTES
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
 from outbox.ports import (
@@ -37,7 +38,7 @@ from outbox.ports import (
     Tag,
     Won,
 )
-from outbox.runtime.claims import to_claim
+from outbox.runtime.claims import check_in
 
 _PREFIX = "letter:"
 _DIGITS = 20
@@ -70,17 +71,13 @@ class Letters:
         self._store = store
         self._blobs = blobs
 
-    async def keep(self, delivery: Delivery, reason: str, description: str, *, claim_check_bytes: int) -> None:
+    async def keep(self, delivery: Delivery, reason: str, description: str) -> None:
         """Keep a message that is refused; on return it is safe to complete its delivery.
 
         Raises:
             Refused, OutcomeUnknown: it may not be kept; the delivery must come again.
         """
-        message = delivery.message
-        if len(message.body) > claim_check_bytes:
-            name, data = to_claim(message)
-            await self._blobs.write(name, data)
-            message = msgspec.structs.replace(message, body=b"", claim=name)
+        message = await check_in(delivery.message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
         count = 1 + delivery.delivery_count + delivery.failures
         letter = Letter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
         body, first = msgspec.json.encode(letter), _number(letter)

@@ -46,7 +46,7 @@ def scope_over(
     endings = Endings(plan, ports.bus, ports.blobs, backoff=backoff, now_ms=now_ms, new_tx=new_tx, settled=settled)
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     lingering = None if linger is None else Lingering(protocol, linger)
-    stops = Stops(ports.infrastructure or ports.store)
+    stops = Stops(ports.infrastructure or ports.store, ports.blobs)
     return Lanes(
         plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, lingering=lingering
     )

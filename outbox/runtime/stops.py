@@ -12,11 +12,26 @@ from hashlib import sha256
 
 import msgspec
 
+from outbox.app import CLAIM_CHECK_BYTES
 from outbox.message import Message
-from outbox.ports import Buried, Create, Delete, Delivery, Document, DocumentKey, Lost, Replace, StateStore, Tag, Won
+from outbox.ports import (
+    BlobStore,
+    Buried,
+    Create,
+    Delete,
+    Delivery,
+    Document,
+    DocumentKey,
+    Lost,
+    Replace,
+    StateStore,
+    Tag,
+    Won,
+)
 from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
+from outbox.runtime.claims import check_in
 from outbox.runtime.step import Work
 
 
@@ -43,8 +58,9 @@ class Stop(msgspec.Struct, frozen=True):
 class Stops:
     """The sessions that stand still, in one store."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore, blobs: BlobStore) -> None:
         self._store = store
+        self._blobs = blobs
 
     async def stopped_behind(self, delivery: Delivery) -> Stop | None:
         """The message behind which the session of this one stands still; None: it goes on.
@@ -106,6 +122,7 @@ class Stops:
                 created_ms=message.created_ms or letter.enqueued_ms,
                 failures=0,
             )
+            again = await check_in(again, self._blobs, above_bytes=CLAIM_CHECK_BYTES)  # a document holds 2 MB
             body = items.encode(msgspec.structs.replace(stop, resubmitted=True, again=again))
             await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
 

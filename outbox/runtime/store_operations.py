@@ -44,7 +44,7 @@ class StoreOperations:
         self._infrastructure = ports.infrastructure or ports.store
         self._stores = stores_of(ports)
         self._bus = ports.operations
-        self._stops = Stops(self._infrastructure)
+        self._stops = Stops(self._infrastructure, ports.blobs)
         self._letters = Letters(self._infrastructure, ports.blobs)
         self.now_ms = ports.operations.now_ms
 

@@ -49,13 +49,11 @@ class Place:
     letters: Letters
     ports: StorePorts
 
-    async def keep(
-        self, id: str, sequence: int, amount: int = 1, *, limit_bytes: int = 1_000, enqueued_ms: int = 5
-    ) -> None:
-        body = b'{"id":"%s","amount":%d}' % (id.encode(), amount)
+    async def keep(self, id: str, sequence: int, amount: int = 1, *, padding: str = "", enqueued_ms: int = 5) -> None:
+        body = b'{"id":"%s","amount":%d}' % (id.encode(), amount) + padding.encode()
         message = Message(body=body, outbox_id=id, type="Note", created_ms=self.ports.operations.now_ms())
         delivery = Delivery("notes", sequence, message, 1, enqueued_ms, 10, delivery_count=2, failures=1)
-        await self.letters.keep(delivery, "failed", "boom", claim_check_bytes=limit_bytes)
+        await self.letters.keep(delivery, "failed", "boom")
 
     async def state(self, key: Key) -> Any:
         return await self.client.state(Sum, key)
@@ -141,7 +139,7 @@ async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effe
 
 
 async def test_a_large_body_goes_to_a_blob_and_comes_back(place: Place) -> None:
-    await place.keep("a", 7, amount=123_456_789, limit_bytes=10)
+    await place.keep("a", 7, amount=123_456_789, padding=200_000 * " ")
     (kept,) = await place.letters.list("notes")
     assert kept.message.body == b"" and kept.message.claim.startswith("claims/")
     (letter,) = await place.client.dead_letters("notes")

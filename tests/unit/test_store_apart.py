@@ -92,7 +92,7 @@ async def test_dead_letters_that_a_store_keeps_are_listed_and_discarded_apart_fr
         client, message = Client(adding(), at), Message(body=b'{"key":"a"}', message_id="m1", type="Add")
         await client.declare()
         letters = Letters(EngineStore(at.engine), at.ports().blobs)
-        await letters.keep(Delivery("adds", 7, message, 0, 0, 0), "no", "", claim_check_bytes=1_000)
+        await letters.keep(Delivery("adds", 7, message, 0, 0, 0), "no", "")
         assert [letter.id for letter in await client.dead_letters("adds")] == ["m1"]
         assert not await operations_over(at.ports()).is_drained(["adds"])
         await client.discard("adds", "m1")

@@ -13,7 +13,10 @@ import pytest
 from outbox import App, Engine, Reject, Worker
 from outbox.engine.adapters import EngineOperations
 from outbox.engine.narrow import NarrowEngine
-from outbox.ports import Operations, StorePorts
+from outbox.message import Message
+from outbox.ports import Delivery, Operations, Output, StorePorts
+from outbox.runtime.claims import redeem
+from outbox.runtime.stops import Stops
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import AtTheEnd, Seen, Step, Trail
 
@@ -145,3 +148,27 @@ async def test_a_resubmission_that_cannot_be_reached_is_told_and_overtaken_by_no
                 await at.until(lambda: done(larger, 6))
                 assert await steps(larger) == [0, 1, 2, 3, 4, 5]
         assert "raise concurrency" in caplog.messages[-1] and vars(caplog.records[-1])["id"] == "s1"
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document_could_not_hold_it(scope: str) -> None:
+    clock, body = VirtualClock(START_S), b'{"key":"a","n":1}' + 900_000 * b" "
+    async with Engine.in_memory(clock=clock) as engine:
+        at = Site(engine, clock, scope, AtTheEnd(engine))
+        async with Worker(at.app, at) as worker:
+            await worker.send("steps", Step("a", 0), id="s0")
+            whole = Message(body=body, outbox_id="s1", type="Step", created_ms=engine.now_ms(), session_id="a")
+            await at.ports().operations.send([Output("steps", 0, whole)])  # as a sender with a limit of its own
+            await worker.send("steps", Step("a", 2), id="s2")
+            await at.until(lambda: worker.dead_letters("steps"))
+            await worker.resubmit("steps", "s1")
+            await at.until(lambda: worker.dead_letters("steps"))  # refused again
+            at.bad.clear()
+            (letter,) = await at.ports().operations.dead_letters("steps")
+            await Stops(at.ports().store, at.ports().blobs).resubmitted("steps", letter)
+            stop = await Stops(at.ports().store, at.ports().blobs).stopped_behind(Delivery("steps", 0, whole, 0, 0, 0))
+            assert stop is not None and stop.again is not None and stop.again.body == b""
+            assert (await redeem(stop.again, at.ports().blobs)).body == body
+            await worker.resubmit("steps", "s1")
+            await at.until(lambda: done(worker, 3))
+            assert await steps(worker) == [0, 1, 2]

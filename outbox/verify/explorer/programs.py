@@ -199,7 +199,7 @@ class StoreWorker:
             plan,
             forgetting,
             endings,
-            Stops(ports.infrastructure or ports.store),
+            Stops(ports.infrastructure or ports.store, ports.blobs),
             ports.blobs,
             now_ms=calls.now_ms,
             backoff=BACKOFF,
