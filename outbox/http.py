@@ -106,8 +106,10 @@ def reply_of(returned: Any, encode: Any) -> Reply:
         headers.setdefault("content-type", JSON)
     if len(body) > REPLY_BYTES_MAX:
         raise ValueError(f"the reply takes {len(body)} bytes, over {REPLY_BYTES_MAX}; write a blob and return its name")
-    if len(headers) > REPLY_HEADER_COUNT_MAX or sum(map(len, headers.values())) > REPLY_HEADER_BYTES_MAX:
-        raise ValueError(f"the reply has over {REPLY_HEADER_COUNT_MAX} headers, or over {REPLY_HEADER_BYTES_MAX} bytes")
+    size_bytes = sum(len(name) + len(text) for name, text in headers.items())
+    if len(headers) > REPLY_HEADER_COUNT_MAX or size_bytes > REPLY_HEADER_BYTES_MAX:
+        limits = f"{REPLY_HEADER_COUNT_MAX} headers, {REPLY_HEADER_BYTES_MAX} bytes of them"
+        raise ValueError(f"the reply has {len(headers)} headers of {size_bytes} bytes; its limits are {limits}")
     if body and status in (204, 304):
         raise ValueError(f"a response with status {status} has no body; return body=None")
     return Reply(status, headers, body)

@@ -154,6 +154,9 @@ async def test_a_reply_too_large_to_store_takes_its_effect_with_it() -> None:
         Response(204, {}, {"a": 1}),
         Response(200, {"x-a": "b\r\nset-cookie: c"}),
         Response(200, {"content-length": "3"}),
+        Response(200, {f"x-{n}": "" for n in range(33)}),
+        Response(200, {"x-a": 8_190 * "b"}),
+        Response(200, {8_190 * "x" + "-a": "b"}),
         Response(200, {}, object()),
     ],
 )
