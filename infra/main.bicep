@@ -62,7 +62,13 @@ param sparkPrincipalId string = ''
 var app = loadJsonContent('app.json')
 var token = toLower(uniqueString(subscription().id, environmentName, location))
 var tags = { 'azd-env-name': environmentName }
-var queues = map(loadJsonContent('../local/servicebus.json').UserConfig.Namespaces[0].Queues, queue => queue.Name)
+var entities = any(loadJsonContent('../local/servicebus.json')).UserConfig.Namespaces[0]
+var queues = map(entities.Queues, queue => queue.Name)
+var topics = map(entities.Topics, topic => topic.Name)
+var subscriptions = flatten(map(
+  entities.Topics,
+  topic => map(topic.Subscriptions, one => { topic: topic.Name, name: one.Name })
+))
 var packageContainer = 'app-package'
 
 resource group 'Microsoft.Resources/resourceGroups@2024-03-01' = {
@@ -147,6 +153,9 @@ module appQueues 'modules/servicebus-roles.bicep' = {
     sends: queues
     receives: app.reads
     manages: scaleByQueueLength ? app.reads : []
+    sendsToTopics: topics
+    receivesSubscriptions: subscriptions
+    managesSubscriptions: scaleByQueueLength ? subscriptions : []
   }
 }
 
@@ -219,6 +228,9 @@ module personQueues 'modules/servicebus-roles.bicep' = if (!empty(principalId)) 
     sends: queues
     receives: queues
     manages: []
+    sendsToTopics: topics
+    receivesSubscriptions: subscriptions
+    managesSubscriptions: []
   }
 }
 
@@ -232,6 +244,9 @@ module sparkQueues 'modules/servicebus-roles.bicep' = if (!empty(sparkPrincipalI
     sends: queues // a sweep sends what any handler has left
     receives: app.sparkReceives
     manages: []
+    sendsToTopics: topics
+    receivesSubscriptions: []
+    managesSubscriptions: []
   }
 }
 

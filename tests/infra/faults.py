@@ -240,7 +240,7 @@ FAULTS = (
         f"{MODULES}/servicebus-roles.bicep",
         "scope: sendQueues[index]",
         "scope: bus",
-        "given on single queues, not on bus",
+        "not on bus",
     ),
     Fault("a role has another id", "infra/roles.json", "69a216fc", "69a216fd", "Azure Service Bus Data Sender is"),
     Fault(

@@ -11,11 +11,25 @@ from pathlib import Path
 import pytest
 
 from outbox.emulator.entities_file import read_entities
-from outbox.engine.entities import QueueSettings
+from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.ops.new import new_project
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+TOPICS = """
+
+app.topic("rumours")
+
+
+@app.handler("news", key="article", subscription="shelf")
+def shelve(arrival: Arrival, stock: Stock) -> None:
+    pass
+
+
+@app.handler("news", key="article", subscription="press")
+def tell(arrival: Arrival, stock: Stock) -> None:
+    pass
+"""
 QUEUE = """
 
 app.queue("returns", ordering="per_key")
@@ -91,12 +105,15 @@ def test_what_does_not_agree_any_more_is_found(project: Path) -> None:
     assert code == 1 and "orders: maxDeliveryCount is 10, and should be 100" in said
 
 
-def test_what_the_templates_do_not_make_is_refused(project: Path) -> None:
+def test_topics_and_subscriptions_are_made_with_rights_on_just_these(project: Path) -> None:
     handlers = project / "depot/handlers.py"
-    handlers.write_text(handlers.read_text() + '\n\napp.topic("news")\n')
+    handlers.write_text(handlers.read_text() + TOPICS)
     code, said = infra_for(project)
-    assert code == 1 and "topics (news), and the templates make queues only" in said
-    assert not (project / "infra").exists()
+    assert code == 0 and "no findings" in said, said
+    entities = read_entities(project / "local/servicebus.json")
+    topics = {entity.name: entity.subscriptions for entity in entities if isinstance(entity, TopicSettings)}
+    assert topics == {"news": ("press", "shelf"), "rumours": ()}
+    assert reads(project) == ["arrivals", "orders", "shipments"]
 
 
 def test_a_folder_that_is_no_functions_app_is_refused(tmp_path: Path) -> None:

@@ -6,14 +6,15 @@ Each check takes a `Site`, the folder's files worked out, and tells where two of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from outbox.emulator.entities_file import parse_entities
-from outbox.engine.entities import QueueSettings
+from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.errors import NotRegistrable
+from outbox.ports import SUBSCRIPTIONS
 from tools.infra_check.code import Code
 from tools.infra_check.project import Project, Resource
 from tools.infra_check.syntax import Finding
@@ -37,6 +38,9 @@ ROLE_IDS: Mapping[str, str] = {
     "Storage Blob Data Owner": "b7e6dc6d-f1e8-4753-8033-0f276bb0955b",
 }
 """Azure's built-in roles, the same in every subscription."""
+MESSAGES_LIE_IN = tuple(
+    f"Microsoft.ServiceBus/namespaces/{kind}" for kind in ("queues", "topics", "topics/subscriptions")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,9 @@ class Site:
             return []
         return [found for found in self.project.resources(self.project.values(file, given)) if found.type == kind]
 
-    def bodies(self, module: str, kind: str) -> list[Members]:
+    def bodies(self, module: str, kind: str, given: Mapping[str, Any] | None = None) -> list[Members]:
         """The bodies of those that are made here, not those that only are referred to."""
-        found = [resource for resource in self.resources(module, kind) if not resource.declared.is_existing]
+        found = [resource for resource in self.resources(module, kind, given) if not resource.declared.is_existing]
         return [body for resource in found for body in resource.bodies if isinstance(body, Members)]
 
 
@@ -100,12 +104,13 @@ def check_entities(site: Site) -> Iterator[Finding]:
         yield Finding(ENTITIES, 1, str(error))
         return
     queues = {found.name: found for found in entities if isinstance(found, QueueSettings)}
-    yield from differ(ENTITIES, "the set of queues", sorted(queues), sorted(site.code.queues))
-    if site.code.topics:
-        yield Finding(ENTITIES, 1, "the application has topics, and neither this file nor the templates know any")
+    topics = {found.name for found in entities if isinstance(found, TopicSettings)}
+    yield from differ(ENTITIES, "the set of queues", sorted(queues.keys() - subscriptions(queues)), _queues(site))
+    yield from differ(ENTITIES, "the set of topics", sorted(topics), sorted(site.code.topics))
+    yield from differ(ENTITIES, "the set of subscriptions", sorted(subscriptions(queues)), _subscriptions(site))
     for name, queue in queues.items():
-        if name in site.code.queues:
-            yield from differ(ENTITIES, f"{name}: the ordering", queue.ordering, site.code.queues[name])
+        ordering = site.code.queues.get(name, "unordered")
+        yield from differ(ENTITIES, f"{name}: the ordering", queue.ordering, ordering)
         yield from differ(ENTITIES, f"{name}: the lock in seconds", queue.lock_s, site.code.lock_s)
         deliveries = min(site.code.delivery_count_max, OFFICIAL_DELIVERIES_MAX)
         yield from differ(ENTITIES, f"{name}: the delivery limit", queue.max_delivery_count, deliveries)
@@ -114,31 +119,54 @@ def check_entities(site: Site) -> Iterator[Finding]:
             yield Finding(ENTITIES, 1, f"{name}: the official emulator detects duplicates for 5 minutes at most")
     namespaces = at(read_json(path), "UserConfig", "Namespaces") or [{}]
     yield from differ(ENTITIES, "the namespace", at(namespaces[0], "Name"), OFFICIAL_NAMESPACE)
-    if len(queues) > OFFICIAL_ENTITIES_MAX:
+    if len(queues.keys() - subscriptions(queues)) + len(topics) > OFFICIAL_ENTITIES_MAX:
         yield Finding(ENTITIES, 1, f"the official emulator takes {OFFICIAL_ENTITIES_MAX} queues and topics")
 
 
+def subscriptions(paths: Iterable[str]) -> set[str]:
+    """Those paths that are of subscriptions."""
+    return {path for path in paths if SUBSCRIPTIONS in path}
+
+
+def _queues(site: Site) -> list[str]:
+    return sorted(site.code.queues)
+
+
+def _subscriptions(site: Site) -> list[str]:
+    """The paths of all subscriptions of the code."""
+    return sorted(f"{topic}{SUBSCRIPTIONS}{name}" for topic, names in site.code.topics.items() for name in names)
+
+
 def check_queues(site: Site) -> Iterator[Finding]:
-    """The queues that the template makes against those of the code."""
+    """The queues, topics and subscriptions that the template makes against those of the code."""
     module = f"{MODULES}/servicebus.bicep"
-    queues = {str(body.get("name")): at(body, "properties") for body in _queue_bodies(site, module)}
-    yield from differ(module, "the set of queues", sorted(queues), sorted(site.code.queues))
-    for name, told in queues.items():
+    queues, topics = _made(site, module, "queues"), _made(site, module, "topics")
+    readers = {
+        SUBSCRIPTIONS.join(name.split("/")[1:]): told
+        for name, told in _made(site, module, "topics/subscriptions").items()
+    }
+    yield from differ(module, "the set of queues", sorted(queues), _queues(site))
+    yield from differ(module, "the set of topics", sorted(topics), sorted(site.code.topics))
+    yield from differ(module, "the set of subscriptions", sorted(readers), _subscriptions(site))
+    for name, told in {**queues, **readers}.items():
         ordering = "per_key" if at(told, "requiresSession") else "unordered"
-        yield from differ(module, f"{name}: the ordering", ordering, site.code.queues.get(name))
+        yield from differ(module, f"{name}: the ordering", ordering, site.code.queues.get(name, "unordered"))
         yield from differ(
             module, f"{name}: maxDeliveryCount", at(told, "maxDeliveryCount"), site.code.delivery_count_max
         )
         yield from differ(module, f"{name}: lockDuration", at(told, "lockDuration"), _minutes(site.code.lock_s))
         yield from differ(module, f"{name}: dead-lettering", at(told, "deadLetteringOnMessageExpiration"), True)
+    for name, told in {**queues, **topics}.items():
         yield from differ(module, f"{name}: duplicate detection", at(told, "requiresDuplicateDetection"), True)
         window = at(told, "duplicateDetectionHistoryTimeWindow")
         if not isinstance(window, str) or not WINDOW_S_MIN <= _seconds(window) <= WINDOW_S_MAX:
             yield Finding(module, 1, f"{name}: duplicate detection for {window!r}; the service takes 20 s to 7 days")
 
 
-def _queue_bodies(site: Site, module: str) -> list[Members]:
-    return site.bodies(module, "Microsoft.ServiceBus/namespaces/queues")
+def _made(site: Site, module: str, kind: str) -> dict[str, Any]:
+    """The properties of each entity of a kind that a module makes in a namespace, by name."""
+    bodies = site.bodies(module, f"Microsoft.ServiceBus/namespaces/{kind}", {"name": "namespace"})
+    return {str(body.get("name")): at(body, "properties") for body in bodies}
 
 
 def _minutes(seconds: float) -> str:
@@ -159,13 +187,17 @@ def _seconds(duration: str) -> float:
 
 def check_triggers(site: Site) -> Iterator[Finding]:
     """The functions' triggers against the queues that are made and the rights that are given."""
-    reads = sorted(trigger.queue for trigger in site.code.triggers)
+    reads = _read_queues(site)
     yield from differ(APP, "reads", sorted(site.app.get("reads", [])), reads)
     for trigger in site.code.triggers:
         ordered = site.code.queues.get(trigger.queue) == "per_key"
         yield from differ(APP, f"{trigger.queue}: sessions of the trigger", trigger.has_sessions, ordered)
     for queue in set(site.app.get("sparkReceives", [])) - site.code.queues.keys():
         yield Finding(APP, 1, f"sparkReceives: there is no queue {queue}")
+
+
+def _read_queues(site: Site) -> list[str]:
+    return sorted(trigger.queue for trigger in site.code.triggers if SUBSCRIPTIONS not in trigger.queue)
 
 
 # Documents and blobs
@@ -216,8 +248,8 @@ def _check_scope(path: str, resource: Resource, kinds: Mapping[str, str]) -> Ite
     scope = source.partition("scope:")[2].split()[0].partition("[")[0] if "scope:" in source else ""
     if not scope:
         yield Finding(path, line, f"{name}: without a scope the right is on the whole resource group")
-    elif "Service Bus" in source and kinds.get(scope) != "Microsoft.ServiceBus/namespaces/queues":
-        yield Finding(path, line, f"{name}: rights on messages are given on single queues, not on {scope}")
+    elif "Service Bus" in source and kinds.get(scope) not in MESSAGES_LIE_IN:
+        yield Finding(path, line, f"{name}: rights on messages are on single queues and topics, not on {scope}")
     elif "'Azure " not in source and "'Storage " not in source and "'Monitoring " not in source:
         yield Finding(path, line, f"{name}: names no role of {ROLES}")
 
@@ -229,11 +261,18 @@ def _check_app_rights(site: Site) -> Iterator[Finding]:
     params = at(values.of(declared.value) if declared is not None and declared.value is not None else {}, "params")
     sends, receives = at(params, "sends"), at(params, "receives")
     yield from differ(main.path, "queues to which the app may send", _names(sends), sorted(site.code.queues))
-    reads = sorted(trigger.queue for trigger in site.code.triggers)
+    reads = _read_queues(site)
     yield from differ(main.path, "queues from which the app may receive", _names(receives), reads)
     for option in options_of(at(params, "manages")):
         if set(_names(option)) - set(reads):
             yield Finding(main.path, 1, "the app may manage more queues than it reads")
+    topics, readers = at(params, "sendsToTopics"), at(params, "receivesSubscriptions")
+    yield from differ(main.path, "topics to which the app may send", _names(topics), sorted(site.code.topics))
+    wanted = _subscriptions(site)
+    yield from differ(main.path, "subscriptions from which the app may receive", _paths(readers), wanted)
+    for option in options_of(at(params, "managesSubscriptions")):
+        if set(_paths(option)) - set(wanted):
+            yield Finding(main.path, 1, "the app may manage more subscriptions than it reads")
 
 
 def _check_spark_rights(site: Site) -> Iterator[Finding]:
@@ -254,6 +293,8 @@ def _check_spark_rights(site: Site) -> Iterator[Finding]:
     yield from differ(
         main.path, "queues to which Spark jobs may send", _names(at(queues, "sends")), sorted(site.code.queues)
     )
+    topics = _names(at(queues, "sendsToTopics"))
+    yield from differ(main.path, "topics to which Spark jobs may send", topics, sorted(site.code.topics))
     receives = _names(at(queues, "receives"))
     yield from differ(main.path, "queues that Spark jobs drain", receives, sorted(site.app.get("sparkReceives", [])))
     module = f"{MODULES}/spark-roles.bicep"
@@ -263,6 +304,12 @@ def _check_spark_rights(site: Site) -> Iterator[Finding]:
 
 def _names(value: Any) -> list[str]:
     return sorted(map(str, value)) if isinstance(value, list) else []
+
+
+def _paths(value: Any) -> list[str]:
+    """The paths of subscriptions that are named by their topics and names."""
+    found = value if isinstance(value, list) else []
+    return sorted(f"{at(one, 'topic')}{SUBSCRIPTIONS}{at(one, 'name')}" for one in found)
 
 
 # Keys

@@ -18,6 +18,7 @@ from outbox.azure.connecting import BLOB_CONTAINER, CONTAINER
 from outbox.azure.cosmos_containers import ContainerSpec
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.azure.servicebus_entities import DELIVERY_COUNT_MAX, LOCK
+from outbox.ports import SUBSCRIPTIONS
 from spark_jobs.package import ZIP_NAME
 from spark_jobs.submitting import settings as submit_settings
 
@@ -26,7 +27,7 @@ _SETTING = re.compile(r"\bOUTBOX_\w+\b")
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A Service Bus trigger of the Functions app."""
+    """A Service Bus trigger of the Functions app; `queue` is the path of a queue or subscription."""
 
     queue: str
     connection: str
@@ -85,5 +86,6 @@ def _triggers(app: App) -> list[Trigger]:
         if trigger is None or trigger.get_binding_name() != "serviceBusTrigger":
             continue
         told = trigger.get_dict_repr()
-        found.append(Trigger(told["queueName"], told["connection"], bool(told.get("isSessionsEnabled"))))
+        path = told.get("queueName") or f"{told['topicName']}{SUBSCRIPTIONS}{told['subscriptionName']}"
+        found.append(Trigger(path, told["connection"], bool(told.get("isSessionsEnabled"))))
     return found

@@ -66,7 +66,7 @@ def _known_types() -> list[str]:
 
 
 def _check_bodies(resource: Resource) -> Iterator[Finding]:
-    shapes = shapes_of(resource.type)
+    shapes, depth = shapes_of(resource.type), resource.type.count("/") - 1
     for body in resource.bodies:
         if not isinstance(body, Members):
             yield Finding(resource.file.path, resource.declared.line, f"{resource.declared.name}: has no body")
@@ -74,7 +74,7 @@ def _check_bodies(resource: Resource) -> Iterator[Finding]:
         place = Place(resource.file.path, resource.declared.line, resource.declared.name)
         if "name" not in body:
             yield place.finding("has no name")
-        if resource.type.count("/") > 1 and not resource.declared.outer and "parent" not in body:
+        if not resource.declared.outer and "parent" not in body and _slash_count(body.get("name")) != depth:
             yield place.finding("stands in another resource, and names no parent")
         if resource.declared.is_existing:
             for key in body.keys() - set(BICEPS_OWN):
@@ -84,6 +84,11 @@ def _check_bodies(resource: Resource) -> Iterator[Finding]:
             described.lines = body.lines
             described.update({key: value for key, value in body.items() if key not in BICEPS_OWN})
             yield from _check_members(described, shapes[0], place)
+
+
+def _slash_count(name: Any) -> int:
+    """How many resources a name says that it stands in."""
+    return name.slash_count if isinstance(name, Unknown) else str(name).count("/")
 
 
 class Place:

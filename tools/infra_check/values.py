@@ -21,9 +21,10 @@ LOADED_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A value that a deployment decides; its type if that is known."""
+    """A value that a deployment decides; its type if that is known, and the slashes that stand in a text for sure."""
 
     type: str = "any"
+    slash_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Members(dict[str, Any]):
 
 
 FUNCTIONS: dict[str, str] = {
+    "any": "any",
     "concat": "any",
     "contains": "bool",
     "deployment": "object",
@@ -169,13 +171,12 @@ def _string(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
     plain = literal(node)
     if plain is not None:
         return plain
-    parts = []
-    for child in named(node):
-        part = values.of(named(child)[0], local) if child.type == "interpolation" else text(child)
-        if isinstance(part, Unknown | Choice):
-            return Unknown("string")
-        parts.append(str(part))
-    return "".join(parts)
+    parts = [
+        values.of(named(child)[0], local) if child.type == "interpolation" else text(child) for child in named(node)
+    ]
+    if any(isinstance(part, Unknown | Choice) for part in parts):
+        return Unknown("string", sum(part.count("/") for part in parts if isinstance(part, str)))
+    return "".join(map(str, parts))
 
 
 def _object(values: Values, node: Node, local: Mapping[str, Any]) -> Members:
@@ -247,6 +248,10 @@ def _call(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
     if name == "map" and len(arguments) == 2:
         return _mapped(values, arguments, local)
     given = [values.of(argument, local) for argument in arguments]
+    if name == "any" and given:
+        return given[0]
+    if name == "flatten" and given and isinstance(given[0], list) and all(isinstance(part, list) for part in given[0]):
+        return [item for part in given[0] for item in part]
     if name == "empty" and given and isinstance(given[0], str | list | dict):
         return not given[0]
     if name == "union" and any(isinstance(value, dict) for value in given):

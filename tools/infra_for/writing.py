@@ -16,6 +16,7 @@ from typing import Any
 
 from outbox.errors import Refused
 from outbox.ops.loading import load_app
+from outbox.ports import SUBSCRIPTIONS
 from tools.infra_check.agreements import OFFICIAL_DELIVERIES_MAX, OFFICIAL_NAMESPACE
 from tools.infra_check.code import Code, read_code
 
@@ -50,16 +51,13 @@ def own_code(folder: Path, app: str) -> tuple[Code, str]:
     """What the code of a project says, and the name of its database.
 
     Raises:
-        Refused: this is no project, its application cannot be loaded, or the templates do not have what it needs.
+        Refused: this is no project, or its application cannot be loaded.
     """
     for name in ("host.json", "function_app.py", "requirements.txt"):
         if not (folder / name).is_file():
             raise Refused(f"{folder} has no {name}; name the folder of a Functions app, as `outbox new` writes one")
     sys.path.insert(0, str(folder))
     loaded = load_app(app)
-    if loaded.topics:
-        topics = ", ".join(sorted(loaded.topics))
-        raise Refused(f"{loaded.name} has topics ({topics}), and the templates make queues only; write these by hand")
     return read_code(loaded, starts_spark=False), _database(folder) or loaded.name
 
 
@@ -81,7 +79,8 @@ def write(root: Path, folder: Path, code: Code, database: str) -> Written:
     known = _known(folder / APP)
     usual = json.loads((root / APP).read_text(encoding="utf-8"))
     own = {**usual, "database": database, "sparkReceives": [], **known}
-    _anew(folder, APP, {**own, "reads": sorted(trigger.queue for trigger in code.triggers)}, written)
+    reads = sorted(trigger.queue for trigger in code.triggers if SUBSCRIPTIONS not in trigger.queue)
+    _anew(folder, APP, {**own, "reads": reads}, written)
     _anew(folder, ENTITIES, entities(code), written)
     return written
 
@@ -102,22 +101,27 @@ def templates(root: Path, name: str) -> dict[str, str]:
 
 
 def entities(code: Code) -> dict[str, Any]:
-    """The queues in the official emulator's form, which the templates read as well."""
+    """Queues and topics in the official emulator's form, which the templates read as well."""
+    once = {"DuplicateDetectionHistoryTimeWindow": "PT5M", "RequiresDuplicateDetection": True}
+    read = {
+        "DeadLetteringOnMessageExpiration": True,
+        "LockDuration": f"PT{code.lock_s / 60:g}M",
+        "MaxDeliveryCount": min(code.delivery_count_max, OFFICIAL_DELIVERIES_MAX),
+    }
     queues = [
-        {
-            "Name": name,
-            "Properties": {
-                "DeadLetteringOnMessageExpiration": True,
-                "DuplicateDetectionHistoryTimeWindow": "PT5M",
-                "LockDuration": f"PT{code.lock_s / 60:g}M",
-                "MaxDeliveryCount": min(code.delivery_count_max, OFFICIAL_DELIVERIES_MAX),
-                "RequiresDuplicateDetection": True,
-                "RequiresSession": ordering == "per_key",
-            },
-        }
+        {"Name": name, "Properties": {**once, **read, "RequiresSession": ordering == "per_key"}}
         for name, ordering in sorted(code.queues.items())
     ]
-    namespaces = [{"Name": OFFICIAL_NAMESPACE, "Queues": queues}]
+    reader = {**read, "RequiresSession": False}
+    topics = [
+        {
+            "Name": topic,
+            "Properties": once,
+            "Subscriptions": [{"Name": name, "Properties": reader} for name in sorted(names)],
+        }
+        for topic, names in sorted(code.topics.items())
+    ]
+    namespaces = [{"Name": OFFICIAL_NAMESPACE, "Queues": queues, "Topics": topics}]
     return {"UserConfig": {"Namespaces": namespaces, "Logging": {"Type": "File"}}}
 
 
