@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outbox.errors import OutcomeUnknown
-from outbox.ports import BlobStore, Document, DocumentKey, Lost, Session, StateStore, Won, Write
+from outbox.ports import BlobStore, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 
@@ -35,6 +35,21 @@ async def write_one(store: StateStore, write: Write) -> Won | Lost:
         raise
     except NOT_DONE as error:
         raise Again from error
+
+
+async def confirmed(store: StateStore, document: Document) -> Document:
+    """A document that was read, written as it is: so it is not of the past, and what came before it can be seen.
+
+    Raises:
+        Again: it is otherwise by now, or nobody can tell.
+    """
+    try:
+        answer = await write_one(store, Replace(document.key, document.body, document.version, None, Tag("confirm")))
+    except OutcomeUnknown as error:
+        raise Again from error
+    if isinstance(answer, Lost):
+        raise Again
+    return Document(document.key, document.body, answer.versions[0], answer.session)
 
 
 async def write_blobs(blobs: BlobStore, named: Iterable[tuple[str, bytes]]) -> None:

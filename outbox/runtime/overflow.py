@@ -4,13 +4,16 @@ An attempt that spills writes a document first that says which blob it is about 
 version of the state.  Whatever becomes of the attempt, that document is found by a sweeper, which decides:
 
     the record is the attempt's own          it landed: the blob goes when the record is marked, not before
-    the state is past the attempt's version  it cannot land any more: the blob goes
+    the state is past the attempt's version  it cannot land any more
     another attempt has made the record      it cannot land any more, unless the record is a refusal that this attempt
                                              is a resubmission of
     it is as old as it says, or we would say no write can be in flight for so long
 
-In item scope the staged record stands for the attempt: while there is one the blob stays.  A blob is deleted before the
-document that names it, so that a crash between the two leaves nothing that nobody knows of.
+Of one that cannot land the blob goes when no attempt lasts so long: it may not have been written yet.
+
+In item scope the staged record stands for the attempt: while there is one the blob stays.  It is looked for last, by a
+read that sees at least what showed that the attempt is over: one made before could have come before it was staged.  A
+blob is deleted before the document that names it, so that a crash between the two leaves nothing that nobody knows of.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from contextlib import suppress
 from outbox.errors import OutcomeUnknown
 from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, Session, StateStore, Tag
 from outbox.runtime import items
-from outbox.runtime.access import read, write_one
+from outbox.runtime.access import confirmed, read, write_one
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.cache import held
@@ -72,7 +75,10 @@ class Overflows:
             Again: it cannot be told now.
         """
         overflow = items.decode(document, Overflow)
-        is_free = await (self._is_unstaged(overflow) if is_staged else self._is_free(overflow))
+        if is_staged:
+            document, is_free = await self._unstaged(document, overflow)
+        else:
+            is_free = await self._is_free(overflow)
         if not is_free:
             return False
         try:
@@ -91,26 +97,39 @@ class Overflows:
         record = None if found is None else items.decode(found, Record)
         if record is not None and record.tx == overflow.pending:
             return not record.pending
-        if overflow.state and state.item.version > overflow.version:
-            return True
-        return _has_lost(overflow, record) or self._is_past(overflow, self._plan.record_life_ms)
+        has_lost = state.item.version > overflow.version if overflow.state else False
+        if has_lost or _has_lost(overflow, record):
+            return self._now_ms() - overflow.at_ms > 2 * self._plan.attempt_ms_max
+        return self._is_past(overflow, self._plan.record_life_ms)
 
-    async def _is_unstaged(self, overflow: Overflow) -> bool:
-        """Item scope: whether an attempt has been finished, or can neither be staged any more nor is."""
-        if await read(self._store, staged_key(overflow.state, overflow.pending)) is not None:
-            return False
+    async def _unstaged(self, document: Document, overflow: Overflow) -> tuple[Document, bool]:
+        """Item scope: whether an attempt has been finished, or can neither be staged any more nor is.
+
+        Also what announced it, as it is then.
+        """
         found = await read(self._store, processed_key(overflow.state, overflow.inbox))
-        is_done = found is not None and items.decode(found, Record).tx == overflow.pending
-        return is_done or self._is_past(overflow, 2 * self._plan.attempt_ms_max)
+        if found is not None and items.decode(found, Record).tx == overflow.pending:
+            session = found.session
+        elif self._is_past(overflow, 2 * self._plan.attempt_ms_max):
+            document = await confirmed(self._store, document)
+            session = document.session
+        else:
+            return document, False
+        return document, await read(self._store, staged_key(overflow.state, overflow.pending), session) is None
 
     def _is_past(self, overflow: Overflow, own_ms: int) -> bool:
         return self._now_ms() - overflow.at_ms > max(overflow.life_ms, own_ms)
 
 
 async def tell_if_missing(store: StateStore, key: DocumentKey, session: Session, blob: str) -> None:
-    """Say that a blob is gone which a document still needs; one that has been marked meanwhile does not name it."""
+    """Say that a blob is gone which a document still needs; one that has been marked meanwhile does not name it.
+
+    Raises:
+        Again: it has been marked meanwhile, or nobody can tell.
+    """
     found = await read(store, key, session)
     if found is not None and blob.encode() in found.body:
+        await confirmed(store, found)  # what was read may be of the past
         fields = {"document": f"{key.partition}/{key.id}", "blob": blob}
         log.critical(
             "outputs that are still to leave are missing, their key may stand still; restore the blob", extra=fields

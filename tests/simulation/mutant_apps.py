@@ -14,6 +14,10 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 
+ITEM_BYTES_MAX = 1_300
+"""So small is a document where outputs are to lie outside of their record."""
+LONG_NAME = 1_200 * "a"
+
 
 @dataclass
 class Add:
@@ -108,6 +112,19 @@ def stateless() -> App:
     return app
 
 
+def spilling() -> App:
+    """Counts, and sends more than a record of the store that it runs on can hold."""
+    app = App("spilling", retention=timedelta(hours=1), margin=timedelta(minutes=20))
+    app.queue("added")
+
+    @app.handler("adds", key="account")
+    def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        ctx.send("added", Added(LONG_NAME, count.total))
+
+    return app
+
+
 def standing() -> App:
     """Counts in order, and stands still behind what it refuses."""
     app = App("standing")
@@ -128,6 +145,7 @@ APPS = {
     "ending": ending,
     "twofold": twofold,
     "stateless": stateless,
+    "spilling": spilling,
     "standing": standing,
 }
 
@@ -147,6 +165,8 @@ def scenario(
     known = () if given is None else (("a", Count(given)),)
     budgets = Budgets(**(faults or {}))
     cell: dict[str, Any] = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})}
+    if app == "spilling":
+        cell["item_bytes_max"] = ITEM_BYTES_MAX
     if asked:
         cell["requests"] = [ClientRequest("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
     return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **(cell | options))

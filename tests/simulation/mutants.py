@@ -6,6 +6,7 @@ package is imported here.
 
 from __future__ import annotations
 
+from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
 from tests.simulation.planting import (
     ADAPTERS,
     BATCH,
@@ -275,6 +276,7 @@ MUTANTS = (
         amounts=(-11,), copies=2,
     ),
     *REQUEST_MUTANTS,
+    *OVERFLOW_MUTANTS,
     # The engine, against the models that explorations run on
     mutant(
         "journal: a lost lock commits", "journal", "Differs", JOURNAL,

@@ -16,6 +16,7 @@ GROUP = "outbox/runtime/group.py"
 PLAIN = "outbox/runtime/plain.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 ENTRY = "outbox/entry.py"
+OVERFLOW = "outbox/runtime/overflow.py"
 HTTP_SCOPES = "outbox/runtime/http_scopes.py"
 HTTP_CLAIMS = "outbox/runtime/http_claims.py"
 

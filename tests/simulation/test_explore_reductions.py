@@ -42,6 +42,9 @@ SCOPES: list[dict[str, Any]] = [
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(delay=1)},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(stale=1)},
     {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(error=1)},
+    {"scope": "partition", "item_bytes_max": 400, "sweepers": 1, "budgets": Budgets(crash=1), "workers": 1},
+    {"scope": "item", "messages": [T1], "item_bytes_max": 400, "copies": 2, "budgets": Budgets(lost=1)},
+    {"scope": "item", "messages": [T1], "item_bytes_max": 400, "sweepers": 1, "budgets": Budgets(lost=1), "workers": 1},
 ]
 
 

@@ -42,7 +42,10 @@ async def test_the_blob_of_an_attempt_that_lost_is_collected(scope: str) -> None
         at.store.late = "commit" if scope == "partition" else "stage"
         await handled(at, adding(), Add("a", text="shout"))
         assert len(blobs_of(at)) == 1 and len(await announcements(at)) == 2
-        at.clock.seconds += 61 if scope == "partition" else 2 * 3_600
+        at.clock.seconds += 61
+        await swept(at, adding())
+        assert len(blobs_of(at)) == 1, "for all that can be told it is being written"
+        at.clock.seconds += 2 * 3_600
         await swept(at, adding())
         assert blobs_of(at) == [] and await announcements(at) == []
         await at.store._store.write(at.store.on_its_way)  # it lands after all; in partition scope it loses
@@ -69,17 +72,19 @@ async def test_the_blob_of_a_crashed_attempt_stays_while_that_may_still_land(sco
 
 
 @pytest.mark.parametrize(
-    ("version", "record", "goes"),
+    ("version", "record", "age_s", "goes"),
     [
-        (4, None, True),  # the state is past it, and it has no record: it can not land any more
-        (3, None, False),  # it may land yet
-        (4, PENDING, False),  # it has landed, and is not dispatched
-        (4, Record("mine", b"", 0), True),  # it has landed, and is marked
-        (4, Record("other", b"", 0, pending=True, spilled="c"), True),
+        (4, None, 2 * 3_600, True),  # the state is past it, and it has no record: it can not land any more
+        (4, None, 61, False),  # but may be about to write its blob
+        (3, None, 2 * 3_600, False),  # it may land yet
+        (4, PENDING, 2 * 3_600, False),  # it has landed, and is not dispatched
+        (4, Record("mine", b"", 0), 0, True),  # it has landed, and is marked
+        (4, Record("other", b"", 0, pending=True, spilled="c"), 2 * 3_600, True),
+        (4, Record("other", b"", 0, pending=True, spilled="c"), 61, False),
     ],
 )
 async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_it(
-    version: int, record: Record | None, goes: bool
+    version: int, record: Record | None, age_s: float, goes: bool
 ) -> None:
     async with site() as at:
         store, blobs, now_ms = EngineStore(at.engine), MemoryBlobStore(), at.engine.now_ms
@@ -90,6 +95,7 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
         overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
         key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
         await overflows.announce(key, overflow)
+        at.clock.seconds += age_s
         assert await overflows.collect(await found(at, key), is_staged=False) == goes
         assert (await blobs.read("b", bytes_max=9) is None) == goes == (await announcements(at) == [])
 
@@ -98,11 +104,12 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
     ("record", "age_s", "goes"),
     [
         (None, 61, False),
-        (Record("other", b"", 0), 61, True),
+        (Record("other", b"", 0), 61, False),  # it has lost, but may be about to write its blob
+        (Record("other", b"", 0), 2 * 3_600, True),
         (None, 8 * 86_400, True),
         (PENDING, 8 * 86_400, False),
-        (Record("other", b"", 0, reason="no"), 61, False),  # the attempt is its resubmission, and may replace it
-        (Record("other", b"", 0, reason="no", attempt=1), 61, True),
+        (Record("other", b"", 0, reason="no"), 2 * 3_600, False),  # the attempt is its resubmission, and may replace it
+        (Record("other", b"", 0, reason="no", attempt=1), 2 * 3_600, True),
         (Record("other", b"", 0, reason="no"), 8 * 86_400, True),
     ],
 )

@@ -75,6 +75,8 @@ class ExploredStore:
         self.capabilities = capabilities
         self.seen = seen
         """The store as `unfinished` last found it; it waits until that has changed."""
+        self.found_count = 0
+        """How many documents that were."""
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found: Document | None = await self._calls(self._resource, "read", key, session)
@@ -91,6 +93,7 @@ class ExploredStore:
     async def unfinished(self) -> AsyncIterator[Document]:
         found: tuple[Document, ...]
         found, self.seen = await self._calls(self._resource, "unfinished", self.seen)
+        self.found_count = len(found)
         for document in found:
             yield document
 

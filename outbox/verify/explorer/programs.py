@@ -241,7 +241,8 @@ class Sweeper:
         store = ExploredStore(calls, self._store, self._at.capabilities, seen=carried or "")
         with suppress(*NOT_DONE):
             swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
-            if not swept.finished_count:
+            was_whole = swept.seen_count - swept.young_count == store.found_count  # time may have passed in between
+            if was_whole and not swept.finished_count:
                 before, _, looks = (carried or "").partition("/")
                 return f"{store.seen}/{int(looks) + 1 if before == store.seen else 1}"
         return None

@@ -57,8 +57,9 @@ class Scenario:
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
     attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
     not.  Nobody waits longer than `patience_ms` for what is due later (0: as long as it takes), where an application
-    would wait for ever.  `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in
-    place of the runtime's own.
+    would wait for ever.  A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
+    `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
+    own.
     """
 
     app: App
@@ -85,6 +86,7 @@ class Scenario:
     asked_times: int | Sequence[int] = 1
     fronts: int = 1
     front_batch: int = 1
+    item_bytes_max: int = CAPABILITIES.item_bytes_max
 
     def told(self) -> str:
         """The scope in a few words."""
@@ -200,6 +202,7 @@ def _store(scenario: Scenario) -> Kernel:
     capabilities = replace(
         CAPABILITIES,
         atomic_scope="partition" if scenario.scope == "partition" else "item",
+        item_bytes_max=scenario.item_bytes_max,
         tells_current=scenario.tells_current,
     )
     documents = {

@@ -130,7 +130,7 @@ class Book:
         found = self.reference.handlings(path, message)
         for handling in found:
             payloads = self._handlings.setdefault(handling.inbox, {})
-            payloads.setdefault(fingerprint(message.body, message.type), handling)
+            payloads.setdefault(fingerprint(handling.message.body, message.type), handling)
             known = next(iter(payloads.values()))
             self._names[handling.inbox] = f"{short(message.identity)} ({handling.handler.name})"
             if known.handler.name != handling.handler.name:

@@ -75,6 +75,14 @@ class Reference:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._known: dict[tuple[str, bytes], tuple[Handling, ...]] = {}
+        self._claimed: dict[str, bytes] = {}
+        """The bodies that claim checks stand for."""
+
+    def whole(self, message: Message) -> Message:
+        """A message with its body, wherever that lies."""
+        if message.claim not in self._claimed:
+            return message
+        return msgspec.structs.replace(message, body=self._claimed[message.claim], claim="")
 
     def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
         """What a message of a queue sets off; nothing where nobody can read it."""
@@ -85,6 +93,7 @@ class Reference:
         return found
 
     def _handlings(self, path: str, message: Message) -> list[Handling]:
+        message = self.whole(message)
         source = self.plan.sources.get(path)
         route = None if source is None else source.routes.get(message.type) if message.type else source.only
         found: list[Handling] = []
@@ -152,7 +161,7 @@ class Reference:
         """An output as it leaves: a large body as a claim check."""
         if len(output.message.body) <= self.plan.claim_check_bytes:
             return output
-        name, _ = to_claim(output.message)
+        name, self._claimed[name] = to_claim(output.message)
         claim = msgspec.structs.replace(output.message, body=b"", claim=name)
         return Output(output.destination, output.due_ms, claim)
 

@@ -27,12 +27,13 @@ from outbox.verify.monitors.view import Invariant, View
 from outbox.verify.monitors.watching import Deed
 
 DONE_PREFIX = "done:"
+OVERFLOW_BLOB_PREFIX = "overflow/"
 CODES = frozenset(
     ("undecodable", "unknown-type", "missing-key", "no-identity", "payload-differs", "too-old", "oversize")
 )
 """Reasons that are not a handler's."""
 
-STORE, BUS = 0, 1
+STORE, BUS, BLOBS = 0, 1, 2
 """The resources of a store scope."""
 
 
@@ -100,7 +101,7 @@ class StoreMonitor:
                 record, known = _record(body), bodies.get(write.key)
                 inbox = bytes.fromhex(id.removeprefix(RECORD_PREFIX))
                 if known is not None and _record(known).tx == record.tx:
-                    marked.append(inbox)
+                    marked += () if record.pending else (inbox,)  # or written as it is, which confirms it
                 else:
                     fresh.append((inbox, record))
             elif id == STATE:
@@ -131,6 +132,7 @@ class StoreMonitor:
         self, entries: list[tuple[bytes, Record]], before: StateItem | None, after: StateItem | None, state_id: str
     ) -> Applied | Finding:
         stored = None if before is None or before.is_tombstone else Stored(bytes(before.value), before.schema)
+        emitted: list[Output] = []
         for inbox, record in entries:
             handling = self._book.find(inbox, record.fingerprint)
             if handling is None:
@@ -152,16 +154,16 @@ class StoreMonitor:
                 return wrong
             if record.reply != effect.reply:
                 return Finding("OneAnswer", f"{name} is kept with another reply than its handler gives")
+            emitted += effect.outputs
             if effect.state is not None:
                 stored = effect.state if effect.state.value else None
         if before is not None and after is not None:
             wrong = _wrong_state(state_id, before, after, stored)
             if wrong is not None:
                 return wrong
-        return self._meaning(entries)
+        return self._meaning(entries, emitted)
 
-    def _meaning(self, entries: list[tuple[bytes, Record]]) -> Applied:
-        emitted: list[Output] = [output for _, record in entries for output in record.outputs]
+    def _meaning(self, entries: list[tuple[bytes, Record]], emitted: list[Output]) -> Applied:
         return Applied(
             tuple(inbox for inbox, record in entries if not record.reason),
             tuple(inbox for inbox, record in entries if record.reason and record.reason != "too-old"),
@@ -177,8 +179,8 @@ class StoreMonitor:
         """What has left; a delayed copy of a message that is known is neither new nor an output."""
         left = []
         for output in outputs:
-            message = output.message
-            known = self._book.variants(output.destination, message.identity)
+            message = self._book.reference.whole(output.message)
+            known = map(self._book.reference.whole, self._book.variants(output.destination, message.identity))
             if message.message_id and message.message_id != message.identity:
                 if not any((m.body, m.type, m.claim) == (message.body, message.type, message.claim) for m in known):
                     return Finding("NoGhost", f"a copy of {short(message.identity)} leaves, which nobody has sent so")
@@ -240,7 +242,17 @@ class StoreMonitor:
             for key in visible(states[store], now_ms):
                 if key.id.startswith(STAGED_PREFIX):
                     found.append(Finding("StagedVanish", f"{key.id} is still there, and nothing will take it away"))
-        return found
+        return [*found, *self._forgotten(states, now_ms)]
+
+    def _forgotten(self, states: Sequence[Any], now_ms: int) -> list[Finding]:
+        """Overflow blobs that no document names, so that nobody will ever delete them."""
+        blobs = [name.encode() for name, _ in states[BLOBS] if name.startswith(OVERFLOW_BLOB_PREFIX)]
+        bodies = [body for store in self._stores for body in visible(states[store], now_ms).values()] if blobs else []
+        return [
+            Finding("StagedVanish", f"blob {blob.decode()} is still there, and no document knows of it")
+            for blob in blobs
+            if not any(blob in body for body in bodies)
+        ]
 
     def _unfinished(self, ghost: Ledger, state: BusState, path: str, message: Message) -> Finding | None:
         """What is wrong with a message when nothing more will happen to it."""
@@ -275,9 +287,7 @@ def _same(before: StateItem, after: StateItem) -> bool:
 
 
 def _wrong_outputs(name: str, record: Record, expected: tuple[Output, ...]) -> Finding | None:
-    if record.spilled:
-        return None
-    if canonical(record.outputs) != canonical(expected):
+    if not record.spilled and canonical(record.outputs) != canonical(expected):
         ids, wanted = [[o.message.identity for o in outputs] for outputs in (record.outputs, expected)]
         told = f"{name} is recorded with outputs {', '.join(map(short, ids)) or 'none'}"
         promise = "ConsistentOutput" if ids == wanted else "NoLost" if len(ids) < len(wanted) else "NoGhost"

@@ -43,7 +43,7 @@ class View:
         found: list[T] = []
         for destination, message in self._book.logical(self._ledger):
             if message.type == codec.name and self._book.open(self._ledger, destination, message):
-                found.append(codec.decode(message.body))
+                found.append(codec.decode(self._book.reference.whole(message).body))
         return found
 
     def judged(self, invariant: Invariant) -> Finding | None:

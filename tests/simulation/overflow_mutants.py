@@ -1,0 +1,70 @@
+"""Faults in what keeps outputs outside of their record, each planted alone: where each must show, and as what."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import ITEM, MARKS, OVERFLOW, PARTITION, mutant
+
+OVERFLOW_MUTANTS = (
+    mutant(
+        "overflow: what is staged is looked for first", "item", "NoAlarm", OVERFLOW,
+        ("        found = await read(self._store, processed_key(overflow.state, overflow.inbox))\n", "        early = await read(self._store, staged_key(overflow.state, overflow.pending))\n        found = await read(self._store, processed_key(overflow.state, overflow.inbox))\n"),
+        ("        return document, await read(self._store, staged_key(overflow.state, overflow.pending), session) is None\n", "        return document, early is None\n"),
+        app="spilling", copies=2, sweepers=1, faults={"crash": 1},
+    ),
+    mutant(
+        "overflow: what is staged is looked for in the past", "item", "NoAlarm", OVERFLOW,
+        ("staged_key(overflow.state, overflow.pending), session) is None", "staged_key(overflow.state, overflow.pending)) is None"),
+        app="spilling", sweepers=1, faults={"stale": 1},
+    ),
+    mutant(
+        "overflow: a blob that seems to be missing is told of at once", "partition", "NoAlarm", OVERFLOW,
+        ("        await confirmed(store, found)  # what was read may be of the past\n", ""),
+        app="spilling", sweepers=1, faults={"stale": 1},
+    ),
+    mutant(
+        "overflow: the record is read in the past", "partition", "NoAlarm", OVERFLOW,
+        ("record_key(overflow.state or None, overflow.inbox), state.session)", "record_key(overflow.state or None, overflow.inbox))"),
+        ("            return self._now_ms() - overflow.at_ms > 2 * self._plan.attempt_ms_max\n", "            return True\n"),
+        app="spilling", sweepers=1, faults={"stale": 1},
+    ),
+    mutant(
+        "overflow: the record that landed is not looked at", "partition", "NoAlarm", OVERFLOW,
+        ("            return not record.pending\n", "            return True\n"),
+        app="spilling", sweepers=1,
+    ),
+    mutant(
+        "overflow: a blob is collected that may yet be written", "partition", "StagedVanish", OVERFLOW,
+        ("            return self._now_ms() - overflow.at_ms > 2 * self._plan.attempt_ms_max\n", "            return True\n"),
+        app="spilling", copies=2, sweepers=1,
+    ),
+    mutant(
+        "overflow: what announces a blob goes before it", "item", "StagedVanish", OVERFLOW,
+        ("        try:\n            await self._blobs.delete(overflow.blob)\n", "        with suppress(*NOT_DONE):\n            await self._store.write([Delete(document.key, document.version, Tag(\"collect\"))])\n        try:\n            await self._blobs.delete(overflow.blob)\n"),
+        app="spilling", sweepers=1, faults={"crash": 2},
+    ),
+    mutant(
+        "overflow: nothing announces a blob", "partition", "StagedVanish", PARTITION,
+        ("            await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms(), life_ms))\n", ""),
+        app="spilling", sweepers=1, faults={"crash": 1},
+    ),
+    mutant(
+        "overflow: the blob goes before the mark", "partition", "NoAlarm", MARKS,
+        ("        left = list(marks)\n        try:\n", "        left = list(marks)\n        for mark in left:\n            if mark.spilled:\n                await self._blobs.delete(mark.spilled)\n        try:\n"),
+        app="spilling", sweepers=1, faults={"crash": 1},
+    ),
+    mutant(
+        "overflow: the blob goes before what is staged says so", "item", "NoAlarm", ITEM,
+        ("        write = Replace(key, items.encode(staged), found.version, None, tag)\n        try:\n", "        write = Replace(key, items.encode(staged), found.version, None, tag)\n        if found.staged.record.spilled:\n            await self._blobs.delete(found.staged.record.spilled)\n        try:\n"),
+        app="spilling", sweepers=1, faults={"crash": 1},
+    ),
+    mutant(
+        "overflow: the blob is not there when the commit names it", "partition", "NoAlarm", PARTITION,
+        ("        await write_blobs(self._blobs, batch.blobs)\n        return writes\n", "        return writes\n"),
+        app="spilling", sweepers=1, faults={"crash": 1},
+    ),
+    mutant(
+        "overflow: the blob is not there when it is staged", "item", "NoAlarm", ITEM,
+        ("        await write_blobs(self._blobs, batch.blobs)\n        return staged\n", "        return staged\n"),
+        app="spilling",
+    ),
+)  # fmt: skip
