@@ -377,7 +377,10 @@ class App:
             ):
                 return str(as_key(handler.key(message)))
         if key is None:
-            raise ValueError(f"{destination!r} is ordered by key and nobody here knows the message's key; pass key=")
+            name = type(message).__name__
+            raise ValueError(
+                f"{destination!r} is ordered by key, and no handler of it takes a {name}; give its key too"
+            )
         return str(as_key(key))
 
 
@@ -389,7 +392,11 @@ def _checked_upcasts(what: str, version: int, upcasts: Mapping[int, Upcast] | No
 
 
 def _checked_name(name: str) -> str:
-    taken = any(c in name for c in "$?#\\ ") or "/subscriptions/" in name.lower()
+    if "/subscriptions/" in name.lower():
+        raise NotRegistrable(
+            f"{name[:80]!r} is a subscription, which handlers declare: @app.handler(topic, subscription=)"
+        )
+    taken = any(c in name for c in "$?#\\ ")
     if not name or len(name) > 260 or taken or name != name.strip("/"):
         raise NotRegistrable(
             f"{name[:80]!r} cannot be a queue or topic; use 1 to 260 characters without spaces or $ ? # \\"

@@ -34,7 +34,7 @@ def as_key(value: object) -> Key:
     if isinstance(value, UUID):
         return UUID(int=value.int)
     if value is None or value == "":
-        raise ValueError("the message has no key; give it one, or handle it without key=")
+        raise ValueError("the message has no key; give it one, or let a handler without a state take it")
     raise ValueError(f"a {type(value).__name__} cannot be a key; use a str, int or UUID")
 
 

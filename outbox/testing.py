@@ -207,7 +207,13 @@ class Harness:
     # Arrange
 
     async def given(self, kind: type[Any], key: Key, state: Any) -> None:
-        """Put a state in place of what a key has."""
+        """Put a state in place of what a key has.
+
+        Raises:
+            TypeError: the state is of another type.
+        """
+        if not isinstance(state, kind):
+            raise TypeError(f"the state is a {type(state).__name__}, not a {kind.__name__}")
         codec = self.app.state_codec(kind)
         id = state_id(codec.name, as_key(key))
         if isinstance(self._ports, StorePorts):

@@ -131,7 +131,9 @@ class Broker(Core):
         check_room(self.state, self.limits)
         keyed = any(queue.settings.ordering == "per_key" for queue in self.state.routes[path])
         if keyed and not all(message.session_id for message in messages):
-            raise TooLarge(f"{path} is ordered by key; every message to it needs a session id")
+            raise TooLarge(
+                f"{path} is ordered by key; every message to it needs a session id (the property session-id)"
+            )
 
     def cancel(self, path: str, sequences: Sequence[int]) -> int:
         """Cancel scheduled messages of a queue, or of a topic with every subscription's copy; how many there were."""

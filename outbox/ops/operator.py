@@ -20,7 +20,7 @@ from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
-from outbox.engine.queues import oldest_enqueued_ms
+from outbox.engine.queues import KeyedQueue, oldest_enqueued_ms
 from outbox.engine.state import STATES
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
@@ -139,6 +139,7 @@ class Operator:
                 dead_letters=len(engine.queue(dead_letter_path(path)).tasks),
                 oldest_s=None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000,
                 received=queue.received_count,
+                standing=queue.standing_count() if isinstance(queue, KeyedQueue) else 0,
             )
         await engine.gate()
         return Status(queues, pending, None if self._meter is None else self._meter.read())

@@ -35,6 +35,11 @@ def status(found: Status) -> str:
         for name, q in found.queues.items()
     ]
     lines = [columns([head, *rows]), f"pending transactions: {found.pending}"]
+    lines += [
+        f"{name}: {q.standing} of its keys stand still behind a dead letter, until it is resubmitted or discarded"
+        for name, q in found.queues.items()
+        if q.standing
+    ]
     if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
         times = f"p50 {handling.p50_ms:.1f} ms, p99 {handling.p99_ms:.1f} ms from claim to durable commit"
         lines.append(f"handled since start: {handling.handled}, {times}")

@@ -35,7 +35,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class QueueStatus(msgspec.Struct, frozen=True):
     """A queue in numbers; `active` counts messages in hand too, `oldest_s` is the age of the oldest active one,
-    `received` how many messages have ever been put in.
+    `received` how many messages have ever been put in, `standing` how many keys stand still behind a dead letter.
     """
 
     active: int
@@ -44,6 +44,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
     dead_letters: int
     oldest_s: float | None
     received: int = 0
+    standing: int = 0
 
 
 class Handling(msgspec.Struct, frozen=True):

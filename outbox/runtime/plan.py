@@ -11,6 +11,7 @@ import msgspec
 from outbox.app import App, Handler
 from outbox.errors import NotRegistrable
 from outbox.lineage import field, state_id
+from outbox.ports import SUBSCRIPTIONS
 from outbox.retries import Retries
 from outbox.runtime.retention import Memory
 
@@ -144,7 +145,10 @@ def _source(app: App, path: str) -> Source:
         if handler.source != path:
             continue
         if handler.on_dead_letter == "stop_key" and not ordered:
-            raise NotRegistrable(f'{handler.name}: stop_key needs an order; declare app.queue({path!r}, "per_key")')
+            cure = f'declare app.queue({path!r}, "per_key")'
+            if SUBSCRIPTIONS in path:
+                cure = "a subscription has none: send the message on to a queue that is per_key, and stop there"
+            raise NotRegistrable(f"{handler.name}: stop_key needs an order; {cure}")
         for kind in handler.binding.messages:
             codec = app.codec(kind)
             known = by_type.get(codec.name)

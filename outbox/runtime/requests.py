@@ -125,7 +125,7 @@ class Reader:
             key = as_key(handler.key(value))
             id = None if handler.state is None else state_id(handler.state.name, key)
         except FAILURES as error:  # the key function's own, or a key that cannot be written down
-            raise Unfit(400, "missing-key", told(f"the request names no key: {written(error)}")) from error
+            raise Unfit(400, "missing-key", told(f"the request names no key; {written(error)}")) from error
         return Work(delivery, handler, value, key, id, id, caller=caller)
 
     # The message

@@ -283,3 +283,23 @@ def test_an_invariant_is_judged_in_every_scope(scope: str) -> None:
 
     passes(explored(adds, invariant=balanced, **options))
     assert "the invariant is broken" in one(explored(adds, invariant=none_is_sent, **options), "Invariant")
+
+
+@pytest.mark.parametrize("duplicates", [0, 1])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_key_that_stands_still_is_an_end_and_no_finding(scope: str, duplicates: int) -> None:
+    def refuses(order: Order, customer: Customer, ctx: Context) -> None:
+        if order.id == "o1":
+            raise Reject("no")
+        customer.orders = [*customer.orders, order.id]
+
+    def stopping(policy: Any) -> App:
+        app = App("shop")
+        app.queue("orders", "per_key")
+        app.handler("orders", key="customer", on_dead_letter=policy)(refuses)
+        return app
+
+    options: dict[str, Any] = {"scope": scope, "duplicates": duplicates, "workers": 1, "allow": {"dead-letter"}}
+    passes(explore(stopping("stop_key"), [O1, O2], invariant=lambda world: not world.states(Customer), **options))
+    goes_on = explore(stopping("continue"), [O1, O2], invariant=lambda world: not world.states(Customer), **options)
+    assert "the invariant is broken" in one(goes_on, "Invariant")

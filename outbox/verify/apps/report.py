@@ -15,6 +15,7 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Anomaly as Found
 
 WIDTH = 110
+MORE = "explore fewer messages, requests, workers or faults, or give more seconds="
 LINES_SHOWN = 24
 """How much of a long way is shown, at its beginning and at its end; the middle is mostly one thing over and over."""
 
@@ -116,7 +117,7 @@ class Report:
         head = f"{self.scope}: {self.states:,} worlds, {self.transitions:,} steps, {self.cpu_s:.1f} s"
         if self.anomalies:
             return "\n\n".join((head, *(indent(anomaly.text, "  ") for anomaly in self.anomalies)))
-        verdict = "nothing is wrong in any of them" if self.exhausted else f"not exhausted: {self.stopped}"
+        verdict = "nothing is wrong in any of them" if self.exhausted else f"not exhausted: {self.stopped}; {MORE}"
         return f"{head}\n{verdict}"
 
 

@@ -68,6 +68,9 @@ class RequestMonitor:
     def check(self, ghost: Any, states: Sequence[Any]) -> Finding | None:
         return self._scope.check(ghost, states)
 
+    def is_over(self, ghost: Any, states: Sequence[Any], now_ms: int) -> bool:
+        return self._scope.is_over(ghost, states, now_ms)
+
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
         found = self._scope.final(ghost, states, now_ms)
         if now_ms >= self._model.until_ms:

@@ -190,6 +190,9 @@ class JournalMonitor:
         dead = [(self._identity(dead), dead.reason) for dead in states[self._resource].dead]
         return self._book.outcome(ghost, self._documents(states), dead)
 
+    def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
+        return False  # a queue of the engine hands out nothing of a session that stands still
+
     def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
         state: JournalState = states[self._resource]
         found: list[Finding] = []

@@ -202,7 +202,7 @@ class Book:
 
     def stands_still(self, ledger: Ledger, path: str, message: Message) -> bool:
         """Whether the session of a message has stopped behind one that was refused."""
-        return any(self._lines.stopped_by(h.inbox, ledger.refused) for h in self.handlings(path, message))
+        return any(self._lines.stands_still(h.inbox, ledger.refused) for h in self.handlings(path, message))
 
     def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
         """A ledger after a send: what leaves was committed, and is what was committed."""

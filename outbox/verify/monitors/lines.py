@@ -38,6 +38,10 @@ class Lines:
         ahead = self._ahead.get(inbox, ())
         return next((other for other in ahead if other in self._stopping and other in refused), None)
 
+    def stands_still(self, inbox: bytes, refused: Set[bytes]) -> bool:
+        """Whether the session of a handling has stopped, behind what stands before it or behind a copy of itself."""
+        return self.stopped_by(inbox, refused) is not None or (inbox in self._stopping and inbox in refused)
+
     def wrong(
         self, applied: Iterable[bytes], ended: Set[bytes], refused: Set[bytes]
     ) -> tuple[bytes, bytes, str] | None:

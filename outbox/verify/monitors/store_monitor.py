@@ -227,6 +227,17 @@ class StoreMonitor:
                     documents[name] = (bytes(item.value), item.schema)
         return documents
 
+    def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
+        """A message that stands still comes again for ever; nothing else is to come where only such are due later."""
+        state: BusState = states[BUS]
+        due = [
+            (queue.path, self._bus.messages[task.message])
+            for queue, tasks in zip(self._bus.queues, state.tasks, strict=True)
+            for task in tasks
+            if task.due_ms > now_ms
+        ]
+        return bool(due) and all(self._book.stands_still(ghost, path, message) for path, message in due)
+
     def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
         found = [
             Finding("NoLost", f"output {short(identity)} to {destination} was committed and never left")

@@ -9,6 +9,8 @@ from typing import Literal
 import pytest
 
 from outbox import App, Context, Reject, Retries, Retry
+from outbox.lineage import as_key
+from outbox.runtime.redacting import redacted
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 
@@ -109,6 +111,19 @@ async def test_a_message_that_cannot_be_handled_stops_its_key_too(body: bytes) -
         await world.discard("q", "bad")
         await world.advance(seconds=5)
         assert await world.state(Trail, "a") == Trail([0, 2])
+
+
+async def test_a_state_that_is_given_is_of_the_type_that_it_is_given_as() -> None:
+    async with Harness(ordered()) as world:
+        with pytest.raises(TypeError, match="the state is a Step, not a Trail"):
+            await world.given(Trail, "a", Step("a", 1))
+
+
+def test_no_error_of_the_library_looks_like_a_secret() -> None:
+    for value in (None, 1.5, True):
+        with pytest.raises(ValueError) as caught:
+            as_key(value)
+        assert redacted(f"the request names no key; {caught.value}") == f"the request names no key; {caught.value}"
 
 
 @pytest.mark.parametrize("suspend", [False, True])
@@ -213,7 +228,7 @@ async def test_outputs_to_an_ordered_queue_go_under_their_readers_key_else_the_s
         await world.wait_idle()
         assert await world.state(Trail, "reader-a") == Trail([0, 1, 2, 3])
         await world.send("unread", Step("x", 1), key="x")
-        with pytest.raises(ValueError, match="pass key="):
+        with pytest.raises(ValueError, match="give its key too"):
             await world.send("unread", Step("x", 1))
 
 

@@ -121,7 +121,7 @@ def test_a_handler_that_does_not_fit_is_refused_with_the_cure(
         (lambda app: app.queue(""), "1 to 260"),
         (lambda app: app.queue("a b"), "1 to 260"),
         (lambda app: app.queue("q/$DeadLetterQueue"), "1 to 260"),
-        (lambda app: app.queue("t/Subscriptions/s"), "cannot be a queue"),
+        (lambda app: app.queue("t/Subscriptions/s"), "is a subscription, which handlers declare"),
         (lambda app: app.queue("q" * 261), "1 to 260"),
         (lambda app: (app.queue("q"), app.topic("q")), "is a queue"),
         (lambda app: (app.topic("t"), app.queue("t")), "is a topic"),
@@ -175,8 +175,12 @@ def test_two_types_of_one_name_on_one_queue_are_refused() -> None:
 def test_a_key_cannot_be_stopped_where_there_is_no_order() -> None:
     app = App("a")
     on(app, counted, key="id", on_dead_letter="stop_key")
-    with pytest.raises(NotRegistrable, match="per_key"):
+    with pytest.raises(NotRegistrable, match=r'declare app.queue\(.*, "per_key"\)'):
         Harness(app)
+    read = App("b")
+    on(read, counted, key="id", subscription="s", on_dead_letter="stop_key")
+    with pytest.raises(NotRegistrable, match="a subscription has none: send the message on to a queue that is per_key"):
+        Harness(read)
 
 
 def test_a_handler_is_still_the_function_that_was_decorated() -> None:

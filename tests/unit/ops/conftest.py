@@ -16,9 +16,11 @@ from outbox.ops.control_file import read_control_file
 from outbox.ops.operator import Operator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.values import Operates
+from outbox.retries import Reject
 from outbox.worker import Worker
 
 app = App("bank")
+app.queue("ledger", "per_key")
 
 
 @dataclass
@@ -34,6 +36,12 @@ class Account:
     """A balance."""
 
     balance: int = 0
+
+
+@app.handler("ledger", key="account", on_dead_letter="stop_key")
+def enter(deposit: Deposit, account: Account) -> None:
+    if deposit.amount < 0:
+        raise Reject("no such entry")
 
 
 @app.handler("deposits", key="account")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 
 from outbox.app import App
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
+from outbox.ops import text
 from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
 from outbox.ports import StateDocument
 from outbox.worker import Worker
+from tests.unit.ops.conftest import Deposit, app
 
 EMPTY = StateDocument(b"", 1)
 
@@ -102,6 +105,20 @@ async def test_status_counts_what_is_there(bank: Any, operator: Operates) -> Non
     assert (queue.active, queue.scheduled, queue.deferred, queue.dead_letters, found.pending) == (3, 1, 0, 0, 1)
     assert queue.oldest_s is not None and 0 <= queue.oldest_s < 60
     assert found.queues["ledger"].oldest_s is None
+
+
+async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operates) -> None:
+    async with Worker(app, bank.engine) as worker:
+        for number, amount in enumerate((-1, 5)):
+            await worker.send("ledger", Deposit("alice", amount), id=f"e{number}")
+        async with asyncio.timeout(5):
+            while not (found := await operator.status()).queues["ledger"].standing:  # noqa: ASYNC110  # it tells nobody
+                await asyncio.sleep(0.01)
+        assert "ledger: 1 of its keys stand still behind a dead letter" in text.status(found)
+        await operator.discard("ledger", "e0")
+        await worker.wait_idle(timeout_s=5)
+    found = await operator.status()
+    assert found.queues["ledger"].standing == 0 and "stand still" not in text.status(found)
 
 
 async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, operator: Operates) -> None:

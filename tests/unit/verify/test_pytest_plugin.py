@@ -74,7 +74,7 @@ def test_what_is_wrong_is_the_failure(project: pytest.Pytester) -> None:
     text = result.stdout.str()
     assert "a side effect happens twice" in text and "*** CRASH ***" in text and "Cure: A call is at least" in text
     assert "the invariant is broken" in text
-    assert "not exhausted" in text and "explore fewer messages, workers or faults" in text
+    assert "not exhausted" in text and "explore fewer messages, requests, workers or faults" in text
     assert "pytest_plugin.py" not in text, "the way through the fixture helps nobody"
 
 
