@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,3 +66,30 @@ class Buried(msgspec.Struct, frozen=True, gc=False):
     description: str
     delivery_count: int
     enqueued_ms: int
+
+
+# What is resubmitted
+
+
+def sequence_identity(sequence: int) -> str:
+    """The identity of a message that has none, in a queue where its number is one."""
+    return f"sequence-{sequence}"
+
+
+def identified(letter: Buried) -> Buried:
+    """A dead letter under the identity that its handling had; of a message without one that is its number."""
+    if letter.message.identity or letter.reason == "no-identity":
+        return letter
+    message = msgspec.structs.replace(letter.message, outbox_id=sequence_identity(letter.sequence))
+    return msgspec.structs.replace(letter, message=message)
+
+
+def is_copy(one: Message, other: Message) -> bool:
+    """Whether two messages are one, of whatever attempts; of those without an identity nobody can tell."""
+    names = (one.identity, one.type, one.body, one.claim)
+    return bool(one.identity) and names == (other.identity, other.type, other.body, other.claim)
+
+
+def next_attempt(message: Message, others: Iterable[Message]) -> int:
+    """Which attempt a resubmission is: the first that no copy of it has been, for an earlier one follows its record."""
+    return 1 + max(message.attempt, *(other.attempt for other in others if is_copy(other, message)), 0)

@@ -23,8 +23,8 @@ from outbox.azure.servicebus_messages import from_wire, milliseconds
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
 from outbox.azure.servicebus_receivers import release
+from outbox.deliveries import identified, is_copy, next_attempt
 from outbox.errors import Refused
-from outbox.message import Message
 from outbox.ports import SUBSCRIPTIONS, Buried, Output
 
 LETTER_COUNT_MAX = 10_000
@@ -61,17 +61,18 @@ class ServiceBusLetters:
             LookupError: there is no such dead letter, or somebody has locked it.
         """
         async with self._taken(path, sequence) as (receiver, letter, others):
-            message = from_wire(letter)
+            message = buried(path, letter).message
+            copies = [other for other in others if is_copy(buried(path, other).message, message)]
             again = replace(
                 message,
                 outbox_id=message.identity,
                 message_id=f"{message.identity}~{uuid4().hex}",  # a broker that drops duplicates has seen the other
-                attempt=message.attempt + 1,
+                attempt=next_attempt(message, [from_wire(copy) for copy in copies]),
                 created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc),
                 failures=0,
             )
             await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])
-            for copy in [letter, *(other for other in others if _is_copy(from_wire(other), message))]:
+            for copy in [letter, *copies]:
                 await receiver.complete_message(copy)
 
     async def discard(self, path: str, sequence: int) -> None:
@@ -125,9 +126,9 @@ class ServiceBusLetters:
 
 
 def buried(path: str, letter: ServiceBusReceivedMessage) -> Buried:
-    """A dead letter as the SDK shows it."""
+    """A dead letter as the SDK shows it; a message keeps its number among the dead letters."""
     message = from_wire(letter)
-    return Buried(
+    found = Buried(
         queue=path,
         sequence=letter.sequence_number or 0,
         message=message,
@@ -136,8 +137,4 @@ def buried(path: str, letter: ServiceBusReceivedMessage) -> Buried:
         delivery_count=(letter.delivery_count or 0) + message.failures,
         enqueued_ms=milliseconds(letter.enqueued_time_utc),
     )
-
-
-def _is_copy(other: Message, message: Message) -> bool:
-    key = (message.identity, message.type, message.body, message.claim)
-    return (other.identity, other.type, other.body, other.claim) == key
+    return identified(found)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from outbox.deliveries import identified
 from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
@@ -119,7 +120,7 @@ class EngineOperations:
 def dead_letters(engine: Engine, queue: str) -> list[Buried]:
     """The dead letters of a queue, oldest first; the caller passes the gate."""
     return [
-        Buried(queue, t.sequence, t.message, t.reason, t.description, _deliveries(t), t.enqueued_ms)
+        identified(Buried(queue, t.sequence, t.message, t.reason, t.description, _deliveries(t), t.enqueued_ms))
         for t in engine.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
     ]
 

@@ -21,6 +21,7 @@ from typing import Self
 
 import msgspec
 
+from outbox.deliveries import is_copy, next_attempt
 from outbox.engine import records, snapshot
 from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
 from outbox.engine.checks import check_clock, check_deletes
@@ -253,11 +254,12 @@ class Engine(Topology):
             LookupError: there is no such dead letter, or somebody has claimed it.
         """
         dead, task = self._dead_letter(path, sequence)
-        copies = [other.sequence for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
+        copies = [other for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
+        attempt = next_attempt(task.message, [other.message for other in copies])
         if copies:
-            self.do(records.Cancelled(dead.number, copies))
+            self.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
         now_ms, created_ms = self.now_ms(), task.message.created_ms or task.enqueued_ms
-        message = msgspec.structs.replace(task.message, attempt=task.message.attempt + 1, created_ms=created_ms)
+        message = msgspec.structs.replace(task.message, attempt=attempt, created_ms=created_ms)
         self.do(records.Resubmitted(now_ms, dead.number, sequence, message))
         self.wake()
 
@@ -338,10 +340,4 @@ class Engine(Topology):
 
 def _is_copy(other: Task, task: Task) -> bool:
     """Whether a dead letter that nobody receives holds the same message as another."""
-    ours, theirs = task.message, other.message
-    return other.status != LOCKED and (theirs.identity, theirs.type, theirs.body, theirs.claim) == (
-        ours.identity,
-        ours.type,
-        ours.body,
-        ours.claim,
-    )
+    return other.status != LOCKED and is_copy(other.message, task.message)

@@ -40,7 +40,19 @@ async def never_durable() -> None:
 class Batch:
     """The messages of one partition that commit together, as the transaction `tx`."""
 
-    __slots__ = ("_plan", "_schema", "_value", "blobs", "durable", "entries", "loaded", "now_ms", "superseded", "tx")
+    __slots__ = (
+        "_plan",
+        "_schema",
+        "_value",
+        "blobs",
+        "durable",
+        "entries",
+        "is_premature",
+        "loaded",
+        "now_ms",
+        "superseded",
+        "tx",
+    )
 
     def __init__(self, plan: Plan, now_ms: int, tx: str, loaded: Held) -> None:
         self._plan = plan
@@ -51,6 +63,8 @@ class Batch:
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []
         self.superseded: Document | None = None
+        self.is_premature = False
+        """Whether a handler was about to make a call on a state that the batch has not committed."""
         """The record that was found while a handler ran: somebody else was quicker."""
         self.durable: Callable[[], Awaitable[None]] = never_durable
         """What a call out of a handler waits for."""

@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
+from outbox.deliveries import sequence_identity
 from outbox.errors import PoisonMessage, UnknownDestination
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
@@ -201,7 +202,7 @@ class Endings:
         message = delivery.message
         copy = msgspec.structs.replace(
             message,
-            outbox_id=message.identity,
+            outbox_id=message.identity or sequence_identity(delivery.sequence),  # a copy has another number
             message_id=f"{message.identity}~{self._new_tx()}",
             created_ms=message.created_ms or delivery.enqueued_ms,
             failures=failures,

@@ -87,6 +87,7 @@ class Lanes:
     ) -> None:
         self.protocol = protocol
         self.unsent = endings.unsent
+        self._sources = plan.sources
         self._endings = endings
         self._stops = stops
         self._admission = Admission(plan, blobs, backoff)
@@ -172,7 +173,7 @@ class Lanes:
 
         The message that the session stands still behind is let through: its dead letter may not be written yet.
         """
-        if not any(work.stops_key for work in works):
+        if not self._sources[works[0].delivery.queue].stops:
             return works, None
         try:
             behind = await self._stops.stopped_behind(works[0].delivery)

@@ -22,6 +22,7 @@ from hashlib import sha256
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
+from outbox.deliveries import is_copy
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
 from outbox.ports import (
@@ -119,8 +120,10 @@ class Letters:
         queue: str,
         sequence: int,
         send: Callable[[Sequence[Output]], Awaitable[None]],
+        *,
+        attempt: int,
     ) -> None:
-        """Send a dead letter to its queue again, as a new attempt with its first time; copies of it go.
+        """Send a dead letter to its queue again, as such an attempt with its first time; copies of it go.
 
         A crash between the sending and the deleting leaves a letter that may be sent again: the attempt is the same,
         and whichever comes second is a duplicate.
@@ -131,7 +134,6 @@ class Letters:
         document = await self._find(queue, sequence)
         letter = _decoded(document)
         message = letter.message
-        attempt = message.attempt + 1
         again = msgspec.structs.replace(
             message,
             outbox_id=message.identity,
@@ -140,7 +142,8 @@ class Letters:
             created_ms=message.created_ms or letter.enqueued_ms,
             failures=0,
         )
-        copies = [other.sequence for other in await self.list(queue) if _is_copy(other.message, message)]
+        letters = await self.list(queue)
+        copies = [x.sequence for x in letters if is_copy(x.message, message) and x.message.attempt < attempt]
         await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         for copy in copies:
             await self._delete(await self._store.read(_key(queue, copy)))
@@ -193,9 +196,3 @@ def _decoded(document: Document) -> Letter:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = f"{document.key.partition}/{document.key.id}"
         raise CorruptRecord(f"document {where} is not a dead letter: {error}; who else writes here?") from error
-
-
-def _is_copy(other: Message, message: Message) -> bool:
-    """Whether two letters are of one message; sent again when nothing remembers this one, it would run again."""
-    key = (message.identity, message.type, message.body, message.claim)
-    return (other.identity, other.type, other.body, other.claim) == key

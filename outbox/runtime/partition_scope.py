@@ -50,6 +50,10 @@ UNPUSHED_COUNT_MAX = 10_000
 """How many states are remembered to have moved; of others a stale read costs another try."""
 
 
+class Premature(BaseException):
+    """A handler is about to call something outside on a state that is not committed; not for the handler to catch."""
+
+
 class Superseded(BaseException):
     """The message that a handler is working on has its record already; not for the handler to catch."""
 
@@ -65,8 +69,10 @@ async def run_guarded(plan: Plan, batch: Batch, work: Work, life: Life) -> Outco
     except CancelledError:
         raise
     except BaseException:
-        if batch.superseded is None:
+        if batch.superseded is None and not batch.is_premature:
             raise
+    if batch.is_premature:
+        raise Premature
     if batch.superseded is not None:
         raise Superseded(batch.superseded)
     return outcome
@@ -134,7 +140,7 @@ class PartitionScope:
                     break  # its successors may have to wait
                 if batch.is_half_spent(self._now_ms()):
                     break  # the others have a time of their own
-        except Superseded as found:
+        except (Premature, Superseded) as found:
             raise Again from found
         if batch.entries:
             if await self._commit(batch, state_id) is not None:
@@ -191,7 +197,13 @@ class PartitionScope:
         return bool(work.delivery.delivery_count or work.delivery.message.attempt or work.inbox in self._unpushed)
 
     async def _look(self, work: Work, batch: Batch | None) -> None:
-        """Before a call leaves a handler: a message that was handled already makes none."""
+        """Before a call leaves a handler: a message that was handled already makes none.
+
+        Nor does one behind others of its batch, whose state is nobody's yet: it makes its call when it is on its own.
+        """
+        if batch is not None and batch.entries:
+            batch.is_premature = True
+            raise Premature
         found = await self._store.read(record_key(work.state_id, work.inbox))
         record = None if found is None else items.decode(found, Record)
         if found is None or record is None:

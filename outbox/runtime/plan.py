@@ -82,6 +82,8 @@ class Source:
     """The route of a message without a type, where there is one type only."""
     ordered: bool
     takes_sequence_number: bool
+    stops: bool = False
+    """Whether a dead letter of one of its handlers stops the key of its message, for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,4 +168,5 @@ def _source(app: App, path: str) -> Source:
         only,
         ordered=ordered,
         takes_sequence_number=spec is not None and spec.identity == "sequence-number",
+        stops=any(handler.source == path and handler.on_dead_letter == "stop_key" for handler in app.handlers),
     )

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
+from outbox.deliveries import sequence_identity
 from outbox.errors import FormatTooNew, PoisonMessage, Refused
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message, excess, is_slight
@@ -266,7 +267,7 @@ def _identified(source: Source, delivery: Delivery) -> Delivery:
             "the message has neither an outbox-id property nor a message id; set one, or declare the queue with "
             'identity="sequence-number"',
         )
-    message = msgspec.structs.replace(delivery.message, outbox_id=f"sequence-{delivery.sequence}")
+    message = msgspec.structs.replace(delivery.message, outbox_id=sequence_identity(delivery.sequence))
     return msgspec.structs.replace(delivery, message=message)
 
 

@@ -90,7 +90,7 @@ class Stops:
             answer = await self._store.write([Create(key, body, tag=tag)])
             if isinstance(answer, Lost) and work.is_stopper:  # it was resubmitted, and is refused again
                 found = answer.current or await self._store.read(key)
-                if found is not None:
+                if found is not None and not _comes_again(found, delivery.message):
                     await self._store.write([Replace(key, body, found.version, tag=tag)])
         except NOT_DONE as error:
             raise Again from error
@@ -106,19 +106,16 @@ class Stops:
         except NOT_DONE as error:
             raise Again from error
 
-    async def resubmitted(self, queue: str, letter: Buried) -> None:
+    async def resubmitted(self, queue: str, letter: Buried, attempt: int) -> None:
         """Note that the message which a session stands still behind is about to come again; the session stays."""
         message = letter.message
-        if not message.identity:  # it has its sequence number only, and comes under another
-            await self.let_go(queue, message)
-            return
         found = await self._store.read(_key(queue, message.session_id))
         stop = None if found is None else _decoded(found)
         if found is not None and stop is not None and stop.is_behind(message):
             again = msgspec.structs.replace(
                 message,
                 outbox_id=message.identity,
-                attempt=message.attempt + 1,
+                attempt=attempt,
                 created_ms=message.created_ms or letter.enqueued_ms,
                 failures=0,
             )
@@ -150,6 +147,12 @@ def _decoded(document: Document) -> Stop | None:
         return msgspec.json.decode(document.body, type=Stop)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _comes_again(document: Document, message: Message) -> bool:
+    """Whether a later attempt at a message was resubmitted already, and this is an earlier one that came once more."""
+    stop = _decoded(document)
+    return stop is not None and stop.again is not None and stop.again.attempt > message.attempt
 
 
 def _digest(message: Message) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from outbox.deliveries import next_attempt
 from outbox.ports import (
     Buried,
     Create,
@@ -67,11 +68,13 @@ class StoreOperations:
         return sorted(found, key=lambda letter: (letter.enqueued_ms, letter.sequence))
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        letter = await self._letter(queue, sequence)
+        letters = await self.dead_letters(queue)
+        letter = next((letter for letter in letters if letter.sequence == sequence), None)
+        attempt = 0 if letter is None else next_attempt(letter.message, [other.message for other in letters])
         if letter is not None and letter.message.session_id:
-            await self._stops.resubmitted(queue, letter)  # its session goes on when it is applied
-        if await self._letters.has(queue, sequence):
-            await self._letters.resubmit(queue, sequence, self._bus.send)
+            await self._stops.resubmitted(queue, letter, attempt)  # its session goes on when it is applied
+        if letter is not None and await self._letters.has(queue, sequence):
+            await self._letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
         else:
             await self._bus.resubmit(queue, sequence)
 

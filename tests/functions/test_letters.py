@@ -131,7 +131,7 @@ async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effe
     for _ in range(2):
         (letter,) = await place.letters.list("notes")
         with pytest.raises(ConnectionError):
-            await place.letters.resubmit("notes", letter.sequence, send_and_die)
+            await place.letters.resubmit("notes", letter.sequence, send_and_die, attempt=1)
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(5)
@@ -150,7 +150,7 @@ async def test_a_letter_that_is_not_there_is_told_by_its_id(place: Place) -> Non
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
         await place.letters.discard("notes", 3)
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
-        await place.letters.resubmit("notes", 3, place.ports.bus.send)
+        await place.letters.resubmit("notes", 3, place.ports.bus.send, attempt=1)
 
 
 async def test_letters_are_nothing_that_a_sweeper_takes_up(place: Place) -> None:

@@ -165,7 +165,7 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             await at.until(lambda: worker.dead_letters("steps"))  # refused again
             at.bad.clear()
             (letter,) = await at.ports().operations.dead_letters("steps")
-            await Stops(at.ports().store, at.ports().blobs).resubmitted("steps", letter)
+            await Stops(at.ports().store, at.ports().blobs).resubmitted("steps", letter, 2)
             stop = await Stops(at.ports().store, at.ports().blobs).stopped_behind(Delivery("steps", 0, whole, 0, 0, 0))
             assert stop is not None and stop.again is not None and stop.again.body == b""
             assert (await redeem(stop.again, at.ports().blobs)).body == body

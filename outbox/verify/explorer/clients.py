@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
+
+from outbox.deliveries import is_copy, next_attempt
 from outbox.ports import (
+    SUBSCRIPTIONS,
     BlobStore,
+    Buried,
     Commit,
     Conflict,
     Delivery,
@@ -123,6 +128,37 @@ class ExploredBus:
     async def renew(self, delivery: Delivery) -> int:
         until_ms: int = await self._calls(self._resource, "renew", delivery)
         return until_ms
+
+
+class ExploredOperations:
+    """What an operator asks of a bus: a resubmission is a message that is sent, and then a letter that is gone."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+        self.now_ms = calls.now_ms
+
+    async def dead_letters(self, queue: str) -> list[Buried]:
+        found: tuple[Buried, ...] = await self._calls(self._resource, "letters", queue)
+        return list(found)
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        letters = await self.dead_letters(queue)
+        letter = next((letter for letter in letters if letter.sequence == sequence), None)
+        if letter is None:
+            raise LookupError(f"{queue} has no dead letter {sequence}")
+        message = letter.message
+        copies = [other for other in letters if is_copy(other.message, message)]
+        attempt = next_attempt(message, [copy.message for copy in copies])
+        again = msgspec.structs.replace(
+            message,
+            outbox_id=message.identity,
+            message_id=f"{message.identity}~{attempt}",
+            attempt=attempt,
+            failures=0,
+        )
+        await self._calls(self._resource, "send", (Output(queue.partition(SUBSCRIPTIONS)[0], 0, again),))
+        await self._calls(self._resource, "unbury", queue, tuple(copy.sequence for copy in copies))
 
 
 class ExploredBlobs:

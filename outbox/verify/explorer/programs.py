@@ -27,8 +27,15 @@ from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.step import Outcome, Work
 from outbox.runtime.stops import Stops
+from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.sweep import sweep
-from outbox.verify.explorer.clients import ExploredBlobs, ExploredBus, ExploredJournal, ExploredStore
+from outbox.verify.explorer.clients import (
+    ExploredBlobs,
+    ExploredBus,
+    ExploredJournal,
+    ExploredOperations,
+    ExploredStore,
+)
 from outbox.verify.explorer.remembering import remembered
 from outbox.verify.explorer.run import Calls
 from outbox.verify.explorer.tasks import BACKOFF, Tasks
@@ -245,6 +252,26 @@ class Sweeper:
             if was_whole and not swept.finished_count:
                 before, _, looks = (carried or "").partition("/")
                 return f"{store.seen}/{int(looks) + 1 if before == store.seen else 1}"
+        return None
+
+
+class Operator:
+    """Somebody who resubmits a dead letter, whichever, for as long as their decisions last."""
+
+    name = "operator"
+
+    def __init__(self, at: StoreResources | None, *, resource: int) -> None:
+        self._at = at
+        self._resource = resource
+
+    async def run(self, calls: Calls, carried: Any) -> Hashable:
+        with suppress(*NOT_DONE, LookupError):  # they look at the letters again
+            path, letter = await calls(self._resource, "choose")
+            if self._at is None:
+                await calls(self._resource, "resubmit", path, letter)
+            else:
+                operations: Any = ExploredOperations(calls, self._at.bus)  # of which no more is asked
+                await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, letter)
         return None
 
 

@@ -27,6 +27,7 @@ from outbox.verify.explorer.models.store import CAPABILITIES, StoreModel
 from outbox.verify.explorer.ops import Model
 from outbox.verify.explorer.programs import (
     EngineWorker,
+    Operator,
     StoreResources,
     StoreWorker,
     Sweeper,
@@ -58,6 +59,7 @@ class Scenario:
     attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
     not.  Nobody waits longer than `patience_ms` for what is due later (0: as long as it takes), where an application
     would wait for ever.  A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
+    An operator makes so many `resubmissions`, of whichever dead letters there are.
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -87,6 +89,7 @@ class Scenario:
     fronts: int = 1
     front_batch: int = 1
     item_bytes_max: int = CAPABILITIES.item_bytes_max
+    resubmissions: int = 0
 
     def told(self) -> str:
         """The scope in a few words."""
@@ -94,6 +97,8 @@ class Scenario:
         if self.requests:
             times = sum(_counts(self.asked_times, len(self.requests)))
             asking = f"{self.fronts} front(s), {len(self.requests)} request(s), {times} with repetitions, "
+        if self.resubmissions:
+            asking += f"{self.resubmissions} resubmission(s), "
         return (
             f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
             f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.told()}"
@@ -174,6 +179,7 @@ def _engine(scenario: Scenario) -> Kernel:
         start_ms=START_MS,
         retention_ms=plan.retention_ms,
         merges_copies=scenario.symmetric,
+        resubmissions=scenario.resubmissions,
     )
     book = Book(Reference(plan), _as_tuples(routes), sent)
     monitor = JournalMonitor(
@@ -185,6 +191,7 @@ def _engine(scenario: Scenario) -> Kernel:
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models: list[Model] = [journal, BlobModel()]
     programs: list[Program] = [worker] * scenario.workers
+    programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
     if scenario.requests:
         front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
         return _asked_kernel(scenario, models, programs, monitor, book, front)
@@ -198,7 +205,15 @@ def _store(scenario: Scenario) -> Kernel:
     limits = {"retention_ms": plan.retention_ms, "start_ms": START_MS}
     budgets = scenario.budgets
     locks_hold = scenario.ample and not budgets.expire
-    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, locks_hold=locks_hold, **limits)
+    bus = BusModel(
+        queues,
+        routes,
+        sent=sent,
+        merges_copies=scenario.symmetric,
+        locks_hold=locks_hold,
+        resubmissions=scenario.resubmissions,
+        **limits,
+    )
     capabilities = replace(
         CAPABILITIES,
         atomic_scope="partition" if scenario.scope == "partition" else "item",
@@ -234,6 +249,7 @@ def _store(scenario: Scenario) -> Kernel:
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
     worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
     programs: list[Program] = [worker] * scenario.workers + [Sweeper(plan, at, make=make)] * scenario.sweepers
+    programs += [Operator(at, resource=at.bus)] * bool(scenario.resubmissions)
     if apart:
         programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
     if scenario.requests:

@@ -18,7 +18,7 @@ from outbox.verify.explorer.models.queues import Dead
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.monitors.answered import on_record
-from outbox.verify.monitors.ledger import Applied, Book, Ledger, OnRecord, has_ended
+from outbox.verify.monitors.ledger import Applied, Book, Ledger, OnRecord, Resubmitted, has_ended
 from outbox.verify.monitors.reference import Declined, Effect, Handling, Stored
 from outbox.verify.monitors.view import Invariant, View
 from outbox.verify.monitors.watching import Deed
@@ -53,6 +53,9 @@ class JournalMonitor:
     # A commit
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
+        if op.resource == self._resource and op.verb == "resubmit" and outcome.note is not None:
+            again: Message = outcome.note
+            return Resubmitted(tuple((h.inbox, again.attempt) for h in self._book.handlings(op.args[0], again)))
         if op.resource != self._resource or op.verb != "commit" or outcome.result is not None:
             return None
         commit: Commit = op.args[0]
@@ -162,10 +165,16 @@ class JournalMonitor:
             tuple(dict.fromkeys(h.inbox for h in settled)),
             tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason == "too-old"),
             tuple(self._replies(commit)),
+            tuple(commit.replacing.items()),
         )
 
-    def step(self, ghost: Ledger, event: Applied | Deed) -> Ledger | Finding:
-        return self._book.note(ghost, event) if isinstance(event, Deed) else self._book.apply(ghost, event)
+    def step(self, ghost: Ledger, event: Applied | Deed | Resubmitted) -> Ledger | Finding:
+        match event:
+            case Deed():
+                return self._book.note(ghost, event)
+            case Resubmitted():
+                return self._book.resubmit(ghost, event)
+        return self._book.apply(ghost, event)
 
     # A world
 

@@ -25,6 +25,9 @@ UNPROCESSABLE = 422
 OnRecord = tuple[bytes, bytes, str]
 """What requests are answered with: inbox key, the payload's fingerprint, the response's digest."""
 
+Again = tuple[bytes, int]
+"""A resubmission: inbox key, and which attempt it is."""
+
 Emission = tuple[str, str, bytes]
 """A committed output: destination, identity, digest of all of it."""
 
@@ -44,6 +47,9 @@ class Ledger(msgspec.Struct, frozen=True):
     called: frozenset[str] = frozenset()
     """The idempotency keys under which something outside was called."""
     replies: frozenset[OnRecord] = frozenset()
+    resubmitted: frozenset[Again] = frozenset()
+    refused_again: frozenset[Again] = frozenset()
+    """Of refusals that are not of a first attempt, which they are of."""
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -57,6 +63,14 @@ class Applied(msgspec.Struct, frozen=True):
     """Refused because of their age: what is known of them may be forgotten by then, and they do not take effect."""
     replies: tuple[OnRecord, ...] = ()
     """What requests are answered with from here on."""
+    again: tuple[Again, ...] = ()
+    """What of it is of a resubmission."""
+
+
+class Resubmitted(msgspec.Struct, frozen=True):
+    """The meaning of a dead letter that goes to its queue again."""
+
+    again: tuple[Again, ...]
 
 
 class Pushed(msgspec.Struct, frozen=True):
@@ -168,7 +182,7 @@ class Book:
                 return Finding("EveryMessageEnds", text)
             if inbox in ledger.applied or event.applied.count(inbox) > 1:
                 return Finding("NoDuplicate", f"{self.name(inbox)} took effect twice")
-            if inbox in ledger.refused:
+            if inbox in ledger.refused and not _may_be_tried(ledger, event, inbox):
                 return Finding("NoDuplicate", f"{self.name(inbox)} was refused, and takes effect all the same")
         for inbox in event.refused:
             if inbox in ledger.applied:
@@ -182,10 +196,14 @@ class Book:
                 return Finding("ConsistentOutput", f"output {short(identity)} to {destination} has two payloads")
             if (destination, identity) in known:
                 return Finding("NoDuplicate", f"output {short(identity)} to {destination} was committed twice")
+        ended = {*event.applied, *event.refused}
         after = msgspec.structs.replace(
             ledger,
             applied=ledger.applied.union(event.applied),
-            refused=ledger.refused.union(event.refused),
+            refused=ledger.refused.difference(event.applied).union(event.refused),
+            refused_again=frozenset(again for again in ledger.refused_again if again[0] not in ended).union(
+                again for again in event.again if again[0] in event.refused
+            ),
             fenced=ledger.fenced.union(i for i in event.fenced if i not in ledger.applied),
             emitted=ledger.emitted.union(event.emitted),
             replies=ledger.replies.union(event.replies),
@@ -203,6 +221,10 @@ class Book:
     def stands_still(self, ledger: Ledger, path: str, message: Message) -> bool:
         """Whether the session of a message has stopped behind one that was refused."""
         return any(self._lines.stands_still(h.inbox, ledger.refused) for h in self.handlings(path, message))
+
+    def resubmit(self, ledger: Ledger, event: Resubmitted) -> Ledger:
+        """A ledger after a resubmission."""
+        return msgspec.structs.replace(ledger, resubmitted=ledger.resubmitted.union(event.again))
 
     def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
         """A ledger after a send: what leaves was committed, and is what was committed."""
@@ -230,7 +252,7 @@ class Book:
         """A ledger after the last settlement of a message."""
         if event.buried:
             for inbox in event.inboxes:
-                if inbox in ledger.applied:
+                if inbox in ledger.applied and not any(inbox == again for again, _ in ledger.resubmitted):
                     return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
         return self.early(ledger, event.inboxes) or ledger
 
@@ -291,6 +313,12 @@ def digest_of(output: Output) -> Emission:
     """What tells an output from others."""
     digest = blake2b(canonical(output), digest_size=12).digest()
     return output.destination, output.message.identity, digest
+
+
+def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:
+    """Whether what was refused was resubmitted since, as the attempt that this commit is of."""
+    attempt = dict(event.again).get(inbox, 0)
+    return (inbox, attempt) in ledger.resubmitted and attempt > dict(ledger.refused_again).get(inbox, 0)
 
 
 def has_ended(ledger: Ledger, inbox: bytes) -> bool:

@@ -20,7 +20,17 @@ from outbox.verify.explorer.models.store import StoreState, visible
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.monitors.answered import on_record
-from outbox.verify.monitors.ledger import Applied, Book, Ledger, Marked, Pushed, Settled, digest_of, has_ended
+from outbox.verify.monitors.ledger import (
+    Applied,
+    Book,
+    Ledger,
+    Marked,
+    Pushed,
+    Resubmitted,
+    Settled,
+    digest_of,
+    has_ended,
+)
 from outbox.verify.monitors.reference import Declined, Stored
 from outbox.verify.monitors.staging import Staging, Swap, stage, staging, swap
 from outbox.verify.monitors.view import Invariant, View
@@ -83,6 +93,8 @@ class StoreMonitor:
                 return self._book.note(ghost, event)
             case Marked():
                 return self._book.mark(ghost, event)
+            case Resubmitted():
+                return self._book.resubmit(ghost, event)
             case _:
                 return self._book.settle(ghost, event)
 
@@ -171,6 +183,7 @@ class StoreMonitor:
             (),
             tuple(inbox for inbox, record in entries if record.reason == "too-old"),
             tuple(on_record(inbox, record) for inbox, record in entries if inbox in self._book.requests),
+            tuple((inbox, record.attempt) for inbox, record in entries if record.attempt),
         )
 
     # Sends and settlements
@@ -184,6 +197,10 @@ class StoreMonitor:
             if message.message_id and message.message_id != message.identity:
                 if not any((m.body, m.type, m.claim) == (message.body, message.type, message.claim) for m in known):
                     return Finding("NoGhost", f"a copy of {short(message.identity)} leaves, which nobody has sent so")
+                if message.attempt:
+                    paths = self._book.routes.get(output.destination, ())
+                    handlings = [h for path in paths for h in self._book.handlings(path, message)]
+                    return Resubmitted(tuple((handling.inbox, message.attempt) for handling in handlings))
             else:
                 left.append(digest_of(output))
         return Pushed(tuple(left)) if left else None

@@ -48,16 +48,19 @@ class BusModel(Queues):
         retention_ms: int = 0,
         merges_copies: bool = True,
         locks_hold: bool = False,
+        resubmissions: int = 0,
     ) -> None:
         super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, is_bus=True)
         self._locks_hold = locks_hold
-        self._initial = self._plain(BusState(self.filled(sent, start_ms)))
+        self._initial = self._plain(BusState(self.filled(sent, start_ms), (), resubmissions))
 
     def initial(self) -> BusState:
         return self._initial
 
     def reach(self, verb: str) -> Reach:
-        return "write" if verb in ("send", "settle") else "take" if verb.startswith("receive") else "read"
+        if verb in ("send", "settle", "unbury"):
+            return "write"
+        return "take" if verb.startswith("receive") or verb == "choose" else "read"
 
     def outcomes(self, state: BusState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         found = self._outcomes(state, op, now_ms, in_use)
@@ -73,6 +76,12 @@ class BusModel(Queues):
                 return self._send(state, op.args[0], now_ms)
             case "settle":
                 return [self._settle(state, op.args[0], op.args[1], now_ms)]
+            case "choose":
+                return self.chosen(state)
+            case "letters":
+                return [Outcome("", state, self.letters(state, op.args[0]))]
+            case "unbury":
+                return [Outcome("", self.unburied(state, op.args[0], op.args[1]), None)]
         held = self.holder(state, op.args[0]) is not None
         return [Outcome("" if held else "-> lock lost", state, now_ms + LOCK_MS if held else GONE)]
 
@@ -129,7 +138,7 @@ class BusModel(Queues):
                     arrivals[place] = copy + 1
                 self.put(tasks[number], number, output, now_ms, copy)
         counted = tuple((*place, count) for place, count in sorted(arrivals.items()))
-        return BusState(tuple(map(tuple, tasks)), state.dead, counted)
+        return BusState(tuple(map(tuple, tasks)), state.dead, state.resubmissions, counted)
 
     def is_private(self, op: Op) -> bool:
         if op.verb == "send":
@@ -192,6 +201,12 @@ class BusModel(Queues):
                 return f"{settle.how} {_message(delivery.message)} {settle.reason}".strip()
             case "renew":
                 return f"renew {_message(op.args[0].message)}"
+            case "choose":
+                return "decide to resubmit"
+            case "letters":
+                return f"list the dead letters of {op.args[0]}"
+            case "unbury":
+                return f"take a dead letter from {op.args[0]}"
         return "receive"
 
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from outbox.deliveries import is_copy, next_attempt
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.verify.explorer.models.queues import Dead, QueueModel, Queues, QueueState
-from outbox.verify.explorer.models.told import said, told
+from outbox.verify.explorer.models.told import said, short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
 
 
@@ -37,16 +38,17 @@ class JournalModel(Queues):
         start_ms: int = 0,
         retention_ms: int = 0,
         merges_copies: bool = True,
+        resubmissions: int = 0,
     ) -> None:
         super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies)
         known = tuple(sorted((documents or {}).items()))
-        self._initial = JournalState(self.filled(sent, start_ms), (), known)
+        self._initial = JournalState(self.filled(sent, start_ms), (), resubmissions, known)
 
     def initial(self) -> JournalState:
         return self._initial
 
     def reach(self, verb: str) -> Reach:
-        return "write" if verb == "commit" else "take" if verb == "claim" else "read"
+        return "write" if verb in ("commit", "resubmit") else "take" if verb in ("claim", "choose") else "read"
 
     def is_private(self, op: Op) -> bool:
         return False
@@ -67,7 +69,25 @@ class JournalModel(Queues):
                 return [Outcome(f"-> {held} held", state, held)]
             case "release":
                 return [Outcome("", self.release(state, op.args[0]), None)]
+            case "choose":
+                return self.chosen(state)
+            case "resubmit":
+                return [self._resubmit(state, op.args[0], op.args[1], now_ms)]
         return [Outcome("", state, None)]
+
+    def _resubmit(self, state: JournalState, path: str, letter: int, now_ms: int) -> Outcome:
+        """A dead letter takes its place again, as a new attempt; the note is the message that it is then."""
+        if not any(self.queues[dead.queue].path == path and dead.message == letter for dead in state.dead):
+            return Outcome("-> nothing", state, None)
+        number, message = self.numbers[path], self.messages[letter]
+        copies = [each for each in self.letters(state, path) if is_copy(each.message, message)]
+        again = msgspec.structs.replace(message, attempt=next_attempt(message, [each.message for each in copies]))
+        tasks = [list(queue) for queue in state.tasks]
+        self.put(tasks[number], number, Output(path, 0, again), now_ms)
+        if self.queues[number].is_ordered:  # nothing of its session was handled since
+            tasks[number].insert(0, tasks[number].pop())
+        state = self.unburied(state, path, [each.sequence for each in copies])
+        return Outcome("", msgspec.structs.replace(state, tasks=tuple(map(tuple, tasks))), None, note=again)
 
     # Reading
 
@@ -137,6 +157,7 @@ class JournalModel(Queues):
         return JournalState(
             tuple(map(tuple, tasks)),
             tuple(sorted(dead)),
+            state.resubmissions,
             tuple(sorted(documents.items(), key=_first)),
             tuple((key, *markers[key]) for key in sorted(markers)),
         )
@@ -159,6 +180,10 @@ class JournalModel(Queues):
                 return f"load {', '.join(op.args[0]) or 'markers'}"
             case "renew" | "release":
                 return f"{op.verb} {', '.join(map(told, op.args[0]))}"
+            case "choose":
+                return "decide to resubmit"
+            case "resubmit":
+                return f"resubmit {short(self.messages[op.args[1]].identity)} to {op.args[0]}"
         return op.verb
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Delivery, Output
+from outbox.ports import Buried, Delivery, Output
 from outbox.verify.explorer.models.told import short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
 
@@ -62,6 +62,8 @@ class QueueState(msgspec.Struct, frozen=True):
 
     tasks: tuple[tuple[Task, ...], ...]
     dead: tuple[Dead, ...] = ()
+    resubmissions: int = 0
+    """How many dead letters may still be resubmitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,35 @@ class Queues:
     def message_number(self, message: Message) -> int:
         """The number of a message."""
         return self.messages.number(canonical(message), message)
+
+    # Dead letters
+
+    def chosen(self, state: State) -> list[Outcome]:
+        """Somebody decides to resubmit one of the dead letters, whichever: its queue and its number."""
+        if not state.resubmissions:
+            return []
+        after = msgspec.structs.replace(state, resubmissions=state.resubmissions - 1)
+        found = dict.fromkeys((self.queues[dead.queue].path, dead.message) for dead in state.dead)
+        return [
+            Outcome(f"-> {short(self.messages[message].identity)} of {path}", after, (path, message))
+            for path, message in found
+        ]
+
+    def letters(self, state: QueueState, path: str) -> tuple[Buried, ...]:
+        """The dead letters of a queue; copies have one number."""
+        found = [dead for dead in state.dead if dead.queue == self.numbers[path]]
+        return tuple(
+            Buried(path, dead.message, self.messages[dead.message], dead.reason, "", dead.failures, 0) for dead in found
+        )
+
+    def unburied(self, state: State, path: str, numbers: Sequence[int]) -> State:
+        """Without some dead letters: of each number as many as it is there times."""
+        left = list(state.dead)
+        for number in numbers:
+            found = next((d for d in left if (d.queue, d.message) == (self.numbers[path], number)), None)
+            if found is not None:
+                left.remove(found)
+        return msgspec.structs.replace(state, dead=tuple(left))
 
     # Claiming
 
