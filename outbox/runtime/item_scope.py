@@ -327,7 +327,7 @@ class ItemScope:
                 raise Again
             earlier = items.decode(known, Record)
             if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
-                return answer.session or known.session
+                return known.session or answer.session  # that answer told of an earlier one, perhaps
             write = Replace(key, body, known.version, life_s, tag)
         raise Again
 

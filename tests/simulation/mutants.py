@@ -23,6 +23,7 @@ from tests.simulation.planting import (
     mutant,
 )
 from tests.simulation.request_mutants import REQUEST_MUTANTS
+from tests.simulation.resubmission_mutants import RESUBMISSION_MUTANTS
 
 STEP_COUNT_MAX = 40
 
@@ -277,6 +278,7 @@ MUTANTS = (
     ),
     *REQUEST_MUTANTS,
     *OVERFLOW_MUTANTS,
+    *RESUBMISSION_MUTANTS,
     # The engine, against the models that explorations run on
     mutant(
         "journal: a lost lock commits", "journal", "Differs", JOURNAL,

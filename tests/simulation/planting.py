@@ -17,6 +17,7 @@ PLAIN = "outbox/runtime/plain.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 ENTRY = "outbox/entry.py"
 OVERFLOW = "outbox/runtime/overflow.py"
+STOPS = "outbox/runtime/stops.py"
 HTTP_SCOPES = "outbox/runtime/http_scopes.py"
 HTTP_CLAIMS = "outbox/runtime/http_claims.py"
 

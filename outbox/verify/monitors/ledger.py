@@ -212,7 +212,7 @@ class Book:
 
     def _out_of_order(self, ledger: Ledger, event: Applied) -> Finding | None:
         ended = ledger.applied.union(ledger.refused, ledger.fenced, event.applied, event.refused, event.fenced)
-        found = self._lines.wrong(event.applied, ended, ledger.refused.union(event.refused))
+        found = self._lines.wrong(event.applied, ended, ledger.refused.difference(event.applied).union(event.refused))
         if found is None:
             return None
         inbox, other, told = found

@@ -245,7 +245,10 @@ class StoreMonitor:
         return documents
 
     def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
-        """A message that stands still comes again for ever; nothing else is to come where only such are due later."""
+        """A message that stands still comes again for ever; nothing else is to come where only such are due later.
+
+        What they stand still for may lie behind them, resubmitted; with them it would come now and then.
+        """
         state: BusState = states[BUS]
         due = [
             (queue.path, self._bus.messages[task.message])
