@@ -377,10 +377,8 @@ class App:
             ):
                 return str(as_key(handler.key(message)))
         if key is None:
-            name = type(message).__name__
-            raise ValueError(
-                f"{destination!r} is ordered by key, and no handler of it takes a {name}; give its key too"
-            )
+            kind = type(message).__name__
+            raise ValueError(f"{destination!r} is ordered by key and no handler of it takes a {kind}; give its key too")
         return str(as_key(key))
 
 
@@ -393,9 +391,7 @@ def _checked_upcasts(what: str, version: int, upcasts: Mapping[int, Upcast] | No
 
 def _checked_name(name: str) -> str:
     if "/subscriptions/" in name.lower():
-        raise NotRegistrable(
-            f"{name[:80]!r} is a subscription, which handlers declare: @app.handler(topic, subscription=)"
-        )
+        raise NotRegistrable(f"{name[:80]!r} is a subscription, which handlers declare: handler(topic, subscription=)")
     taken = any(c in name for c in "$?#\\ ")
     if not name or len(name) > 260 or taken or name != name.strip("/"):
         raise NotRegistrable(

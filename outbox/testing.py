@@ -207,21 +207,16 @@ class Harness:
     # Arrange
 
     async def given(self, kind: type[Any], key: Key, state: Any) -> None:
-        """Put a state in place of what a key has.
-
-        Raises:
-            TypeError: the state is of another type.
-        """
+        """Put a state in place of what a key has; TypeError where it is of another type."""
+        codec = self.app.state_codec(kind)
         if not isinstance(state, kind):
             raise TypeError(f"the state is a {type(state).__name__}, not a {kind.__name__}")
-        codec = self.app.state_codec(kind)
         id = state_id(codec.name, as_key(key))
         if isinstance(self._ports, StorePorts):
             await self._given(self._ports.store, state_key(id), codec.encode(state), codec.version)
             return
         version = self._engine.document_version(STATES, id)
-        value = codec.encode(state)
-        write = records.DocWrite(STATES, id, value, version, 0, codec.version)
+        write = records.DocWrite(STATES, id, codec.encode(state), version, 0, codec.version)
         self._engine.modify(records.Modify(documents=[write]))
         await self._engine.gate()
 

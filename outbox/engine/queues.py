@@ -256,10 +256,6 @@ class KeyedQueue(Queue):
             found = self.sessions[session_id] = Session(session_id)
         return found
 
-    def standing_count(self) -> int:
-        """How many sessions stand still behind a dead letter."""
-        return sum(bool(session.stopped_by) for session in self.sessions.values())
-
     def _make_ready(self, task: Task, fresh: bool) -> None:
         session = self.session(task.message.session_id)
         heappush(session.ready, task.sequence)

@@ -139,7 +139,9 @@ class Operator:
                 dead_letters=len(engine.queue(dead_letter_path(path)).tasks),
                 oldest_s=None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000,
                 received=queue.received_count,
-                standing=queue.standing_count() if isinstance(queue, KeyedQueue) else 0,
+                standing=sum(bool(s.stopped_by) for s in queue.sessions.values())
+                if isinstance(queue, KeyedQueue)
+                else 0,
             )
         await engine.gate()
         return Status(queues, pending, None if self._meter is None else self._meter.read())

@@ -87,7 +87,7 @@ class Lanes:
     ) -> None:
         self.protocol = protocol
         self.unsent = endings.unsent
-        self._sources = plan.sources
+        self._plan = plan
         self._endings = endings
         self._stops = stops
         self._admission = Admission(plan, blobs, backoff)
@@ -173,7 +173,7 @@ class Lanes:
 
         The message that the session stands still behind is let through: its dead letter may not be written yet.
         """
-        if not self._sources[works[0].delivery.queue].stops:
+        if not self._plan.sources[works[0].delivery.queue].stops:
             return works, None
         try:
             behind = await self._stops.stopped_behind(works[0].delivery)

@@ -89,7 +89,7 @@ class Kernel:
         self._in_use = InUse(self.trie, self.states, self.flights)
         self._spent: dict[tuple[int, int], bool] = {}
         self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._passing = Passing(models, self.times, until_ms=start_ms + patience_ms if patience_ms else 0)
+        self._passing = Passing(models, self.times, monitor, until_ms=start_ms + patience_ms if patience_ms else 0)
 
     def _initial(self, programs: Sequence[Program], budgets: Budgets, start_ms: int) -> World:
         ghost = self.ghosts.number(start := self.monitor.initial(), start)
@@ -161,7 +161,7 @@ class Kernel:
                 return steps, True
         free = self._by_themselves(world, steps) or free
         if not free:
-            due = self._waited(world)
+            due = self._passing.waited(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
             if due is not None:
                 steps.append((self._at(world, due), 0, due))
                 free = True
@@ -185,15 +185,9 @@ class Kernel:
         found = [prospect for prospect in found if not (world[BUDGET] - prospect[0]) & GUARDS]
         alone: list[Step] = []
         if not self._by_themselves(world, alone) and all(cost for cost, _, _ in found):
-            due = self._waited(world)
+            due = self._passing.waited(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
             alone += [] if due is None else [(self._at(world, due), 0, due)]
         return found + [(step[2].cost, 0, [step].copy) for step in alone]
-
-    def _waited(self, world: World) -> Move | None:
-        """Time goes on to what falls due next, where nothing else can happen and that changes anything."""
-        states, now_ms = self.resource_states(world), self.now_ms(world)
-        due = self._passing.waited(states, now_ms)
-        return None if due and self.monitor.is_over(self.ghosts[world[GHOST]], states, now_ms) else due
 
     def _tried(self, world: World, place: int, told: Callable[[], list[Move]]) -> list[Step]:
         return [(self._after(world, place, move), place, move) for move in told()]

@@ -7,14 +7,15 @@ from typing import Any
 
 from outbox.verify.explorer.budgets import cost_of
 from outbox.verify.explorer.ops import FaultKind, Model, Table
-from outbox.verify.explorer.world import Move
+from outbox.verify.explorer.world import Monitor, Move
 
 
 class Passing:
     """The moments that lie ahead."""
 
-    def __init__(self, models: Sequence[Model], times: Table[int], *, until_ms: int = 0) -> None:
+    def __init__(self, models: Sequence[Model], times: Table[int], monitor: Monitor, *, until_ms: int = 0) -> None:
         self._models = models
+        self._monitor = monitor
         self._times = times
         self._until_ms = until_ms
         """After this nobody waits any longer; 0: there is no end."""
@@ -29,11 +30,11 @@ class Passing:
             found = self._known[key] = [self._to(ms, now_ms, "jump") for ms in sorted(moments)]
         return found
 
-    def waited(self, states: Sequence[Any], now_ms: int) -> Move | None:
-        """Nothing else can happen: time goes on to what falls due next."""
+    def waited(self, ghost: Any, states: Sequence[Any], now_ms: int) -> Move | None:
+        """Nothing else can happen: time goes on to what falls due next, if that changes anything."""
         pairs = zip(self._models, states, strict=True)
         due_ms = min((due for model, state in pairs if (due := model.due_ms(state, now_ms)) is not None), default=None)
-        if due_ms is None or 0 < self._until_ms < due_ms:
+        if due_ms is None or 0 < self._until_ms < due_ms or self._monitor.is_over(ghost, states, now_ms):
             return None
         return self._to(due_ms, now_ms, None)
 

@@ -202,18 +202,10 @@ def _store(scenario: Scenario) -> Kernel:
     app, plan = scenario.app, compile_plan(scenario.app)
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
-    limits = {"retention_ms": plan.retention_ms, "start_ms": START_MS}
+    limits = {"retention_ms": plan.retention_ms, "start_ms": START_MS, "resubmissions": scenario.resubmissions}
     budgets = scenario.budgets
     locks_hold = scenario.ample and not budgets.expire
-    bus = BusModel(
-        queues,
-        routes,
-        sent=sent,
-        merges_copies=scenario.symmetric,
-        locks_hold=locks_hold,
-        resubmissions=scenario.resubmissions,
-        **limits,
-    )
+    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, locks_hold=locks_hold, **limits)
     capabilities = replace(
         CAPABILITIES,
         atomic_scope="partition" if scenario.scope == "partition" else "item",
