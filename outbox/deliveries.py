@@ -78,7 +78,7 @@ def sequence_identity(sequence: int) -> str:
 
 def identified(letter: Buried) -> Buried:
     """A dead letter under the identity that its handling had; of a message without one that is its number."""
-    if letter.message.identity or letter.reason == "no-identity":
+    if letter.message.identity or letter.reason == "no-identity" or SUBSCRIPTIONS in letter.queue:
         return letter
     message = msgspec.structs.replace(letter.message, outbox_id=sequence_identity(letter.sequence))
     return msgspec.structs.replace(letter, message=message)

@@ -126,7 +126,7 @@ class ServiceBusLetters:
 
 
 def buried(path: str, letter: ServiceBusReceivedMessage) -> Buried:
-    """A dead letter as the SDK shows it; a message keeps its number among the dead letters."""
+    """A dead letter as the SDK shows it; it is taken to have the number that its message had."""
     message = from_wire(letter)
     found = Buried(
         queue=path,

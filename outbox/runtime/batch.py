@@ -62,9 +62,9 @@ class Batch:
         self._value, self._schema = loaded.item.value, loaded.item.schema
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []
-        self.superseded: Document | None = None
         self.is_premature = False
         """Whether a handler was about to make a call on a state that the batch has not committed."""
+        self.superseded: Document | None = None
         """The record that was found while a handler ran: somebody else was quicker."""
         self.durable: Callable[[], Awaitable[None]] = never_durable
         """What a call out of a handler waits for."""

@@ -143,9 +143,9 @@ class Letters:
             failures=0,
         )
         letters = await self.list(queue)
-        copies = [x.sequence for x in letters if is_copy(x.message, message) and x.message.attempt < attempt]
+        copies = {x.sequence for x in letters if is_copy(x.message, message) and x.message.attempt < attempt}
         await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
-        for copy in copies:
+        for copy in sorted({sequence, *copies}):
             await self._delete(await self._store.read(_key(queue, copy)))
 
     async def discard(self, queue: str, sequence: int) -> None:

@@ -49,9 +49,12 @@ class Place:
     letters: Letters
     ports: StorePorts
 
-    async def keep(self, id: str, sequence: int, amount: int = 1, *, padding: str = "", enqueued_ms: int = 5) -> None:
+    async def keep(
+        self, id: str, sequence: int, amount: int = 1, *, padding: str = "", enqueued_ms: int = 5, attempt: int = 0
+    ) -> None:
         body = b'{"id":"%s","amount":%d}' % (id.encode(), amount) + padding.encode()
-        message = Message(body=body, outbox_id=id, type="Note", created_ms=self.ports.operations.now_ms())
+        now_ms = self.ports.operations.now_ms()
+        message = Message(body=body, outbox_id=id, type="Note", created_ms=now_ms, attempt=attempt)
         delivery = Delivery("notes", sequence, message, 1, enqueued_ms, 10, delivery_count=2, failures=1)
         await self.letters.keep(delivery, "failed", "boom")
 
@@ -156,3 +159,16 @@ async def test_a_letter_that_is_not_there_is_told_by_its_id(place: Place) -> Non
 async def test_letters_are_nothing_that_a_sweeper_takes_up(place: Place) -> None:
     await place.keep("a", 7)
     assert [document.key.partition async for document in place.ports.store.unfinished()] == []
+
+
+async def test_a_letter_that_came_since_is_no_copy_of_what_is_resubmitted(place: Place) -> None:
+    await place.keep("a", 7)
+    await place.keep("a", 9, attempt=1, enqueued_ms=9)  # what was resubmitted meanwhile was refused again
+    first, second = await place.letters.list("notes")
+    await place.letters.resubmit("notes", first.sequence, place.ports.bus.send, attempt=1)
+    assert [letter.sequence for letter in await place.letters.list("notes")] == [second.sequence]
+    await place.client.resubmit("notes", "a")  # the newest, as an attempt that nothing has decided about
+    assert await place.letters.list("notes") == []
+    async with Worker(place.app, place.backend) as worker:
+        await worker.wait_idle(timeout_s=5)
+    assert await place.state("a") == Sum(1)

@@ -16,6 +16,7 @@ from outbox.engine.narrow import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Delivery, Operations, Output, StorePorts
 from outbox.runtime.claims import redeem
+from outbox.runtime.step import Work
 from outbox.runtime.stops import Stops
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import AtTheEnd, Seen, Step, Trail
@@ -172,3 +173,22 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             await worker.resubmit("steps", "s1")
             await at.until(lambda: done(worker, 3))
             assert await steps(worker) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_an_earlier_attempt_that_comes_once_more_does_not_undo_a_resubmission(scope: str) -> None:
+    async with stopped(scope) as (at, worker):
+        (letter,) = await at.ports().operations.dead_letters("steps")
+        stops = Stops(at.ports().store, at.ports().blobs)
+        await stops.resubmitted("steps", letter, 1)
+        work = Work(Delivery("steps", 0, letter.message, 0, 0, 0))
+        work.is_stopper = True
+        await stops.stop(work)  # of attempt 0: its host had died before it could complete it
+        stop = await stops.stopped_behind(work.delivery)
+        assert stop is not None and stop.again is not None and stop.again.attempt == 1
+        again = Work(Delivery("steps", 0, stop.again, 0, 0, 0))
+        again.is_stopper = True
+        await stops.stop(again)  # the attempt itself, refused again
+        stop = await stops.stopped_behind(work.delivery)
+        assert stop is not None and stop.again is None
+        assert await steps(worker) == [0]
