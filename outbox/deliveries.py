@@ -76,12 +76,19 @@ def sequence_identity(sequence: int) -> str:
     return f"sequence-{sequence}"
 
 
+def letter_identity(queue: str, sequence: int, message: Message, reason: str) -> str:
+    """The identity that a dead letter's handling had: of a message without one its number, where that may be one."""
+    if message.identity or reason == "no-identity" or SUBSCRIPTIONS in queue:
+        return message.identity
+    return sequence_identity(sequence)
+
+
 def identified(letter: Buried) -> Buried:
-    """A dead letter under the identity that its handling had; of a message without one that is its number."""
-    if letter.message.identity or letter.reason == "no-identity" or SUBSCRIPTIONS in letter.queue:
+    """A dead letter under the identity that its handling had."""
+    identity = letter_identity(letter.queue, letter.sequence, letter.message, letter.reason)
+    if identity == letter.message.identity:
         return letter
-    message = msgspec.structs.replace(letter.message, outbox_id=sequence_identity(letter.sequence))
-    return msgspec.structs.replace(letter, message=message)
+    return msgspec.structs.replace(letter, message=msgspec.structs.replace(letter.message, outbox_id=identity))
 
 
 def is_copy(one: Message, other: Message) -> bool:

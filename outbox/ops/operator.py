@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
+from outbox.deliveries import letter_identity
 from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
@@ -258,7 +259,7 @@ class Operator:
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks
-        same = (task for task in tasks.values() if task.message.identity == id)
+        same = (task for task in tasks.values() if _identity(queue, task) == id)
         found = max(same, default=None, key=key or _sequence)
         if found is None:
             raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
@@ -266,7 +267,7 @@ class Operator:
 
     def _all_of(self, queue: str, id: str) -> list[Task]:
         tasks = self._engine.queue(self._dead(queue)).tasks
-        return [task for task in tasks.values() if task.message.identity == id]
+        return [task for task in tasks.values() if _identity(queue, task) == id]
 
     def _dead(self, queue: str) -> str:
         if queue not in self._engine.queues:
@@ -340,10 +341,14 @@ def _exported(id: str, value: bytes) -> ExportedState:
     return ExportedState(type, str(key) if isinstance(key, UUID) else key, msgspec.Raw(value))
 
 
+def _identity(queue: str, task: Task) -> str:
+    return letter_identity(queue, task.sequence, task.message, task.reason)
+
+
 def _letter(queue: str, task: Task, only_type: str) -> Letter:
     message = task.message
     return Letter(
-        id=message.identity,
+        id=_identity(queue, task),
         sequence=task.sequence,
         queue=queue,
         reason=task.reason,

@@ -12,6 +12,7 @@ import pytest
 
 from outbox.app import App
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
+from outbox.message import Message
 from outbox.ops import text
 from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
 from outbox.ports import StateDocument
@@ -105,6 +106,16 @@ async def test_status_counts_what_is_there(bank: Any, operator: Operates) -> Non
     assert (queue.active, queue.scheduled, queue.deferred, queue.dead_letters, found.pending) == (3, 1, 0, 0, 1)
     assert queue.oldest_s is not None and 0 <= queue.oldest_s < 60
     assert found.queues["ledger"].oldest_s is None
+
+
+async def test_dead_letters_without_an_id_are_told_apart_by_their_numbers(bank: Any, operator: Operates) -> None:
+    bank.engine.send("deposits", [Message(body=b'{"account":"alice","amount":5}', type="Deposit")] * 2)
+    bank.bury("deposits", "broken")
+    first, second = [letter.id for letter in await operator.dead_letters("deposits")]
+    assert first.startswith("sequence-") and first != second
+    assert (await operator.resubmit("deposits", first)).count == 1
+    assert [letter.id for letter in await operator.dead_letters("deposits")] == [second]
+    assert (await operator.discard("deposits", second)).count == 1
 
 
 async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operates) -> None:
