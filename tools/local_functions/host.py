@@ -35,6 +35,7 @@ log = logging.getLogger("local_functions")
 CALL_COUNT_MAX = 16
 SESSION_COUNT_MAX = 4
 """At most so many here, whatever host.json says: each session is a link of its own."""
+CANCEL_COUNT_MAX, CANCEL_AGAIN_S = 20, 1.0
 
 
 class HostFailed(Exception):
@@ -94,9 +95,12 @@ class FunctionsHost:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = set(self._tasks)
+        for _ in range(CANCEL_COUNT_MAX):  # a client that is opening or closing a link may swallow a cancellation
+            for task in left:
+                task.cancel()
+            if left:
+                _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
         await self._stack.aclose()
 
     async def wait_failed(self) -> None:
