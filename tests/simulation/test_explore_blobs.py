@@ -5,12 +5,15 @@ A document of the store is so small here that outputs overflow, or a message so 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from outbox import App, Context
+from outbox.runtime import spill
+from outbox.runtime.items import Record
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
@@ -55,6 +58,22 @@ def letters() -> App:
     return app
 
 
+@pytest.fixture
+def spilled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes sure that something has overflowed in a test."""
+    names: list[str] = []
+
+    def seen(record: Record) -> tuple[Record, str, bytes]:
+        found = spill_of(record)
+        names.append(found[1])
+        return found
+
+    spill_of = spill.spilled
+    monkeypatch.setattr(spill, "spilled", seen)
+    yield
+    assert names, "nothing was too large for its record"
+
+
 def explored(scope: str, **options: Any) -> Report:
     known: dict[str, Any] = {"app": letters(), "messages": [T1], "given": GIVEN, "workers": 1, "sweepers": 1}
     report = search(Scenario(scope=scope, item_bytes_max=ITEM_BYTES_MAX, **(known | options)))
@@ -62,24 +81,28 @@ def explored(scope: str, **options: Any) -> Report:
     return report
 
 
+@pytest.mark.usefixtures("spilled")
 @STORES
 @pytest.mark.parametrize("fault", FAULTS)
 def test_outputs_that_overflow_leave_once_and_nothing_of_them_stays(scope: str, fault: FaultKind) -> None:
     explored(scope, copies=2, budgets=Budgets.any_of(1, fault))
 
 
+@pytest.mark.usefixtures("spilled")
 @STORES
 @pytest.mark.parametrize("faults", [Budgets(crash=1, jump=1), Budgets(stale=1, jump=1)], ids=["crash", "stale"])
 def test_what_is_as_old_as_a_blob_may_get_is_looked_at_once_more(scope: str, faults: Budgets) -> None:
     explored(scope, budgets=faults)
 
 
+@pytest.mark.usefixtures("spilled")
 @STORES
 @pytest.mark.parametrize("fault", ["crash", "lost", "stale"])
 def test_outputs_of_a_stateless_handler_overflow_as_well(scope: str, fault: FaultKind) -> None:
     explored(scope, messages=[("notices", T1[1], "n1")], copies=2, budgets=Budgets.any_of(1, fault))
 
 
+@pytest.mark.usefixtures("spilled")
 @STORES
 @pytest.mark.parametrize("fault", ["crash", "lost", "stale"])
 def test_outputs_of_a_request_overflow_as_well(scope: str, fault: FaultKind) -> None:
@@ -87,11 +110,13 @@ def test_outputs_of_a_request_overflow_as_well(scope: str, fault: FaultKind) -> 
     explored(scope, messages=(), requests=asked, asked_times=2, workers=0, budgets=Budgets.any_of(1, fault))
 
 
+@pytest.mark.usefixtures("spilled")
 @pytest.mark.parametrize("fault", ["crash", "stale"])
 def test_overflow_lies_with_the_infrastructure(fault: FaultKind) -> None:
     explored("item", apart=True, copies=2, budgets=Budgets.any_of(1, fault))
 
 
+@pytest.mark.usefixtures("spilled")
 def test_two_workers_and_their_overflow() -> None:
     explored("partition", messages=[T1, T2], workers=2)
     explored("partition", messages=[T1, T2], batch=2, budgets=Budgets(crash=1))

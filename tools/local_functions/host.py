@@ -101,6 +101,9 @@ class FunctionsHost:
                 task.cancel()
             if left:
                 _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
+        if left:
+            log.error("%d tasks do not end, whatever they are told; they are left", len(left))
+        await asyncio.gather(*set(self._tasks) - left, return_exceptions=True)
         await self._stack.aclose()
 
     async def wait_failed(self) -> None:

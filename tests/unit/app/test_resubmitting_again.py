@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from outbox import App, Context, Reject
+from outbox import App, Context, Reject, Retries
 from outbox.testing import Harness
 
 
@@ -139,5 +139,26 @@ async def test_a_call_is_made_only_on_a_state_that_is_committed() -> None:
 async def test_a_large_body_without_an_identity_is_sent_whole() -> None:
     async with Harness(picky([False], identity="sequence-number")) as world:
         await world.send_raw("q", BODY + 300_000 * b" ", properties={"outbox-type": "Tick"})
+        (task,) = world.engine.queue("q").tasks.values()
+        assert len(task.message.body) > 300_000 and not task.message.claim
         await world.wait_idle()
         assert await world.state(Count, "k") == Count(1)
+
+
+async def test_a_copy_that_is_put_off_keeps_the_number_that_its_message_is_known_by() -> None:
+    bad, runs = [True], list[str]()
+    app = App("slow", retry=Retries(limit=3, delays_s=(10.0,)))
+    app.queue("q", identity="sequence-number")
+
+    @app.handler("q", key="key")
+    def take(tick: Tick, count: Count, ctx: Context) -> None:
+        runs.append(ctx.message_id)
+        if bad.pop() if bad else False:
+            raise ValueError("not yet")
+        count.count += 1
+
+    async with Harness(app) as world:
+        await world.send_raw("q", BODY, properties={"outbox-type": "Tick"})
+        await world.advance(minutes=1)
+        assert await world.state(Count, "k") == Count(1)
+        assert len(runs) == 2 and len(set(runs)) == 1 and runs[0].startswith("sequence-")

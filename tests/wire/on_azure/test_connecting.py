@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import pickle
 from typing import Any
@@ -182,6 +183,34 @@ async def test_dead_letters_are_listed_sent_again_and_thrown_away() -> None:
         with pytest.raises(LookupError):
             await worker.discard("orders", "r2")
         assert await worker.state(Account, "alice") is None
+
+
+async def test_a_message_without_an_id_is_resubmitted_under_its_number() -> None:
+    app, fail = App("numbers"), [True]
+    app.queue("in", identity="sequence-number")
+
+    @app.handler("in", key=lambda order: order.account)
+    def applies(order: Order, account: Account) -> None:
+        account.total += order.amount
+
+    @app.handler("in", key=lambda order: order.account)
+    def refuses(order: Order) -> None:
+        if fail[0]:
+            raise Reject("not now")
+
+    async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
+        message = Message(body=b'{"account":"alice","amount":5}', type="Order")
+        world.servicebus.engine.send("in", [message, message])
+        async with asyncio.timeout(20):
+            while len(letters := await worker.dead_letters("in")) < 2:  # noqa: ASYNC110  # nobody says when
+                await asyncio.sleep(0.05)
+        first, second = (letter.id for letter in letters)
+        assert first.startswith("sequence-") and first != second
+        fail[0] = False
+        await worker.resubmit("in", first)
+        await worker.wait_idle(timeout_s=20)
+        assert [letter.id for letter in await worker.dead_letters("in")] == [second], "the other is another message"
+        assert await worker.state(Account, "alice") == Account(10, 0), "what was applied is not applied again"
 
 
 async def test_a_resubmitted_message_runs_once_more_and_has_its_effect() -> None:
