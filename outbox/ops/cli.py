@@ -122,6 +122,8 @@ def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--http", type=port, metavar="PORT", help="serve the HTTP entries on this port of loopback (0: any)"
     )
+    key_help = "make a new access key for the folder's endpoints; clients need the new connection string"
+    parser.add_argument("--new-key", action="store_true", help=key_help)
     names = "a name that the HTTP entries go by besides loopback's, as behind a proxy; may be repeated"
     parser.add_argument("--http-name", action="append", default=[], metavar="NAME", help=names)
     _add_host(parser)
@@ -136,7 +138,8 @@ def _add_emulator(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--amqp-port", type=port, metavar="PORT", help="port of the endpoint (5672; 0: any free one)")
+    amqp_help = "port of the Service Bus endpoint (5672; 0: any free one; none: no endpoint)"
+    parser.add_argument("--amqp-port", type=port_or_none, default=5672, metavar="PORT", help=amqp_help)
     cosmos_help = "also serve Cosmos DB, on this port (8081 is what its clients expect; 0: any free one)"
     parser.add_argument("--cosmos-port", type=port, metavar="PORT", help=cosmos_help)
     parser.add_argument(
@@ -247,6 +250,11 @@ def port(text: str) -> int:
     if not 0 <= value <= 65_535:
         raise argparse.ArgumentTypeError(f"{text} is not a port; use 0 to 65535")
     return value
+
+
+def port_or_none(text: str) -> int | None:
+    """A port, 0 for any free one, or `none` for no endpoint."""
+    return None if text == "none" else port(text)
 
 
 def seconds(text: str) -> float:

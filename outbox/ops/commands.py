@@ -73,6 +73,7 @@ def run_app(options: Options) -> None:
             worker_count=options.workers,
             concurrency=options.concurrency,
             history=options.history,
+            replace_key=options.new_key,
             endpoints=EndpointSettings(options.amqp_port, options.cosmos_port, options.http, tuple(options.http_name)),
         )
 

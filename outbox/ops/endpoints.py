@@ -1,7 +1,8 @@
 """What a host lets clients in by: the Service Bus endpoint, and on request the Cosmos DB one, on loopback.
 
-Both emulators take fault rules from whoever knows one token.  It is made anew for each host and stands in the folder's
-control file, which only the folder's owner can read; a host without a folder has nobody to tell it to.
+Of a host that runs an application both check the folder's access key (`access_key`); without one they are as open as
+Microsoft's emulators.  Both take fault rules from whoever knows one token.  It is made anew for each host and stands in
+the folder's control file, which only the folder's owner can read.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ def new_token() -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """Where to listen: `amqp_port` None is the usual one, another port None none at all, 0 any free one.
+    """Where to listen: None is not at all, 0 any free port.
 
     `http_names` are the names that the application goes by over HTTP besides those of loopback.
     """
 
-    amqp_port: int | None = None
+    amqp_port: int | None = AMQP_PORT
     cosmos_port: int | None = None
     http_port: int | None = None
     http_names: tuple[str, ...] = ()
@@ -48,9 +49,8 @@ class EndpointSettings:
     @property
     def ports(self) -> tuple[tuple[int, str], ...]:
         """The ports that are wanted, each with the option that names another."""
-        amqp = AMQP_PORT if self.amqp_port is None else self.amqp_port
-        others = ((self.cosmos_port, COSMOS_OPTION), (self.http_port, HTTP_OPTION))
-        return ((amqp, AMQP_OPTION), *((port, option) for port, option in others if port is not None))
+        wanted = ((self.amqp_port, AMQP_OPTION), (self.cosmos_port, COSMOS_OPTION), (self.http_port, HTTP_OPTION))
+        return tuple((port, option) for port, option in wanted if port is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +63,38 @@ class Endpoints:
     """A connection string for each endpoint."""
 
 
-async def listen(stack: AsyncExitStack, engine: Engine, settings: EndpointSettings) -> Endpoints:
-    """Open the endpoints; they close with the stack.
+async def listen(
+    stack: AsyncExitStack, engine: Engine, settings: EndpointSettings, key: str | None = None
+) -> Endpoints:
+    """Open the endpoints, which check `key` if there is one; they close with the stack.
 
     Raises:
         Refused: a port cannot be had.
     """
-    (amqp_port, _), *_ = settings.ports
-    server = ServiceBusServer(engine, port=amqp_port, control_token=settings.faults_token)
-    try:
-        await stack.enter_async_context(server)
-    except OSError as error:
-        raise _port_refused(error, amqp_port, AMQP_OPTION) from error
-    if settings.cosmos_port is None:
-        return Endpoints(server.port, 0, (server.connection_string,))
-    from outbox.emulator.cosmos.server import CosmosEmulator  # here, because few hosts need it
+    amqp_port = cosmos_port = 0
+    lines: list[str] = []
+    if settings.amqp_port is not None:
+        server = ServiceBusServer(engine, port=settings.amqp_port, key=key, control_token=settings.faults_token)
+        try:
+            await stack.enter_async_context(server)
+        except OSError as error:
+            raise _port_refused(error, settings.amqp_port, AMQP_OPTION) from error
+        amqp_port = server.port
+        lines.append(server.connection_string)
+    if settings.cosmos_port is not None:
+        from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
+        from outbox.emulator.cosmos.server import CosmosEmulator  # here, because few hosts need it
 
-    emulator = CosmosEmulator(engine, port=settings.cosmos_port, control_token=settings.faults_token)
-    try:
-        await stack.enter_async_context(emulator)
-    except OSError as error:
-        raise _port_refused(error, settings.cosmos_port, COSMOS_OPTION) from error
-    lines = (server.connection_string, emulator.connection.connection_string)
-    return Endpoints(server.port, emulator.port, lines)
+        emulator = CosmosEmulator(
+            engine, port=settings.cosmos_port, key=key or WELL_KNOWN_KEY, control_token=settings.faults_token
+        )
+        try:
+            await stack.enter_async_context(emulator)
+        except OSError as error:
+            raise _port_refused(error, settings.cosmos_port, COSMOS_OPTION) from error
+        cosmos_port = emulator.port
+        lines.append(emulator.connection.connection_string)
+    return Endpoints(amqp_port, cosmos_port, tuple(lines))
 
 
 async def listen_http(stack: AsyncExitStack, app: App, backend: Backend, settings: EndpointSettings) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from typing import Any
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.errors import AlreadyOpen, EngineStopped
+from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http
 from outbox.ops.meter import Meter, Metered
@@ -34,6 +35,8 @@ log = logging.getLogger("outbox.host")
 OPEN_WITHIN_S = 5.0
 """How long a command that is using the log is waited for; another host, which has a control file, is not."""
 OPEN_EVERY_S = 0.05
+READY_LINE = "ready"
+"""What a host announces that has no endpoint whose address it could announce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class HostSettings:
     accept_clock: bool = False
     history: Path | None = None
     """Where to record what the workers do, if anywhere."""
+    replace_key: bool = False
+    """Whether to make a new access key; clients need the new connection string."""
 
 
 async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None:
@@ -65,6 +70,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         engine = await stack.enter_async_context(await open_engine(settings))
         stopped = _watch(engine)
         stack.callback(_unwatch, engine)
+        key = _access_key(settings)
         _declare(engine, settings.entities)
         watched: list[asyncio.Future[Any]] = [stopped]
         meter = Meter()
@@ -86,13 +92,24 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             http = await listen_http(stack, settings.app, Metered(backend, meter), settings.endpoints)
         for part in watched:
             part.add_done_callback(_seen)
-        endpoints = await listen(stack, engine, settings.endpoints)
+        endpoints = await listen(stack, engine, settings.endpoints, key)
         if control is not None:
             control.tell(endpoints)
-        for line in (*endpoints.lines, *http):
+        for line in (*endpoints.lines, *http) or (READY_LINE,):
             announce(line)
         await _first_of(stopping, watched)
         log.info("draining; a second signal ends the process at once")
+
+
+def _access_key(settings: HostSettings) -> str | None:
+    """What clients of the endpoints must hold; nothing for the emulators alone, which take Microsoft's settings.
+
+    Raises:
+        Refused: the folder's key cannot be used.
+    """
+    if settings.app is None:
+        return None
+    return new_key() if settings.folder is None else access_key(settings.folder, replace=settings.replace_key)
 
 
 def _recorded(stack: AsyncExitStack, engine: Engine, app: App, path: Path) -> Backend:

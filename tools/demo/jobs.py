@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import sys
 import time
@@ -36,8 +37,10 @@ LookAtStep = Callable[[str, int], None]
 """Is told the step that a comparison is at, and how many are done."""
 
 
-async def run_job(folder: Path, name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+async def run_job(folder: Path, name: str, *arguments: str, connection: str = "") -> tuple[int, dict[str, Any]]:
     """Run a Spark job as a process of its own; its exit code and its report.
+
+    The connection string is passed in the environment: arguments stand in lists of processes, and it holds a key.
 
     Raises:
         RuntimeError: it failed; its log is in the folder.
@@ -49,6 +52,7 @@ async def run_job(folder: Path, name: str, *arguments: str) -> tuple[int, dict[s
             f"spark_jobs.{name}",
             *arguments,
             *("--json", "--quiet", "--master", "local[2,4]"),
+            env=os.environ | ({"OUTBOX_SERVICEBUS": connection} if connection else {}),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,

@@ -50,7 +50,7 @@ class Demo:
     ) -> dict[str, Any]:
         """Run a job, and kill the host each time that `count` has passed the next mark."""
         left = list(marks)
-        running = asyncio.create_task(run_job(self.folder, name, *job))
+        running = asyncio.create_task(run_job(self.folder, name, *job, connection=self.host.connection))
         try:
             while not running.done():
                 status = await self.host.status()
@@ -98,7 +98,7 @@ class Demo:
         """Feed the transfers with Spark, under kills drawn in messages."""
         job = (
             *("--input", str(self.transfers), "--schema", SCHEMA, "--queue", "transfers", "--type", "Transfer"),
-            *("--id", "id", "--connection", self.host.connection),
+            *("--id", "id"),
             *("--progress", str(self.folder / "feed.progress"), "--quarantine", str(self.folder / "feed.quarantine")),
             *("--chunks", str(CHUNK_COUNT), "--rate", str(max(1.0, self.facts.id_count / FEED_FOR_S))),
         )
@@ -122,7 +122,7 @@ class Demo:
         marks = self.draw_marks(kill_count if held else 0, held)
         self.say(announcement("draining the ledger with Spark", ledger.received - held, len(marks)))
         job = (
-            *("--queue", "ledger", "--output", str(self.folder / "ledger"), "--connection", self.host.connection),
+            *("--queue", "ledger", "--output", str(self.folder / "ledger")),
             *("--idle-s", "3", "--receivers", "4"),
         )
         report = await self._with_kills("consume", job, marks, lambda s: held - s.queues["ledger"].active, look)

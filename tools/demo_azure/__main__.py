@@ -139,8 +139,9 @@ async def feed(cloud: Cloud, folder: Path, transfers: Path) -> dict[str, Any]:
         folder,
         "feed",
         *("--input", str(transfers), "--schema", SCHEMA, "--queue", "transfers", "--type", "Transfer"),
-        *("--id", "id", "--connection", cloud.connection),
+        *("--id", "id"),
         *("--progress", str(folder / "feed.progress"), "--quarantine", str(folder / "feed.quarantine")),
+        connection=cloud.connection,
     )
     if code:
         raise RuntimeError(f"spark_jobs.feed refused: {report}")
@@ -175,8 +176,9 @@ async def compare(cloud: Cloud, folder: Path, transfers: Path, seen: Seen) -> tu
     await run_job(
         folder,
         "consume",
-        *("--queue", "ledger", "--output", str(folder / "ledger"), "--connection", cloud.connection),
+        *("--queue", "ledger", "--output", str(folder / "ledger")),
         *("--idle-s", "3", "--receivers", "4"),
+        connection=cloud.connection,
     )
     letters = await cloud.client.dead_letters("transfers")
     refused = {letter.id: letter.reason for letter in letters}

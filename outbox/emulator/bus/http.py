@@ -89,13 +89,15 @@ class Http:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if not self._is_host_known(request):
             return _respond(Reply(403, atom.error(403, "the Host header must be a loopback address")))
-        async with asyncio.timeout(BODY_WITHIN_S):
+        raw_path, token = request.rel_url.raw_path, request.headers.get("Authorization", "")
+        if raw_path == CONTROL and not self._is_controller(token):
+            return _json(401, {"error": "the token is missing or wrong; it is the server's control_token"})
+        if raw_path != CONTROL and not self._is_signed(token):
+            return _respond(Reply(401, atom.error(401, "the token is not valid; check the key and its expiry")))
+        async with asyncio.timeout(BODY_WITHIN_S):  # only now: nobody else makes the server read a body
             body = await request.read()
-        raw_path = request.rel_url.raw_path
         if raw_path == CONTROL:
             return self._control(request, body)
-        if not self._is_signed(request.headers.get("Authorization", "")):
-            return _respond(Reply(401, atom.error(401, "the token is not valid; check the key and its expiry")))
         rule = self._fault(request.method, raw_path)
         if rule is not None and (refused := await self._refusal(request, rule)) is not None:
             return refused
@@ -121,6 +123,11 @@ class Http:
             return token.partition(" ")[0] in ("SharedAccessSignature", "Bearer")
         return check_signature(token, self._server.key) > self._engine.now_ms()
 
+    def _is_controller(self, authorization: str) -> bool:
+        scheme, _, token = authorization.partition(" ")
+        expected = self._server.control_token.encode()
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.encode("utf-8", "replace"), expected)
+
     # Faults
 
     def _fault(self, method: str, raw_path: str) -> FaultRule | None:
@@ -142,11 +149,6 @@ class Http:
         return refused
 
     def _control(self, request: web.BaseRequest, body: bytes) -> web.Response:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(
-            token.encode("utf-8", "replace"), self._server.control_token.encode()
-        ):
-            return _json(401, {"error": "the token is missing or wrong; it is the server's control_token"})
         faults = self._server.faults
         if request.method == "GET":
             return web.Response(body=faults.as_json(), content_type="application/json")

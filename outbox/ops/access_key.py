@@ -1,0 +1,81 @@
+"""The access key of a data folder: what a client of `outbox run` must hold to use Service Bus or Cosmos DB.
+
+Any process on this machine, of any user and in any container that shares the network, reaches a port of loopback; only
+who may read the folder gets the key.  It is made once and kept over restarts and `kill -9`, because clients hold the
+connection string meanwhile.  The caller holds the folder's lock, so that two hosts never make two keys.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from outbox.errors import Refused
+
+FILE_NAME = "access.key"
+KEY_SIZE_BYTES = 48  # base64 of a multiple of three bytes has no padding
+FILE_SIZE_MAX_BYTES = 1_024
+
+
+def new_key() -> str:
+    """A fresh random key, in base64 as clients of Cosmos DB need it."""
+    return base64.b64encode(secrets.token_bytes(KEY_SIZE_BYTES)).decode()
+
+
+def access_key(folder: Path, *, replace: bool = False) -> str:
+    """The folder's key; made where there is none yet, or to `replace` the one that there is.
+
+    Raises:
+        Refused: the file is not a key, or others than its owner can read it.
+    """
+    found = None if replace else _read(folder / FILE_NAME)
+    if found is not None:
+        return found
+    key = new_key()
+    _write(folder, key)
+    return key
+
+
+def _read(path: Path) -> str | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Refused(f"{path} cannot be read ({error.strerror}); mend that, or start with --new-key") from error
+    with os.fdopen(descriptor, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        data = file.read(FILE_SIZE_MAX_BYTES).strip()
+    if mode & 0o077:
+        raise Refused(
+            f"{path} can be read by others (mode {mode:04o}); replace the key with --new-key, "
+            f"or if nobody has seen it: chmod 600 {path}"
+        )
+    try:
+        size_bytes = len(base64.b64decode(data, validate=True))
+    except binascii.Error:
+        size_bytes = 0
+    if size_bytes != KEY_SIZE_BYTES:
+        raise Refused(f"{path} does not hold a key; start with --new-key, and give clients the new connection string")
+    return data.decode()
+
+
+def _write(folder: Path, key: str) -> None:
+    """Put the file there whole and durably: a key that a client was given must be there after a power loss."""
+    temporary = folder / f"{FILE_NAME}.tmp"
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key.encode() + b"\n")
+        file.flush()
+        os.fsync(descriptor)
+    temporary.replace(folder / FILE_NAME)
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
