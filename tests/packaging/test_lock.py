@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from importlib import metadata
+from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -58,3 +62,21 @@ def test_nothing_is_locked_that_nobody_asked_for() -> None:
 
 def test_every_file_that_may_be_installed_has_its_hash() -> None:
     assert [str(pin.requirement) for pin in pins() if not pin.hashes] == []
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_deployment_packs_the_lock_and_keeps_the_ranges(tmp_path: Path, interrupted: bool) -> None:
+    """The hooks of azure.yaml, run as the developer's shell runs them; twice, where a first run was interrupted."""
+    for name in ("requirements.txt", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    hooks = yaml.safe_load((ROOT / "azure.yaml").read_text())["services"]["bank"]["hooks"]
+
+    def run(hook: str) -> str:
+        command = hooks[hook]["posix"]
+        subprocess.run([command["shell"], "-ec", command["run"]], cwd=tmp_path, check=True, timeout=10)
+        return (tmp_path / "requirements.txt").read_text()
+
+    for _ in range(1 + interrupted):
+        assert run("prepackage") == (ROOT / "requirements.lock").read_text()
+    assert run("postpackage") == (ROOT / "requirements.txt").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["requirements.lock", "requirements.txt"]
