@@ -2,8 +2,10 @@
 
 A name that speaks of a secret loses the value behind it: what is in quotes or brackets, after a `b` or the name of a
 class too, up to where they close; else what stands there up to a space or a separator.  `code` does so only in a query,
-and the headers Authorization and Cookie lose their whole line.  So do the password of a URL, and what follows `Basic`,
-`Bearer` or `ApiKey`.
+and the headers Authorization and Cookie lose their whole line.  A name may be percent-encoded with its value, as a
+signature in a URL that is itself a parameter, or be that of an XML element.  The password of a URL goes too, what
+follows `Basic`, `Bearer` or `ApiKey`, a private key in PEM, and a JSON Web Token wherever it stands (RFC 7515: its
+header is base64url of `{"`, which is `eyJ`).
 
 Where it cannot be told how far a secret goes, more is taken out rather than less.  Each character is looked at a
 bounded number of times: the text may be anybody's.
@@ -12,6 +14,8 @@ bounded number of times: the text may be anybody's.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
 
 _NAME = re.compile(r"""(?<![\w.-])([\w.-]++)([\\"'\]]{0,8}+)\s*+[=:]{1,2}+>?+\s*+""")
 _WORDS = re.compile(
@@ -37,10 +41,23 @@ _PORT = re.compile(r"""\d{1,5}+(?![^\s/?#"'<>,;)\]}])""")
 _REST_OF_URL = re.compile(r"(?:(?!://)\S)*+")
 _SCHEME = re.compile(r"(?i)\b(basic|bearer|apikey)(\s++)[\w.~+/=-]{8,}+")
 
+_PEM = re.compile(r"(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20}-----)(?s:.*?)(-----END |\Z)")
+_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]{2,}+[\w.-]*+")
+_ENCODED = re.compile(
+    r"(?<![\w.-])((?:(?<=%)(?:25)*+[0-9A-Fa-f]{2})?)([\w.-]++)%(?:25)*+3[dD]((?:(?!%(?:25)*+26)[\w.~%+/=-])*+)"
+)
+"""`sig%3Dabc%3D`: what its name has before it, the name, and its value up to an ampersand, encoded ever so often."""
+_ENCODED_QUERY = ("3f", "26")
+_ELEMENT = re.compile(r"(?:<|&lt;)([\w.:-]++)([^<>&]{0,200}+)(?:>|&gt;)")
+_CLOSING = re.compile(r"(?:<|&lt;)/([\w.:-]++)")
+_UNENDED = re.compile(r"[^\s<&]*+")
+
 
 def redacted(text: str) -> str:
     """A text without what looks like a secret."""
+    text = _TOKEN.sub("***", _PEM.sub(r"\1***\2", text))
     text = _SCHEME.sub(r"\1\2***", _without_passwords(text))
+    text = _without_elements(_ENCODED.sub(_without_value, text))
     parts: list[str] = []
     at = 0
     for name in _NAME.finditer(text):
@@ -55,7 +72,42 @@ def _is_secret(text: str, name: re.Match[str]) -> bool:
     word = name[1].lower()
     if word in _CODES:
         return text.endswith(_CODES[word], 0, name.start())
-    return not word.endswith(_HARMLESS) and _WORDS.search(name[1]) is not None
+    return _is_secrets(name[1])
+
+
+def _is_secrets(name: str) -> bool:
+    return not name.lower().endswith(_HARMLESS) and _WORDS.search(name) is not None
+
+
+def _without_value(pair: re.Match[str]) -> str:
+    """A percent-encoded name and value, without the value if the name speaks of a secret."""
+    is_code = pair[2].lower() == "code" and pair[1][-2:].lower() in _ENCODED_QUERY
+    return pair[0].removesuffix(pair[3]) + "***" if is_code or _is_secrets(pair[2]) else pair[0]
+
+
+def _without_elements(text: str) -> str:
+    """A text whose XML elements with the name of a secret are empty, up to where they close if they do."""
+    parts: list[str] = []
+    at = 0
+    closings: dict[str, list[int]] = {}
+    for closing in _CLOSING.finditer(text):
+        closings.setdefault(closing[1], []).append(closing.start())
+    for element in _ELEMENT.finditer(text):
+        if element.start() < at or element[2].endswith("/") or not _is_secrets(element[1]):
+            continue
+        end = _element_end(text, element, closings.get(element[1], ()))
+        if end > element.end():
+            parts += [text[at : element.end()], "***"]
+            at = end
+    return "".join([*parts, text[at:]])
+
+
+def _element_end(text: str, element: re.Match[str], closings: Sequence[int]) -> int:
+    """Where an element closes; `<Token object at 0x7f>` is none, it has what looks like attributes and never does."""
+    after = bisect_left(closings, element.end())
+    if after < len(closings):
+        return closings[after]
+    return element.end() if element[2] else _end(_UNENDED, text, element.end())
 
 
 def _value_end(text: str, name: re.Match[str]) -> int:

@@ -68,6 +68,20 @@ LEAKS = (
     "amqps://user:p/a@hunter2/x@host",
     "amqp://u:hunter2@h1,amqp://u2:hunter2@h2",
     "redis://:123/hunter2@h",
+    "https://a/login?next=https%3A%2F%2Fb%2Fc%3Fsv%3D1%26sig%3Dhunter2%252Bx%253D%26se%3D5",
+    "next=https%253A%252F%252Fb%253Fsig%253Dhunter2%2526se",
+    "SharedAccessSignature%20sr%3Da%26SharedAccessKey%3Dhunter2",
+    "https%3A%2F%2Ff%2Fapi%3Fcode%3Dhunter2",
+    "<AccountKey>hunter2</AccountKey>",
+    "<d:Password xmlns:d='x'>\n  hunter2 and more\n</d:Password>",
+    "<PrimaryKey><![CDATA[hunter2]]></PrimaryKey>",
+    "&lt;PrimaryKey&gt;hunter2&lt;/PrimaryKey&gt;",
+    "<PrimaryKey>hunter2",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIhunter2\n-----END RSA PRIVATE KEY-----",
+    "-----BEGIN PRIVATE KEY-----\\nMIIhunter2",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nhunter2\n-----END PGP PRIVATE KEY BLOCK-----",
+    "the claim eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.hunter2-x is over",
+    "eyJhbGciOiJub25lIn0.hunter2.",
 )
 
 
@@ -84,6 +98,15 @@ async def test_a_secret_is_not_told(text: str) -> None:
         *("design=5, assigned: bob, signal: 9", "AuthorizationFailed: the client may not", "cookie jar"),
         *("http://localhost:8642/users/me@example.com", "https://host:80?mail=a@b, c", "https://host/a:b@c", "a@b: c"),
         *("http://[::1]:80/me@x", "mail bob@x.org: 5", "(pass) [token] {key}"),
+        *("<Token object at 0x7f> failed", "<Amount>5</Amount>", "<key/> is empty", "give <key> and <token> only"),
+        *(
+            "a%3D5%26b%3D6",
+            "code%3D5",
+            "design%3D5",
+            "-----BEGIN PUBLIC KEY-----\nMII",
+            "eyJustAWord",
+            "see xeyJabcdef.gh",
+        ),
     ],
 )
 async def test_what_is_no_secret_is_told(text: str) -> None:
@@ -99,6 +122,13 @@ async def test_what_is_no_secret_is_told(text: str) -> None:
         ("?code=x&id=5", "?code=***&id=5"),
         ("Cookie: a=b; c=d\nHost: h", "Cookie: ***\nHost: h"),
         ("amqps://bob:x@y@host/z", "amqps://bob:***@host/z"),
+        ("u%3Fsig%3Dabc%253D%26se%3D5 id=5", "u%3Fsig%3D***%26se%3D5 id=5"),
+        ("<a><Key>x</Key><id>5</id></a>", "<a><Key>***</Key><id>5</id></a>"),
+        (
+            "-----BEGIN EC PRIVATE KEY-----x-----END EC PRIVATE KEY-----5",
+            "-----BEGIN EC PRIVATE KEY-----***-----END EC PRIVATE KEY-----5",
+        ),
+        ("sub eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIifQ.abc-_ id=5", "sub *** id=5"),
         ("amqp://a:x@h1,amqp://b:y@h2", "amqp://a:***@h1,amqp://b:***@h2"),
     ],
 )
@@ -120,10 +150,17 @@ PARTS += [
     "key:\n",
     "\\'",
     "&amp;code=",
+    "%25",
+    "sig%3D",
+    "<key>",
+    "<key ",
+    "&lt;key&gt;",
+    "-----BEGIN PRIVATE KEY-----",
+    "eyJaaaaaa.",
 ]
 
 
-@pytest.mark.parametrize("first", ["", 'key="', "key=(", "key=<", "://a:", "Cookie:", "key="])
+@pytest.mark.parametrize("first", ["", 'key="', "key=(", "key=<", "://a:", "Cookie:", "key=", "%", "<key>"])
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_hostile_text_takes_no_time(part: str, first: str) -> None:
     began = time.process_time()
