@@ -87,7 +87,7 @@ class App:
             raise NotRegistrable(f"queue {name!r}: ordering is 'unordered' or 'per_key', not {ordering!r}")
         if identity not in ("required", "sequence-number"):
             raise NotRegistrable(f"queue {name!r}: identity is 'required' or 'sequence-number', not {identity!r}")
-        spec = QueueSpec(_checked_name(name), ordering, identity)
+        spec = QueueSpec(self._checked_name(name), ordering, identity)
         known = self.queues.get(name)
         if known not in (None, spec, QueueSpec(name)):
             raise NotRegistrable(f"queue {name!r} is declared as {known} already; declare it once")
@@ -101,7 +101,17 @@ class App:
         """Declare a topic to publish to; NotRegistrable where it cannot be called so, or is a queue."""
         if name in self.queues:
             raise NotRegistrable(f"{name!r} is a queue; give the topic another name")
-        self.topics.setdefault(_checked_name(name), [])
+        self.topics.setdefault(self._checked_name(name), [])
+
+    def _checked_name(self, name: str) -> str:
+        """A name that a queue or topic may have, and no other one has in another spelling."""
+        lower = _checked_name(name).lower()
+        taken = next(
+            (other for other in (*self.queues, *self.topics) if other != name and other.lower() == lower), None
+        )
+        if taken is not None:
+            raise NotRegistrable(f"{name!r} differs from {taken!r} in case only, and Service Bus takes both for one")
+        return name
 
     def spark_jobs(self, *jobs: str, runs: Callable[[], SparkRuns] | None = None) -> None:
         """Declare jobs for `ctx.submit_spark_job`; with `runs` this application starts them itself."""
@@ -250,7 +260,7 @@ class App:
         if subscription is None:
             if source in self.topics:
                 raise NotRegistrable(f"{source!r} is a topic; name the subscription to read it by")
-            self.queues.setdefault(_checked_name(source), QueueSpec(source))
+            self.queues.setdefault(self._checked_name(source), QueueSpec(source))
             return source
         self.topic(source)
         if "/" in _checked_name(subscription):

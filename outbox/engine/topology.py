@@ -33,6 +33,7 @@ class Topology(Sessions):
             if isinstance(item, RuleSettings):
                 continue
             check_settings(item)
+            self._check_spelling(item.name, (*queues, *topics))
             if isinstance(item, TopicSettings):
                 self._declare_topic(item, queues, topics)
             else:
@@ -42,6 +43,16 @@ class Topology(Sessions):
         for item in settings:
             if isinstance(item, RuleSettings):
                 self.set_rules(item.name, item.rules)
+
+    def _check_spelling(self, name: str, others: Sequence[QueueSettings | TopicSettings]) -> None:
+        """Refuse a name that differs from another in case only: to Service Bus and its clients both are one."""
+        if name in self.state.paths or name in self.state.topics:
+            return
+        lower = name.lower()
+        known = (*self.state.paths, *self.state.topics, *(other.name for other in others))
+        taken = next((other for other in known if other != name and other.lower() == lower), None)
+        if taken is not None:
+            raise NotRegistrable(f"{name!r} differs from {taken!r} in case only, and Service Bus takes both for one")
 
     def _make(self, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
         fresh = sum(queue.name not in self.state.paths for queue in queues)

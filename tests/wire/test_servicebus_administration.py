@@ -22,8 +22,10 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
+from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
+from outbox.errors import NotRegistrable
 from outbox.message import Message
 from tests.wire.administration import Admin
 from tests.wire.conftest import MODES, Bus, Sdk
@@ -213,6 +215,41 @@ def test_what_a_topic_says_holds_for_its_subscriptions_when_it_changes(bus: Bus,
     assert admin.get_topic(name).default_message_time_to_live == timedelta(hours=2)
     assert admin.get_subscription(name, "s").default_message_time_to_live == timedelta(minutes=30)
     assert bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/s"].time_to_live_s) == 1_800
+
+
+def test_names_are_matched_without_regard_to_case(bus: Bus, admin: Admin, sdk: Sdk, name: str) -> None:
+    """Source: entity names are case-insensitive (Service Bus, naming rules of Azure resources)."""
+    admin.create_queue(name, max_delivery_count=3)
+    admin.create_topic(f"{name}-t", user_metadata="t")
+    admin.create_subscription(f"{name}-t", "audit", max_delivery_count=4)
+    shout = name.upper()
+    for again in (shout, f"{shout}-T"):
+        with pytest.raises(HttpResponseError):
+            admin.create_queue(again)
+    with pytest.raises(ResourceExistsError):
+        admin.create_subscription(f"{shout}-T", "AUDIT")
+    assert (admin.get_queue(shout).max_delivery_count, admin.get_topic(f"{shout}-T").user_metadata) == (3, "t")
+    assert admin.get_subscription(f"{shout}-T", "Audit").max_delivery_count == 4
+    with sdk.sender(shout, shared=False) as sender, sdk.receiver(shout, shared=False, max_wait_time=5) as receiver:
+        sender.send_messages(ServiceBusMessage("m"))
+        (message,) = receiver.receive_messages()
+        receiver.dead_letter_message(message, reason="r")
+    assert admin.get_queue_runtime_properties(name).dead_letter_message_count == 1
+    with sdk.sender(topic=f"{shout}-T", shared=False) as sender:
+        sender.send_messages(ServiceBusMessage("m"))
+    assert admin.get_subscription_runtime_properties(f"{name}-t", "audit").active_message_count == 1
+    admin.delete_queue(shout)
+    with pytest.raises(ResourceNotFoundError):
+        admin.get_queue(name)
+
+
+def test_entities_of_an_older_folder_that_differ_in_case_are_both_reached(bus: Bus, admin: Admin, name: str) -> None:
+    with pytest.raises(NotRegistrable, match="in case only"):
+        bus.call(lambda engine: engine.declare(QueueSettings(name), QueueSettings(name.upper())))
+    both = [QueueSettings(name, max_delivery_count=3), QueueSettings(name.upper(), max_delivery_count=4)]
+    bus.call(lambda engine: engine.do(records.Declared(both, [])))
+    assert [admin.get_queue(each).max_delivery_count for each in (name, name.upper())] == [3, 4]
+    bus.call(lambda engine: engine.declare(*both))  # as it stands
 
 
 def test_subscriptions_and_topics_are_updated_and_deleted(bus: Bus, admin: Admin, name: str) -> None:

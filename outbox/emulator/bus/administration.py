@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 from outbox.emulator.bus import atom, descriptions, rule_xml
 from outbox.emulator.bus.descriptions import Description
-from outbox.emulator.bus.nodes import canonical_path
+from outbox.emulator.bus.nodes import canonical_path, declared_path
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
@@ -74,7 +74,7 @@ class Administration:
             names = self._queues() if kind.endswith("queues") else sorted(self._engine.topics)
             show = self._queue_entry if kind.endswith("queues") else self._topic_entry
             return self._list(method, path, query, names, show)
-        target = read_target(path)
+        target = self._declared(read_target(path))
         if target.subscription == "":
             topic = self._topic(target.entity)
             names = sorted(self._engine.topics[topic].subscriptions)
@@ -87,6 +87,14 @@ class Administration:
         if handler is None:
             raise Wrong(405, f"{method[:20]} is no operation on an entity; use GET, PUT or DELETE")
         return handler(target, body, update)
+
+    def _declared(self, target: Target) -> Target:
+        """A target in the letters in which what it names was declared."""
+        entity = declared_path(self._engine, target.entity)
+        if not target.subscription:
+            return target._replace(entity=entity)
+        path = declared_path(self._engine, subscription_path(entity, target.subscription))
+        return target._replace(entity=entity, subscription=path[-len(target.subscription) :])
 
     # Read
 

@@ -1,7 +1,7 @@
 """Addresses: which entity, and which of its sides, a link is for.
 
-Clients name an entity by a whole URL or by its path alone; the fixed parts of a path are matched without regard to
-case, as Service Bus does, the names of entities exactly.
+Clients name an entity by a whole URL or by its path alone, and a path is matched without regard to case, as Service
+Bus does.
 """
 
 from __future__ import annotations
@@ -58,6 +58,21 @@ def _canonical(segment: str) -> str:
 def canonical_path(name: str) -> str:
     """A name as an address would be read: an entity whose name reads otherwise can never be reached."""
     return "/".join(_canonical(segment) for segment in name.strip("/").split("/"))
+
+
+def declared_path(engine: Engine, path: str) -> str:
+    """A path in the letters in which its entity was declared; as it is where there is none.
+
+    Folders of before may hold two entities that differ in case only; each is found by its own letters.
+    """
+    name = path.removesuffix(DEAD_LETTER_SUFFIX)
+    if name in engine.queues or name in engine.topics:
+        return path
+    lower = name.lower()
+    for known in (*engine.queues, *engine.topics):
+        if known.lower() == lower:
+            return known + path[len(name) :]
+    return path
 
 
 def can_receive(engine: Engine, path: str) -> bool:

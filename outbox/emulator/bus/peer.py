@@ -280,6 +280,7 @@ class Peer(asyncio.Protocol):
         try:
             terminus = attach.source if attach.is_receiver else attach.target
             node = parse_address(terminus[0] if terminus else None)
+            node = node._replace(path=nodes.declared_path(self.engine, node.path))
             if node.kind is not Kind.CLAIMS and not self._claims.authorised:
                 raise LinkFault(UNAUTHORIZED, "put a valid token on $cbs first; check key and connection string")
             if node.kind is Kind.ENTITY:
