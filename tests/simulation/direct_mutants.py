@@ -1,0 +1,76 @@
+"""Faults where no exploration reaches: under a Functions trigger, in dead letters and at the edges of settlement.
+
+Each is planted alone, and the tests that it names must fail of it.  Data only; nothing of the package is imported here.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planting import ENDINGS, LEFT, Mutant, Table
+
+TRIGGER_BUS = "outbox/azure/functions_bus.py"
+PROCESSOR = "outbox/azure/functions_processor.py"
+FUNCTIONS_MESSAGES = "outbox/azure/functions_messages.py"
+STORED_LETTERS = "outbox/runtime/letters.py"
+BUS_LETTERS = "outbox/azure/servicebus_letters.py"
+OPERATIONS = "outbox/runtime/store_operations.py"
+HANDLING = "outbox/runtime/handling.py"
+
+OF_PROCESSOR = "functions/test_processor.py"
+OF_STANDING = "functions/test_standing_keys.py"
+OF_LETTERS = "functions/test_letters.py"
+OF_CONNECTING = "wire/on_azure/test_connecting.py"
+OF_STOPPED = "unit/test_store_stopped_keys.py"
+OF_ORDERING = "unit/test_store_ordering.py"
+OF_SCOPES = "unit/test_store_scopes.py"
+OF_ENTRIES = "unit/test_http_entries.py"
+
+
+def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
+    """A planted fault; `found_by` names a test below `tests/`."""
+    about = "trigger" if "functions" in file else "letters" if "letters" in file else "settlement"
+    return Mutant(name, about, (found_by,), file, edits)
+
+
+DIRECT_MUTANTS = (
+    # Under a trigger
+    mutant(
+        "trigger: an abandoned message counts as done", TRIGGER_BUS,
+        f"{OF_PROCESSOR}::test_in_order_a_message_that_fails_comes_again_until_its_last_failure",
+        ('settle.how in ("complete", "dead-letter")', 'settle.how != "release"'),
+    ),
+    mutant(
+        "trigger: a released message counts as done", TRIGGER_BUS,
+        f"{OF_PROCESSOR}::test_in_order_a_message_to_be_tried_again_rests_and_is_given_back",
+        ('settle.how in ("complete", "dead-letter")', 'settle.how != "abandon"'),
+    ),
+    mutant(
+        "trigger: a message goes when its delayed copy could not be sent", ENDINGS,
+        f"{OF_PROCESSOR}::test_a_message_whose_delayed_copy_cannot_be_sent_comes_again",
+        ('            await self._bus.settle(delivery, Settle("release"))\n        else:', '            await self._bus.settle(delivery, Settle("complete"))\n        else:'),
+    ),
+    mutant(
+        "trigger: a refused message is done before it is kept", TRIGGER_BUS,
+        f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_kept_is_given_back",
+        ('        if settle.how == "dead-letter":\n            await self._letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
+    ),
+    mutant(
+        "two attempts of one process: what is staged for the next version is reclaimed", LEFT,
+        f"{OF_PROCESSOR}::test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed",
+        ("            if version >= state.item.version:\n", "            if version > state.item.version:\n"),
+    ),
+    mutant(
+        "two attempts of one process: all that is staged is reclaimed", LEFT,
+        f"{OF_PROCESSOR}::test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed",
+        ("            if version >= state.item.version:\n", "            if version < 0:\n"),
+    ),
+)  # fmt: skip
+
+TABLE = Table(
+    DIRECT_MUTANTS,
+    "tests/",
+    (
+        "aiohttp.web", "azure.cosmos.aio", "azure.functions", "azure.identity.aio", "azure.servicebus.aio",
+        "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "msgspec", "pytest_asyncio",
+        "tenacity",
+    ),
+)  # fmt: skip
