@@ -15,6 +15,7 @@ from outbox.lineage import Key
 from outbox.message import Message
 from outbox.ports import Delivery, StorePorts
 from outbox.runtime.letters import Letters
+from outbox.testing import START_S, VirtualClock
 from outbox.worker import Worker
 
 
@@ -48,12 +49,22 @@ class Place:
     client: Client
     letters: Letters
     ports: StorePorts
+    engine: Engine
+    clock: VirtualClock
 
     async def keep(
-        self, id: str, sequence: int, amount: int = 1, *, padding: str = "", enqueued_ms: int = 5, attempt: int = 0
+        self,
+        id: str,
+        sequence: int,
+        amount: int = 1,
+        *,
+        padding: str = "",
+        enqueued_ms: int = 5,
+        attempt: int = 0,
+        has_time: bool = True,
     ) -> None:
         body = b'{"id":"%s","amount":%d}' % (id.encode(), amount) + padding.encode()
-        now_ms = self.ports.operations.now_ms()
+        now_ms = self.ports.operations.now_ms() if has_time else 0
         message = Message(body=body, outbox_id=id, type="Note", created_ms=now_ms, attempt=attempt)
         delivery = Delivery("notes", sequence, message, 1, enqueued_ms, 10, delivery_count=2, failures=1)
         await self.letters.keep(delivery, "failed", "boom")
@@ -64,12 +75,13 @@ class Place:
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    async with Engine.in_memory() as engine:
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
         app, backend = made(), NarrowEngine(engine, "partition")
         ports = backend.ports()
         client = Client(app, backend)
         await client.declare()
-        yield Place(app, backend, client, Letters(ports.store, ports.blobs), ports)
+        yield Place(app, backend, client, Letters(ports.store, ports.blobs), ports, engine, clock)
 
 
 async def test_a_letter_that_is_kept_twice_is_one(place: Place) -> None:
@@ -120,6 +132,18 @@ async def test_a_resubmitted_letter_runs_once_and_its_copies_go(place: Place) ->
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(5)
+
+
+async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
+    await place.keep("a", 7, enqueued_ms=9, has_time=False)
+    await place.keep("b", 8)
+    (_, with_time) = sorted(await place.letters.list("notes"), key=lambda letter: letter.message.identity)
+    place.clock.seconds += 60
+    for id in ("a", "b"):
+        await place.client.resubmit("notes", id)
+    tasks = place.engine.queue("notes").tasks.values()
+    times = {task.message.identity: task.message.created_ms for task in tasks}
+    assert times == {"a": 9, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
 
 
 async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect(place: Place) -> None:

@@ -5,7 +5,7 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 
 from __future__ import annotations
 
-from tests.simulation.planting import ENDINGS, LEFT, Mutant, Table
+from tests.simulation.planting import ENDINGS, LEFT, STOPS, Mutant, Table
 
 TRIGGER_BUS = "outbox/azure/functions_bus.py"
 PROCESSOR = "outbox/azure/functions_processor.py"
@@ -62,6 +62,46 @@ DIRECT_MUTANTS = (
         "two attempts of one process: all that is staged is reclaimed", LEFT,
         f"{OF_PROCESSOR}::test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed",
         ("            if version >= state.item.version:\n", "            if version < 0:\n"),
+    ),
+    # Dead letters
+    mutant(
+        "letters: one of the bus is completed before it is sent again", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_dead_letter_that_cannot_be_sent_again_stays",
+        ("            await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])\n            for copy in [letter, *copies]:\n                await receiver.complete_message(copy)\n", "            for copy in [letter, *copies]:\n                await receiver.complete_message(copy)\n            await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
+    ),
+    mutant(
+        "letters: one of the store is deleted before it is sent again", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect",
+        ("        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(_key(queue, copy)))\n", "        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(_key(queue, copy)))\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
+    ),
+    mutant(
+        "letters: one of the bus takes a new time", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_keeps_its_first_time",
+        ("created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc)", "created_ms=self._bus._now_ms()"),
+    ),
+    mutant(
+        "letters: one of the bus without a time is as old as its resubmission", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_keeps_its_first_time",
+        ("                created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc),\n", ""),
+    ),
+    mutant(
+        "letters: one of the store takes the time of its delivery", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        ("created_ms=message.created_ms or letter.enqueued_ms", "created_ms=letter.enqueued_ms"),
+    ),
+    mutant(
+        "letters: one of the store without a time is as old as its resubmission", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        ("            created_ms=message.created_ms or letter.enqueued_ms,\n", ""),
+    ),
+    mutant(
+        "letters: what is noted as resubmitted has no time", STOPS,
+        f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_keeps_its_first_time",
+        ("                created_ms=message.created_ms or letter.enqueued_ms,\n", ""),
+    ),
+    mutant(
+        "a delayed copy is as old as itself", ENDINGS, f"{OF_PROCESSOR}::test_a_delayed_copy_keeps_the_time_of_its_message",
+        ("            created_ms=message.created_ms or delivery.enqueued_ms,\n", "            created_ms=self._now_ms(),\n"),
     ),
 )  # fmt: skip
 

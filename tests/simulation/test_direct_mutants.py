@@ -15,7 +15,7 @@ from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT
 
 ALL_WITHIN_S = 300.0
-LEAST_COUNT = 6
+LEAST_COUNT = 14
 
 Found = dict[str, Any]
 
@@ -48,3 +48,4 @@ def test_a_fault_planted_where_no_exploration_reaches_is_found(mutant: Mutant, f
 
 def test_every_edge_has_faults_planted() -> None:
     assert len({mutant.name for mutant in DIRECT_MUTANTS}) == len(DIRECT_MUTANTS) >= LEAST_COUNT
+    assert {mutant.scope for mutant in DIRECT_MUTANTS} == {"trigger", "letters", "settlement"}
