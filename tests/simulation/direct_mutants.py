@@ -5,7 +5,7 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 
 from __future__ import annotations
 
-from tests.simulation.planting import ENDINGS, LEFT, STOPS, Mutant, Table
+from tests.simulation.planting import ENDINGS, LANES, LEFT, STOPS, Mutant, Table
 
 TRIGGER_BUS = "outbox/azure/functions_bus.py"
 PROCESSOR = "outbox/azure/functions_processor.py"
@@ -102,6 +102,49 @@ DIRECT_MUTANTS = (
     mutant(
         "a delayed copy is as old as itself", ENDINGS, f"{OF_PROCESSOR}::test_a_delayed_copy_keeps_the_time_of_its_message",
         ("            created_ms=message.created_ms or delivery.enqueued_ms,\n", "            created_ms=self._now_ms(),\n"),
+    ),
+    # Blocked keys
+    mutant(
+        "blocked: a key is unblocked behind the completion", LANES,
+        f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
+        ("            if work.is_stopper and self._endings.is_applied(work):\n                try:\n", "            if work.is_stopper and self._endings.is_applied(work):\n                await self._endings.end(work, outcome)\n                try:\n"),
+    ),
+    mutant(
+        "blocked: a message is completed although its key could not be unblocked", LANES,
+        f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
+        ("                    await self._stops.went_on(work)\n                except Again:\n                    await self._endings.give_back(work)\n                    return True\n", "                    await self._stops.went_on(work)\n                except Again:\n                    pass\n"),
+    ),
+    mutant(
+        "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
+        f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
+        ("        await self._let_go(queue, letter)  # first: of a letter that is gone nobody could let the session go\n", ""),
+        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        await self._let_go(queue, letter)\n"),
+    ),
+    mutant(
+        "blocked: a key learns of a resubmission behind it", OPERATIONS,
+        f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it",
+        ("        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)  # its session goes on when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)\n"),
+    ),
+    mutant(
+        "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
+        ("        is_same = not digest or not self.fingerprint or digest == self.fingerprint\n        return is_same and", "        return"),
+    ),
+    mutant(
+        "blocked: a block does not say behind which payload", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
+        ("Stop(delivery.message.identity, fingerprint=_digest(delivery.message))", "Stop(delivery.message.identity)"),
+    ),
+    mutant(
+        "blocked: any payload under the id of a dead letter unblocks its key", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
+        ("(not message.identity or stop.is_behind(message))", "(not message.identity or stop.identity == message.identity)"),
+    ),
+    mutant(
+        "blocked: any payload under the id of a dead letter is noted as resubmitted", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
+        ("stop is not None and stop.is_behind(message):\n            again", "stop is not None and stop.identity == message.identity:\n            again"),
     ),
 )  # fmt: skip
 
