@@ -5,7 +5,7 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 
 from __future__ import annotations
 
-from tests.simulation.planting import ENDINGS, LANES, LEFT, STOPS, Mutant, Table
+from tests.simulation.planting import ENDINGS, HTTP_SCOPES, LANES, LEFT, STOPS, Mutant, Table
 
 TRIGGER_BUS = "outbox/azure/functions_bus.py"
 PROCESSOR = "outbox/azure/functions_processor.py"
@@ -145,6 +145,17 @@ DIRECT_MUTANTS = (
         "blocked: any payload under the id of a dead letter is noted as resubmitted", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
         ("stop is not None and stop.is_behind(message):\n            again", "stop is not None and stop.identity == message.identity:\n            again"),
+    ),
+    # Reads
+    mutant(
+        "read: a GET does not wait for the gate", HTTP_SCOPES,
+        f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
+        ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+    ),
+    mutant(
+        "read: a GET passes the gate before it looks", HTTP_SCOPES,
+        f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
+        ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
     ),
 )  # fmt: skip
 
