@@ -5,7 +5,7 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 
 from __future__ import annotations
 
-from tests.simulation.planting import ENDINGS, HTTP_SCOPES, LANES, LEFT, STOPS, Mutant, Table
+from tests.simulation.planting import BATCH, ENDINGS, HTTP_SCOPES, ITEM, LANES, LEFT, PARTITION, STOPS, Mutant, Table
 
 TRIGGER_BUS = "outbox/azure/functions_bus.py"
 PROCESSOR = "outbox/azure/functions_processor.py"
@@ -156,6 +156,37 @@ DIRECT_MUTANTS = (
         "read: a GET passes the gate before it looks", HTTP_SCOPES,
         f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
         ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+    ),
+    # Deadlines
+    mutant(
+        "deadline: a handler may take as long as it likes", HANDLING,
+        f"{OF_SCOPES}::test_a_handler_that_waits_past_its_deadline_writes_nothing_and_runs_again",
+        ("        if taken_ms > limit_ms:\n", "        if taken_ms < 0:\n"),
+    ),
+    mutant(
+        "deadline: an attempt past it commits", PARTITION,
+        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        writes = await self._prepared(batch, state_id)\n"),
+    ),
+    mutant(
+        "deadline: an attempt past it stages", ITEM,
+        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        ("        if batch.is_late(self._now_ms()):\n            raise Again\n        token", "        token"),
+    ),
+    mutant(
+        "deadline: what blobs take does not count for a commit", PARTITION,
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        writes = await self._prepared(batch, state_id)\n"),
+    ),
+    mutant(
+        "deadline: what blobs take does not count for what is staged", ITEM,
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
+        ("        staged = await self._prepared(work, state_id, batch)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        staged = await self._prepared(work, state_id, batch)\n"),
+    ),
+    mutant(
+        "deadline: it is twice as far", BATCH,
+        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        ("        return now_ms - self.now_ms > self._plan.attempt_ms_max\n", "        return now_ms - self.now_ms > 2 * self._plan.attempt_ms_max\n"),
     ),
 )  # fmt: skip
 
