@@ -7,7 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import azure.functions as func
 import pytest
@@ -18,9 +18,9 @@ from outbox.azure import functions
 from outbox.azure.functions_processor import Processor, pause_s
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.engine.narrow import NarrowEngine
-from outbox.errors import Refused
+from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import Key
-from outbox.ports import Backend
+from outbox.ports import Backend, StorePorts
 from outbox.worker import Worker
 
 
@@ -262,6 +262,61 @@ async def test_a_worker_and_functions_know_each_others_messages(host: Host) -> N
         await worker.wait_idle(timeout_s=5)
     assert await host.state("ann") == Customer(2)
     assert len({task.message.identity for task in host.waiting("shipments")}) == 1
+
+
+# What a start looks at and leaves
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_start_registers_what_is_handled(scope: Literal["partition", "item"]) -> None:
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, scope)
+        processor = Processor(made(), backend, FunctionsSettings(lambda: backend))
+        await processor.open()
+        await processor.client.send("orders", Order("o1", "ann", 1), id="o1")
+        other = App("shop")
+        other.queue("shipments")
+
+        @other.handler("orders", key="customer", name="another")
+        def handle(order: Order, customer: Customer) -> None: ...
+
+        with pytest.raises(NotRegistrable, match="order"):
+            await Worker(other, backend).__aenter__()
+
+
+async def test_a_start_heeds_how_long_others_remember() -> None:
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition")
+        for days in (30, 1):
+            app = made(retention=timedelta(days=days), margin=timedelta(hours=1))
+            processor = Processor(app, backend, FunctionsSettings(lambda: backend))
+            await processor.open()
+        assert processor._plan.memory.record_life_ms >= 30 * 86_400_000
+
+
+@dataclass(frozen=True)
+class Apart:
+    """States in an engine of their own, everything else in another."""
+
+    states: Engine
+    engine: Engine
+
+    def ports(self) -> StorePorts:
+        own, known = (NarrowEngine(engine, "item").ports() for engine in (self.states, self.engine))
+        return StorePorts(own.store, known.bus, known.operations, known.blobs, known.store)
+
+
+async def test_nothing_but_states_lies_with_the_states() -> None:
+    async with Engine.in_memory() as states, Engine.in_memory() as engine:
+        backend = Apart(states, engine)
+        settings = FunctionsSettings(lambda: backend, attempt_s=2, rest_s=0.2)
+        processor = Processor(made(), backend, settings, chance=lambda: 0.0)
+        await processor.open()
+        host = Host(processor, engine, settings)
+        assert await host.deliver("o1", 2) and await host.deliver("o2", 0)
+        assert await host.state("ann") == Customer(2) and await host.letters() == [("o2", "nothing ordered")]
+        spaces = states.state.documents.items()
+        assert {id for name, space in spaces if name.startswith("p/") for id in space} == {"state"}
 
 
 @dataclass

@@ -9,19 +9,18 @@ from tests.simulation.planting import BATCH, ENDINGS, HTTP_SCOPES, ITEM, LANES, 
 
 TRIGGER_BUS = "outbox/azure/functions_bus.py"
 PROCESSOR = "outbox/azure/functions_processor.py"
-FUNCTIONS_MESSAGES = "outbox/azure/functions_messages.py"
 STORED_LETTERS = "outbox/runtime/letters.py"
 BUS_LETTERS = "outbox/azure/servicebus_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
 HANDLING = "outbox/runtime/handling.py"
 
 OF_PROCESSOR = "functions/test_processor.py"
-OF_STANDING = "functions/test_standing_keys.py"
 OF_LETTERS = "functions/test_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
 OF_STOPPED = "unit/test_store_stopped_keys.py"
 OF_ORDERING = "unit/test_store_ordering.py"
 OF_SCOPES = "unit/test_store_scopes.py"
+OF_MESSAGES = "unit/app/test_messages.py"
 OF_ENTRIES = "unit/test_http_entries.py"
 
 
@@ -63,6 +62,34 @@ DIRECT_MUTANTS = (
         f"{OF_PROCESSOR}::test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed",
         ("            if version >= state.item.version:\n", "            if version < 0:\n"),
     ),
+    mutant(
+        "trigger: a start does not register its handlers", PROCESSOR, f"{OF_PROCESSOR}::test_a_start_registers_what_is_handled",
+        ("        await register_handlers(self.app, self._operations)\n", ""),
+    ),
+    mutant(
+        "trigger: a start does not look how long others remember", PROCESSOR,
+        f"{OF_PROCESSOR}::test_a_start_heeds_how_long_others_remember",
+        ("        await register_retention(self.app.name, self._plan.memory, self._operations)\n", ""),
+    ),
+    mutant(
+        "trigger: dead letters lie among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
+        ("Letters(ports.infrastructure or ports.store, ports.blobs)", "Letters(ports.store, ports.blobs)"),
+    ),
+    mutant(
+        "trigger: everything lies among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
+        ("ports.operations, ports.blobs, ports.infrastructure)", "ports.operations, ports.blobs)"),
+    ),
+    # Several handlers of one message
+    mutant(
+        "several: a refusal by one handler ends what another is to try again", ENDINGS,
+        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
+        ("later[0] if later else refusal_of_all(parts, found)", "refusal_of_all(parts, found) or (later[0] if later else None)"),
+    ),
+    mutant(
+        "several: a refusal by one handler ends what another is to try again, in the engine", HANDLING,
+        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
+        ("    return later[0] if later else refusal_of_all(parts, outcomes)\n", "    return refusal_of_all(parts, outcomes) or (later[0] if later else None)\n"),
+    ),
     # Dead letters
     mutant(
         "letters: one of the bus is completed before it is sent again", BUS_LETTERS,
@@ -96,12 +123,42 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "letters: what is noted as resubmitted has no time", STOPS,
-        f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_keeps_its_first_time",
+        f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time",
         ("                created_ms=message.created_ms or letter.enqueued_ms,\n", ""),
     ),
     mutant(
         "a delayed copy is as old as itself", ENDINGS, f"{OF_PROCESSOR}::test_a_delayed_copy_keeps_the_time_of_its_message",
         ("            created_ms=message.created_ms or delivery.enqueued_ms,\n", "            created_ms=self._now_ms(),\n"),
+    ),
+    mutant(
+        "letters: copies of one of the bus stay", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
+        ("            for copy in [letter, *copies]:\n", "            for copy in [letter]:\n"),
+    ),
+    mutant(
+        "letters: one of the bus keeps its failures", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
+        ("                failures=0,\n", ""),
+    ),
+    mutant(
+        "letters: one of the bus keeps the id that the broker knows", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
+        ("message_id=f\"{message.identity}~{uuid4().hex}\",", "message_id=message.message_id,"),
+    ),
+    mutant(
+        "letters: one of the store keeps its failures", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmitted_letter_has_not_failed_yet",
+        ("            failures=0,\n", ""),
+    ),
+    mutant(
+        "letters: what is noted as resubmitted keeps its failures", STOPS,
+        f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time",
+        ("                failures=0,\n", ""),
+    ),
+    mutant(
+        "letters: one that somebody else has moved is taken for discarded", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice",
+        ("        if not await self._delete(await self._find(queue, sequence)):\n", "        if await self._delete(await self._find(queue, sequence)) is None:\n"),
     ),
     # Blocked keys
     mutant(
@@ -145,6 +202,11 @@ DIRECT_MUTANTS = (
         "blocked: any payload under the id of a dead letter is noted as resubmitted", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
         ("stop is not None and stop.is_behind(message):\n            again", "stop is not None and stop.identity == message.identity:\n            again"),
+    ),
+    mutant(
+        "blocked: a block that somebody else wrote blocks nothing", STOPS,
+        f"{OF_STOPPED}::test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes",
+        ('        return _decoded(found) or Stop("")', "        return _decoded(found)"),
     ),
     # Reads
     mutant(

@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.adapters import EngineOperations
+from outbox.engine.adapters import EngineOperations, EngineStore
 from outbox.errors import OutboxError
-from outbox.ports import Delivery
+from outbox.ports import Delete, Delivery, Replace
 from outbox.runtime.stops import Stops
+from outbox.runtime.stops import _key as block_key
 from tests.unit.store_site import Site, site
 
 SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
@@ -152,5 +153,21 @@ async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_it
         assert stop is not None and not stop.resubmitted and not stop.is_behind(other)
         await stops.let_go("lines", letter.message)
         assert await stops.stopped_behind(Delivery("lines", 0, other, 0, 0, 0)) is None
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@SCOPES
+async def test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        store = EngineStore(at.engine)
+        found = await store.read(block_key("lines", "red"))
+        assert found is not None
+        await store.write([Replace(found.key, b'{"by":"hand"}', found.version)])
+        await rest(at, 60)
+        assert await worker.state(Book, "red") == Book([0])
+        found = await store.read(found.key)
+        assert found is not None
+        await store.write([Delete(found.key, found.version)])
         await rest(at, 30)
         assert await worker.state(Book, "red") == Book([0, 2])
