@@ -15,6 +15,7 @@ from outbox.lineage import Key
 from outbox.message import Message
 from outbox.ports import Delivery, StorePorts
 from outbox.runtime.letters import Letters
+from outbox.testing import START_S, VirtualClock
 from outbox.worker import Worker
 
 
@@ -48,14 +49,25 @@ class Place:
     client: Client
     letters: Letters
     ports: StorePorts
+    engine: Engine
+    clock: VirtualClock
 
     async def keep(
-        self, id: str, sequence: int, amount: int = 1, *, padding: str = "", enqueued_ms: int = 5, attempt: int = 0
+        self,
+        id: str,
+        sequence: int,
+        amount: int = 1,
+        *,
+        padding: str = "",
+        enqueued_ms: int = 5,
+        attempt: int = 0,
+        has_time: bool = True,
+        failures: int = 1,
     ) -> None:
         body = b'{"id":"%s","amount":%d}' % (id.encode(), amount) + padding.encode()
-        now_ms = self.ports.operations.now_ms()
-        message = Message(body=body, outbox_id=id, type="Note", created_ms=now_ms, attempt=attempt)
-        delivery = Delivery("notes", sequence, message, 1, enqueued_ms, 10, delivery_count=2, failures=1)
+        now_ms = self.ports.operations.now_ms() if has_time else 0
+        message = Message(body=body, outbox_id=id, type="Note", created_ms=now_ms, attempt=attempt, failures=failures)
+        delivery = Delivery("notes", sequence, message, 1, enqueued_ms, 10, delivery_count=2, failures=failures)
         await self.letters.keep(delivery, "failed", "boom")
 
     async def state(self, key: Key) -> Any:
@@ -64,12 +76,13 @@ class Place:
 
 @pytest.fixture
 async def place() -> AsyncIterator[Place]:
-    async with Engine.in_memory() as engine:
+    clock = VirtualClock(START_S)
+    async with Engine.in_memory(clock=clock) as engine:
         app, backend = made(), NarrowEngine(engine, "partition")
         ports = backend.ports()
         client = Client(app, backend)
         await client.declare()
-        yield Place(app, backend, client, Letters(ports.store, ports.blobs), ports)
+        yield Place(app, backend, client, Letters(ports.store, ports.blobs), ports, engine, clock)
 
 
 async def test_a_letter_that_is_kept_twice_is_one(place: Place) -> None:
@@ -120,6 +133,42 @@ async def test_a_resubmitted_letter_runs_once_and_its_copies_go(place: Place) ->
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(5)
+
+
+async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
+    await place.keep("a", 7, enqueued_ms=9, has_time=False)
+    await place.keep("b", 8)
+    (_, with_time) = sorted(await place.letters.list("notes"), key=lambda letter: letter.message.identity)
+    place.clock.seconds += 60
+    for id in ("a", "b"):
+        await place.client.resubmit("notes", id)
+    tasks = place.engine.queue("notes").tasks.values()
+    times = {task.message.identity: task.message.created_ms for task in tasks}
+    assert times == {"a": 9, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
+
+
+async def test_a_resubmitted_letter_has_not_failed_yet(place: Place) -> None:
+    await place.keep("a", 7, failures=2)
+    await place.client.resubmit("notes", "a")
+    (task,) = place.engine.queue("notes").tasks.values()
+    assert (task.message.identity, task.message.attempt, task.message.failures) == ("a", 1, 0)
+
+
+async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(place: Place) -> None:
+    await place.keep("a", 7)
+    (letter,) = await place.letters.list("notes")
+    store, others = place.ports.store, [Letters(place.ports.store, place.ports.blobs)]
+    read = store.read
+
+    async def read_and_lose(key: Any, *, session: str = "") -> Any:
+        found = await read(key, session=session)
+        if others:
+            await others.pop().discard("notes", letter.sequence)
+        return found
+
+    store.read = read_and_lose  # type: ignore[method-assign]  # somebody else is quicker, once
+    with pytest.raises(LookupError, match="moved by somebody else"):
+        await place.letters.discard("notes", letter.sequence)
 
 
 async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect(place: Place) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 
 import azure.functions as func
 import pytest
@@ -18,9 +18,9 @@ from outbox.azure import functions
 from outbox.azure.functions_processor import Processor, pause_s
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.engine.narrow import NarrowEngine
-from outbox.errors import Refused
+from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import Key
-from outbox.ports import Backend
+from outbox.ports import Backend, StorePorts
 from outbox.worker import Worker
 
 
@@ -155,6 +155,37 @@ async def test_a_failed_message_comes_back_as_a_delayed_copy_until_its_last_fail
     assert await host.letters() == [("o1", "failed")]
 
 
+async def test_a_message_whose_delayed_copy_cannot_be_sent_comes_again(host: Host) -> None:
+    bus = host.processor._ports.bus
+    send = bus.send
+
+    async def fails(outputs: Any) -> None:
+        raise Refused("no connection")
+
+    bus.send = fails  # type: ignore[method-assign]  # a bus that is away for a while
+    assert not await host.deliver("o1", 13) and host.waiting("orders") == []
+    bus.send = send  # type: ignore[method-assign]  # as above
+    assert await host.deliver("o1", 13, delivery_count=2)
+    assert [task.message.failures for task in host.waiting("orders")] == [1]
+
+
+async def test_a_delayed_copy_keeps_the_time_of_its_message(host: Host) -> None:
+    before = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    first_ms = round(before.timestamp() * 1_000)
+    assert await host.deliver("o1", 13, enqueued_time_utc=before)  # it says no time of its own
+    assert await host.deliver("o2", 13, properties={"outbox-created": first_ms - 5})
+    assert [task.message.created_ms for task in host.waiting("orders")] == [first_ms, first_ms - 5]
+
+
+async def test_in_order_a_message_that_fails_comes_again_until_its_last_failure(host: Host) -> None:
+    ordered: Any = {"source": "ordered", "session_id": "ann"}
+    for count in (1, 2):
+        assert not await host.deliver("o1", 13, delivery_count=count, **ordered)
+        assert await host.letters("ordered") == []
+    assert await host.deliver("o1", 13, delivery_count=3, **ordered)
+    assert await host.letters("ordered") == [("o1", "failed")]
+
+
 async def test_in_order_a_message_to_be_tried_again_rests_and_is_given_back(host: Host) -> None:
     began_s = asyncio.get_running_loop().time()
     assert not await host.deliver("o1", 14, source="ordered", session_id="ann")
@@ -231,3 +262,118 @@ async def test_a_worker_and_functions_know_each_others_messages(host: Host) -> N
         await worker.wait_idle(timeout_s=5)
     assert await host.state("ann") == Customer(2)
     assert len({task.message.identity for task in host.waiting("shipments")}) == 1
+
+
+# What a start looks at and leaves
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_a_start_registers_what_is_handled(scope: Literal["partition", "item"]) -> None:
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, scope)
+        processor = Processor(made(), backend, FunctionsSettings(lambda: backend))
+        await processor.open()
+        await processor.client.send("orders", Order("o1", "ann", 1), id="o1")
+        other = App("shop")
+        other.queue("shipments")
+
+        @other.handler("orders", key="customer", name="another")
+        def handle(order: Order, customer: Customer) -> None: ...
+
+        with pytest.raises(NotRegistrable, match="order"):
+            await Worker(other, backend).__aenter__()
+
+
+async def test_a_start_heeds_how_long_others_remember() -> None:
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition")
+        for days in (30, 1):
+            app = made(retention=timedelta(days=days), margin=timedelta(hours=1))
+            processor = Processor(app, backend, FunctionsSettings(lambda: backend))
+            await processor.open()
+        assert processor._plan.memory.record_life_ms >= 30 * 86_400_000
+
+
+@dataclass(frozen=True)
+class Apart:
+    """States in an engine of their own, everything else in another."""
+
+    states: Engine
+    engine: Engine
+
+    def ports(self) -> StorePorts:
+        own, known = (NarrowEngine(engine, "item").ports() for engine in (self.states, self.engine))
+        return StorePorts(own.store, known.bus, known.operations, known.blobs, known.store)
+
+
+async def test_nothing_but_states_lies_with_the_states() -> None:
+    async with Engine.in_memory() as states, Engine.in_memory() as engine:
+        backend = Apart(states, engine)
+        settings = FunctionsSettings(lambda: backend, attempt_s=2, rest_s=0.2)
+        processor = Processor(made(), backend, settings, chance=lambda: 0.0)
+        await processor.open()
+        host = Host(processor, engine, settings)
+        assert await host.deliver("o1", 2) and await host.deliver("o2", 0)
+        assert await host.state("ann") == Customer(2) and await host.letters() == [("o2", "nothing ordered")]
+        spaces = states.state.documents.items()
+        assert {id for name, space in spaces if name.startswith("p/") for id in space} == {"state"}
+
+
+@dataclass
+class Add:
+    key: str
+    n: int
+
+
+async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed() -> None:
+    app = App("adding")
+
+    @app.handler("adds", key="key")
+    @app.http("POST", "/adds", key="key")
+    def add(message: Add, customer: Customer) -> None:
+        customer.items += message.n
+
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "item")
+        processor = Processor(app, backend, FunctionsSettings(lambda: backend, attempt_s=5, rest_s=0.2))
+        await processor.open()
+        store = processor._ports.store
+        pauses = {"unstage": Pause(), "swap": Pause(after=1)}  # the request's record goes, the message's state comes
+        write = store.write
+
+        async def pausing(operations: Any) -> Any:
+            if (pause := pauses.get(operations[0].tag.what)) is not None:
+                await pause.here()
+            return await write(operations)
+
+        store.write = pausing  # type: ignore[method-assign]  # a store that is slow at two moments
+        request = processor.request("POST", "/adds", {"Idempotency-Key": "k"}, b'{"key":"ann","n":1}')
+        assert (await request).status == 204  # what was committed is still being cleared away
+        await pauses["unstage"].reached.wait()
+        message = received("m1", b'{"key":"ann","n":2}', 1, properties={"outbox-type": "Add"})
+        handling = asyncio.create_task(processor.message("adds", message))
+        await pauses["swap"].reached.wait()  # its attempt is staged, over the state that the request left
+        pauses["unstage"].over.set()
+        while any(task.get_name().endswith("requests") for task in processor._tasks):  # noqa: ASYNC110  # nobody says when
+            await asyncio.sleep(0)
+        pauses["swap"].over.set()
+        await handling
+        await processor.message("adds", received("m2", b'{"key":"ann","n":4}', 2, properties={"outbox-type": "Add"}))
+        assert await processor.client.state(Customer, "ann") == Customer(7), "the key goes on"
+        assert not engine.queue("adds").tasks, "nothing was put off"
+
+
+class Pause:
+    """A call that waits once, behind so many that do not."""
+
+    def __init__(self, after: int = 0) -> None:
+        self.left = after
+        self.reached = asyncio.Event()
+        self.over = asyncio.Event()
+
+    async def here(self) -> None:
+        """Wait, if it is this call's turn."""
+        self.left -= 1
+        if self.left == -1:
+            self.reached.set()
+            await self.over.wait()

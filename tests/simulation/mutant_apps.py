@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from outbox import App, Context, Reject
+from outbox import App, Context, Reject, Retries
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
@@ -139,6 +139,19 @@ def standing() -> App:
     return app
 
 
+def trying() -> App:
+    """Counts, and tries once more what it cannot take off."""
+    app = App("trying", retry=Retries(limit=2, delays_s=(10,)))
+
+    @app.handler("adds", key="account")
+    def add(message: Add, count: Count) -> None:
+        count.total += message.amount
+        if count.total < 0:
+            raise ValueError("not below nothing")
+
+    return app
+
+
 APPS = {
     "counting": counting,
     "asking": asking,
@@ -147,6 +160,7 @@ APPS = {
     "stateless": stateless,
     "spilling": spilling,
     "standing": standing,
+    "trying": trying,
 }
 
 

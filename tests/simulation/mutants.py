@@ -24,6 +24,7 @@ from tests.simulation.planting import (
 )
 from tests.simulation.request_mutants import REQUEST_MUTANTS
 from tests.simulation.resubmission_mutants import RESUBMISSION_MUTANTS
+from tests.simulation.settling_mutants import SETTLING_MUTANTS
 
 STEP_COUNT_MAX = 40
 
@@ -279,6 +280,7 @@ MUTANTS = (
     *REQUEST_MUTANTS,
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,
+    *SETTLING_MUTANTS,
     # The engine, against the models that explorations run on
     mutant(
         "journal: a lost lock commits", "journal", "Differs", JOURNAL,

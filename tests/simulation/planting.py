@@ -18,6 +18,7 @@ ENGINE = "outbox/runtime/engine_scope.py"
 ENTRY = "outbox/entry.py"
 OVERFLOW = "outbox/runtime/overflow.py"
 STOPS = "outbox/runtime/stops.py"
+LEFT = "outbox/runtime/left.py"
 HTTP_SCOPES = "outbox/runtime/http_scopes.py"
 HTTP_CLAIMS = "outbox/runtime/http_claims.py"
 
@@ -31,7 +32,8 @@ class Mutant:
     """A planted fault: the edits of one file, and the exploration that must find it as one of these promises.
 
     In place of a scope, `journal`, `store` or `bus` names a port of the engine: drawn operations on it and on the model
-    that explorations run on must then differ.
+    that explorations run on must then differ.  In a `Table` the promises are tests, of which one must fail, and the
+    scope says only what the fault is about.
     """
 
     name: str
@@ -41,6 +43,18 @@ class Mutant:
     edits: tuple[tuple[str, str], ...]
     app: str = "counting"
     options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Faults that tests must find: their names in `promises` are below `folder`.
+
+    `heavy` is what is imported before any fault is planted: nothing that one is planted in, nor what imports that.
+    """
+
+    mutants: tuple[Mutant, ...]
+    folder: str
+    heavy: tuple[str, ...] = ()
 
 
 def mutant(

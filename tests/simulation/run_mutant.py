@@ -31,7 +31,7 @@ class Planter(importlib.abc.MetaPathFinder):
 
     def __init__(self, mutant: Mutant) -> None:
         self._mutant = mutant
-        self._name = mutant.file.removesuffix(".py").replace("/", ".")
+        self._name = module_of(mutant)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -55,6 +55,11 @@ class Planted(importlib.abc.SourceLoader):
 
     def path_stats(self, path: str) -> Any:
         raise OSError("never cached")
+
+
+def module_of(mutant: Mutant) -> str:
+    """The module that a fault is planted in."""
+    return mutant.file.removesuffix(".py").replace("/", ".")
 
 
 def planted(text: str, mutant: Mutant) -> str:

@@ -17,7 +17,8 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX
 from tests.simulation.planting import Mutant
-from tests.simulation.run_mutant import ROOT, planted
+from tests.simulation.run_mutant import ROOT, explored, planted
+from tests.simulation.settling_mutants import SETTLING_MUTANTS
 
 LEAST_COUNT = 25
 RUN_S_MAX = 60.0
@@ -49,6 +50,12 @@ def test_a_planted_fault_is_found_by_a_short_way(mutant: Mutant, runs: dict[str,
     assert found["anomalies"], f"{mutant.name} is not found: {found['text']}"
     first = found["anomalies"][0]
     assert first["promise"] in mutant.promises and first["steps"] <= STEP_COUNT_MAX, found["text"]
+
+
+@pytest.mark.parametrize("mutant", SETTLING_MUTANTS, ids=lambda mutant: mutant.name)
+def test_without_the_fault_its_exploration_finds_nothing(mutant: Mutant) -> None:
+    found = explored(mutant)
+    assert not found["anomalies"] and "exhausted" in found["text"].splitlines(), found["text"]
 
 
 def test_every_protocol_and_the_engine_have_faults_planted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from outbox.engine.disk import MemoryDisk
 from outbox.engine.limits import EngineLimits
 from outbox.entry import HttpEntry
 from outbox.message import Message
-from outbox.ports import Output, Replace
+from outbox.ports import Output, Ports, Replace
 from outbox.runtime.backoff import ATTEMPT_COUNT_MAX
 from outbox.runtime.items import record_key, state_key
 from outbox.testing import START_S, VirtualClock
@@ -272,6 +273,42 @@ async def test_a_replayed_reply_waits_until_its_record_is_durable() -> None:
         assert log is not None and log.synced < log.appended
         await post(entry, Pay("a", 5))
         assert log.synced == log.appended
+
+
+class Busy:
+    """A journal of which others write whenever something is read from it; what they write is not flushed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._journal = engine.ports().journal
+        self.claim, self.commit, self.durable = self._journal.claim, self._journal.commit, self._journal.durable
+        self.renew, self.release = self._journal.renew, self._journal.release
+
+    async def load(self, states: Sequence[str], markers: Sequence[bytes]) -> Any:
+        self._engine.send("paid", [Message(body=b"{}", outbox_id="of another")])
+        return await self._journal.load(states, markers)
+
+
+@dataclass(frozen=True)
+class BusyBackend:
+    """An engine with such a journal."""
+
+    engine: Engine
+
+    def ports(self) -> Ports:
+        return replace(self.engine.ports(), journal=Busy(self.engine))
+
+
+async def test_a_read_waits_until_what_it_has_seen_is_durable() -> None:
+    clock = VirtualClock(START_S)
+    async with Engine.open(MemoryDisk("disk"), clock=clock) as engine, serving(BusyBackend(engine)) as entry:
+        await post(entry, Pay("a", 5))
+        log = engine.log
+        assert log is not None
+        for path, balance in (("/purses/a", 5), ("/purses/b", None)):  # that there is none is seen as well
+            found = await entry.handle("GET", path, {})
+            assert found.json().get("balance") == balance
+            assert log.synced == log.appended, path
 
 
 async def test_an_engine_counts_the_replies_that_it_remembers() -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from outbox import App, Engine, Reject, Worker
 from outbox.engine.adapters import EngineOperations
@@ -173,6 +174,24 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             await worker.resubmit("steps", "s1")
             await at.until(lambda: done(worker, 3))
             assert await steps(worker) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("has_time", [True, False])
+async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(scope: str, has_time: bool) -> None:
+    async with stopped(scope) as (at, _):
+        (letter,) = await at.ports().operations.dead_letters("steps")
+        letter = replace(letter, message=replace(letter.message, failures=2))
+        if not has_time:  # then it is as old as the broker says
+            message = replace(letter.message, created_ms=0)
+            letter = replace(letter, message=message, enqueued_ms=letter.message.created_ms - 5)
+        at.clock.seconds += 60
+        stops = Stops(at.ports().store, at.ports().blobs)
+        await stops.resubmitted("steps", letter, 1)
+        stop = await stops.stopped_behind(Delivery("steps", 0, letter.message, 0, 0, 0))
+        assert stop is not None and stop.again is not None
+        assert (stop.again.attempt, stop.again.failures) == (1, 0)
+        assert stop.again.created_ms == (letter.message.created_ms or letter.enqueued_ms) < at.engine.now_ms()
 
 
 @pytest.mark.parametrize("scope", SCOPES)

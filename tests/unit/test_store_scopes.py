@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 
-from outbox import App, Retries, Worker
+from outbox import App, Engine, Retries, Worker
 from outbox.engine.adapters import EngineStore
+from outbox.engine.narrow import NarrowEngine
 from outbox.message import Scalar
 from outbox.ports import (
+    Backend,
     Create,
     DocumentKey,
     StoreCapabilities,
@@ -17,7 +21,10 @@ from outbox.ports import (
 from outbox.runtime import items
 from outbox.runtime.cache import Held, StateCache
 from outbox.runtime.items import Record, StateItem, state_key
+from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import Add, Sum, adding, found, handled, site
+
+Scope = Literal["engine", "partition", "item"]
 
 
 async def test_a_cold_message_costs_a_read_and_a_batch_and_a_mark() -> None:
@@ -135,6 +142,53 @@ async def test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made(s
             await worker.wait_idle()
             assert await worker.state(Sum, "a") == Sum(1) and len(runs) == 2
         assert at.store.calls["commit"] + at.store.calls["swap"] == 1
+
+
+@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+async def test_a_handler_that_waits_past_its_deadline_writes_nothing_and_runs_again(scope: Scope) -> None:
+    app, clock, runs = App("slow"), VirtualClock(START_S), list[str]()
+
+    @app.handler("adds", key="key")
+    async def add(message: Add, total: Sum) -> None:
+        runs.append(message.key)
+        await asyncio.sleep(0)
+        if len(runs) == 1:
+            clock.seconds += 3_000  # over half of the margin; the loop's own time does not leap
+        await asyncio.sleep(0)
+        total.n = len(runs)
+
+    async with Engine.in_memory(clock=clock) as engine, Worker(app, backend_of(engine, scope)) as worker:
+        await worker.send("adds", Add("a"), id="m1")
+        async with asyncio.timeout(10):
+            while (found := await worker.state(Sum, "a")) is None:
+                clock.seconds += 1
+                engine.tick()
+                await asyncio.sleep(0.01)
+        assert found == Sum(2) and await worker.dead_letters("adds") == []
+
+
+def backend_of(engine: Engine, scope: Scope) -> Backend:
+    """An engine as a backend of this scope."""
+    return engine if scope == "engine" else NarrowEngine(engine, scope)
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing(scope: str) -> None:
+    async with site(scope) as at:
+        blobs, written = at.ports().blobs, list[str]()
+        write = blobs.write
+
+        async def takes_long(name: str, data: bytes) -> bool:
+            written.append(name)
+            if len(written) == 1:
+                at.clock.seconds += 3_000
+            return await write(name, data)
+
+        blobs.write = takes_long  # type: ignore[method-assign]  # a store of blobs that is slow once
+        await handled(at, adding(), Add("a", text="shout"))
+        assert len(set(written)) == 2, "another attempt was made, as a transaction of its own"
+        assert at.store.calls["commit"] + at.store.calls["swap"] == 1
+        assert len(at.engine.queue("told").tasks) == 20
 
 
 def test_a_cache_takes_nothing_older_than_it_has() -> None:

@@ -1,16 +1,25 @@
-"""A key whose dead letter was removed by other means is told of, and let go by whoever looks after it."""
+"""A key that a dead letter blocks: what unblocks it, in which order, and what does not."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Container
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.adapters import EngineOperations
+from outbox.engine.adapters import EngineOperations, EngineStore
+from outbox.errors import OutboxError
+from outbox.ports import Delete, Delivery, Replace
+from outbox.runtime.stops import Stops
+from outbox.runtime.stops import _key as block_key
 from tests.unit.store_site import Site, site
+
+SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
 
 
 @dataclass
@@ -24,13 +33,13 @@ class Book:
     ns: list[int] = field(default_factory=list)
 
 
-def strict() -> App:
+def strict(bad: Container[int] = (1,)) -> App:
     app = App("strict")
     app.queue("lines", "per_key")
 
     @app.handler("lines", key="book", on_dead_letter="stop_key")
     def write(line: Line, book: Book) -> None:
-        if line.n == 1:
+        if line.n in bad:
             raise Reject("no")
         book.ns.append(line.n)
 
@@ -44,7 +53,7 @@ async def rest(at: Site, seconds: int) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("scope", ["partition", "item"])
+@SCOPES
 async def test_a_key_whose_dead_letter_was_purged_is_told_of_and_let_go(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -62,5 +71,103 @@ async def test_a_key_whose_dead_letter_was_purged_is_told_of_and_let_go(
             with pytest.raises(LookupError):
                 await worker.discard("lines", wrong, key="red")
         await worker.discard("lines", "l1", key="red")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@asynccontextmanager
+async def blocked(scope: str) -> AsyncIterator[tuple[Site, Worker, set[int]]]:
+    """A worker whose key is blocked behind line 1 of three, and the lines that it refuses."""
+    bad = {1}
+    async with site(scope) as at, Worker(strict(bad), at) as worker:
+        for n in range(3):
+            await worker.send("lines", Line("red", n), id=f"l{n}")
+        await rest(at, 30)
+        assert await letters(worker) == [("l1", "no")]
+        yield at, worker, bad
+
+
+async def letters(worker: Worker) -> list[tuple[str, str]]:
+    return [(letter.id, letter.reason) for letter in await worker.dead_letters("lines")]
+
+
+@SCOPES
+async def test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked(scope: str) -> None:
+    async with blocked(scope) as (at, worker, bad):
+        bad.clear()
+        at.store.refused = "let-go"
+        await worker.resubmit("lines", "l1")
+        await rest(at, 30)
+        waiting = {task.message.identity for task in at.engine.queue("lines").tasks.values()}
+        assert await worker.state(Book, "red") == Book([0, 1]) and waiting == {"l1", "l2"}
+        at.store.refused = ""
+        await rest(at, 60)
+        assert await worker.state(Book, "red") == Book([0, 1, 2])
+
+
+@SCOPES
+async def test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        at.store.refused = "let-go"
+        with pytest.raises(OutboxError):
+            await worker.discard("lines", "l1")
+        assert await letters(worker) == [("l1", "no")]  # else nobody could unblock the key by it
+        at.store.refused = ""
+        await worker.discard("lines", "l1")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@SCOPES
+async def test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        at.store.refused = "resubmitted"
+        with pytest.raises(OutboxError):
+            await worker.resubmit("lines", "l1")
+        assert await letters(worker) == [("l1", "no")]
+        assert {task.message.identity for task in at.engine.queue("lines").tasks.values()} == {"l2"}
+
+
+@SCOPES
+async def test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it(scope: str) -> None:
+    async with blocked(scope) as (at, worker, bad):
+        await worker.send("lines", Line("red", 7), id="l1")
+        await rest(at, 30)
+        assert await letters(worker) == [("l1", "no")] and await worker.state(Book, "red") == Book([0])
+        bad.clear()
+        await worker.resubmit("lines", "l1")
+        await rest(at, 60)
+        assert await letters(worker) == [("l1", "payload-differs")]
+        assert await worker.state(Book, "red") == Book([0, 1, 2])
+
+
+@SCOPES
+async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        (letter,) = await at.ports().operations.dead_letters("lines")
+        stops = Stops(at.ports().store, at.ports().blobs)
+        other = msgspec.structs.replace(letter.message, body=b'{"book":"red","n":7}')
+        await stops.let_go("lines", other)
+        await stops.resubmitted("lines", msgspec.structs.replace(letter, message=other), 1)
+        stop = await stops.stopped_behind(Delivery("lines", 0, other, 0, 0, 0))
+        assert stop is not None and not stop.resubmitted and not stop.is_behind(other)
+        await stops.let_go("lines", letter.message)
+        assert await stops.stopped_behind(Delivery("lines", 0, other, 0, 0, 0)) is None
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@SCOPES
+async def test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        store = EngineStore(at.engine)
+        found = await store.read(block_key("lines", "red"))
+        assert found is not None
+        await store.write([Replace(found.key, b'{"by":"hand"}', found.version)])
+        await rest(at, 60)
+        assert await worker.state(Book, "red") == Book([0])
+        found = await store.read(found.key)
+        assert found is not None
+        await store.write([Delete(found.key, found.version)])
         await rest(at, 30)
         assert await worker.state(Book, "red") == Book([0, 2])

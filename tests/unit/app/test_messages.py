@@ -165,6 +165,30 @@ async def test_several_handlers_of_one_message_share_a_state_and_a_retry() -> No
         assert tries == [1, 2, 3]
 
 
+async def test_a_message_that_one_handler_refuses_comes_again_for_the_other() -> None:
+    app, tries = App("a", retry=Retries(limit=3, delays_s=(1.0,))), []
+
+    @app.handler("q", key="id")
+    def strict(order: Order, count: Count) -> None:
+        raise Reject("not by me")
+
+    @app.handler("q", key="id")
+    def flaky(order: Order, count: Count) -> None:
+        tries.append(order.id)
+        if len(tries) < 3:
+            raise OSError("flaky")
+        count.n += 10
+
+    async with Harness(app) as world:
+        await world.send("q", Order("o"), id="1")
+        await world.wait_idle()
+        assert world.dead_letters("q") == [] and len(tries) == 1
+        await world.advance(minutes=1)
+        assert await world.state(Count, "o") == Count(10)
+        (letter,) = world.dead_letters("q")
+        assert letter.reason == "not by me" and "strict" in letter.description
+
+
 async def test_a_message_that_goes_in_a_circle_ends_as_a_dead_letter() -> None:
     app, runs = App("a"), []
 

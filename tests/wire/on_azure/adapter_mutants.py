@@ -6,7 +6,7 @@ package is imported here.  The tests run against the emulators, through the real
 
 from __future__ import annotations
 
-from tests.simulation.planting import Mutant
+from tests.simulation.planting import Mutant, Table
 
 COSMOS = "outbox/azure/cosmos.py"
 OUTCOMES = "outbox/azure/cosmos_outcomes.py"
@@ -326,5 +326,16 @@ ADAPTER_MUTANTS = (
     mutant(
         "notes lie among the states", OPERATIONS, "test_notes_lie_with_the_infrastructure_whoever_asks",
         ("self._infrastructure = infrastructure or states", "self._infrastructure = states"), of=OF_PLACED,
+    ),
+)  # fmt: skip
+
+TABLE = Table(
+    ADAPTER_MUTANTS,
+    "tests/wire/on_azure/",
+    (
+        "aiohttp.web", "azure.cosmos.aio", "azure.identity.aio", "azure.servicebus.aio",
+        "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "pytest_asyncio", "outbox",
+        "outbox.emulator.cosmos.server", "outbox.emulator.servicebus", "outbox.testing", "outbox.verify.contracts",
+        "outbox.verify.explorer.differential",
     ),
 )  # fmt: skip

@@ -25,7 +25,7 @@ Found = dict[str, Any]
 @pytest.fixture(scope="module")
 def found() -> Iterator[dict[str, Found]]:
     """What became of all of them, by name."""
-    command = [sys.executable, "-m", "tests.wire.on_azure.run_adapter_mutants"]
+    command = [sys.executable, "-m", "tests.simulation.run_planted", "tests.wire.on_azure.adapter_mutants"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ALL_WITHIN_S)
     assert done.returncode == 0, done.stderr[-2_000:]
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -185,6 +185,62 @@ async def test_dead_letters_are_listed_sent_again_and_thrown_away() -> None:
         assert await worker.state(Account, "alice") is None
 
 
+async def test_a_dead_letter_that_cannot_be_sent_again_stays() -> None:
+    app = ledger_app()
+    async with place() as world, world.connect() as backend:
+        async with Worker(app, backend) as worker:
+            await worker.send("orders", Order("alice", -1), id="r1")
+            await worker.wait_idle(timeout_s=20)
+        client = Client(app, backend)
+        world.servicebus.faults.install(FaultRule(kind="refused", operation="send", where="orders"))
+        with pytest.raises(OutboxError):
+            await client.resubmit("orders", "r1")
+        assert [letter.id for letter in await client.dead_letters("orders")] == ["r1"]
+        await client.resubmit("orders", "r1")
+        assert await client.dead_letters("orders") == []
+        assert [task.message.identity for task in world.servicebus.engine.peek("orders", 0, 10)] == ["r1"]
+
+
+async def test_a_resubmitted_dead_letter_keeps_its_first_time() -> None:
+    app = ledger_app()
+    async with place() as world, world.connect() as backend:
+        async with Worker(app, backend):
+            created_ms = backend.operations.now_ms() - 60_000
+            body = b'{"account":"alice","amount":-1}'
+            for id, time_ms in (("told", created_ms), ("not-told", 0)):
+                message = Message(body=body, outbox_id=id, type="Order", created_ms=time_ms)
+                world.servicebus.engine.send("orders", [message])
+            async with asyncio.timeout(20):
+                while len(letters := await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # nobody says when
+                    await asyncio.sleep(0.05)
+        enqueued_ms = {letter.message.identity: letter.enqueued_ms for letter in letters}
+        await asyncio.sleep(0.01)
+        for id in ("told", "not-told"):
+            await Client(app, backend).resubmit("orders", id)
+        tasks = world.servicebus.engine.peek("orders", 0, 10)
+        times = {task.message.identity: task.message.created_ms for task in tasks}
+        assert times == {"told": created_ms, "not-told": enqueued_ms["not-told"]}
+        assert all(task.message.created_ms < task.enqueued_ms for task in tasks)
+
+
+async def test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go() -> None:
+    app = ledger_app()
+    async with place() as world, world.connect() as backend:
+        body = b'{"account":"alice","amount":-1}'
+        message = Message(body=body, outbox_id="r1", message_id="r1", type="Order", failures=2)
+        async with Worker(app, backend):
+            world.servicebus.engine.send("orders", [message, message])
+            async with asyncio.timeout(20):
+                while len(await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # nobody says when
+                    await asyncio.sleep(0.05)
+        client = Client(app, backend)
+        await client.resubmit("orders", "r1")
+        assert await client.dead_letters("orders") == []  # resubmitted later, a copy could be applied again
+        (task,) = world.servicebus.engine.peek("orders", 0, 10)
+        assert (task.message.identity, task.message.attempt, task.message.failures) == ("r1", 1, 0)
+        assert task.message.message_id not in ("", "r1")  # that one a broker that drops duplicates has seen
+
+
 async def test_a_message_without_an_id_is_resubmitted_under_its_number() -> None:
     app, fail = App("numbers"), [True]
     app.queue("in", identity="sequence-number")

@@ -1,10 +1,10 @@
 """Run the tests that must find a fault with that fault planted in the package's source; a line of JSON for each.
 
-    python -m tests.wire.on_azure.run_adapter_mutants [NAME ...]
+    python -m tests.simulation.run_planted MODULE [NAME ...]
 
-A fault is planted while its module is imported; no file changes.  Each has a process of its own, forked from one that
-has the SDKs imported already and nothing of the adapters.  Before the faults the same tests run without any: what fails
-then says nothing about faults.
+MODULE has the faults as its `TABLE`.  A fault is planted while its module is imported; no file changes.  Each has a
+process of its own, forked from one that has imported what takes long and nothing that a fault is planted in.  Before
+the faults the same tests run without any: what fails then says nothing about faults.
 """
 
 from __future__ import annotations
@@ -22,19 +22,11 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.planting import Mutant
-from tests.simulation.run_mutant import ROOT, Planter
-from tests.wire.on_azure.adapter_mutants import ADAPTER_MUTANTS
+from tests.simulation.planting import Mutant, Table
+from tests.simulation.run_mutant import ROOT, Planter, module_of
 
-FOLDER = "tests/wire/on_azure/"
-NONE = Mutant("no fault", "none", tuple(sorted({test for one in ADAPTER_MUTANTS for test in one.promises})), "", ())
 PROCESS_COUNT = 2
 RUN_S_MAX = 40
-HEAVY = (
-    "aiohttp.web", "azure.cosmos.aio", "azure.identity.aio", "azure.servicebus.aio", "azure.servicebus.aio.management",
-    "azure.storage.blob.aio", "hypothesis", "pytest_asyncio", "outbox", "outbox.emulator.cosmos.server",
-    "outbox.emulator.servicebus", "outbox.testing", "outbox.verify.contracts", "outbox.verify.explorer.differential",
-)  # fmt: skip
 
 
 class Seen:
@@ -59,12 +51,12 @@ class Seen:
             self.broken.append(report.longreprtext[-2_000:])
 
 
-def run(mutant: Mutant) -> dict[str, Any]:
+def run(mutant: Mutant, folder: str) -> dict[str, Any]:
     """Plant a fault and run its tests, up to the first that fails."""
     if mutant.edits:
         sys.meta_path.insert(0, Planter(mutant))
     seen, told = Seen(), StringIO()
-    tests = [FOLDER + test for test in mutant.promises]
+    tests = [folder + test for test in mutant.promises]
     started_s = time.perf_counter()
     with redirect_stdout(told):
         code = pytest.main(
@@ -76,18 +68,22 @@ def run(mutant: Mutant) -> dict[str, Any]:
     return {"passed": seen.passed_count, "failed": seen.failed, "broken": seen.broken, "seconds": seconds}
 
 
-def main(names: Sequence[str]) -> None:
-    """Run all of them, or those that are named."""
-    for name in HEAVY:
+def main(module: str, names: Sequence[str]) -> None:
+    """Run all faults of a table, or those that are named."""
+    table: Table = importlib.import_module(module).TABLE
+    for name in table.heavy:
         importlib.import_module(name)
-    assert not [name for name in sys.modules if name.startswith("outbox.azure")], "too late to plant anything there"
+    late = {name for mutant in table.mutants if (name := module_of(mutant)) in sys.modules}
+    assert not late, f"too late to plant anything in {late}"
     os.chdir(ROOT)
-    waiting = [mutant for mutant in (NONE, *ADAPTER_MUTANTS) if not names or mutant.name in names]
+    tests = tuple(sorted({test for mutant in table.mutants for test in mutant.promises}))
+    everything = (Mutant("no fault", "none", tests, "", ()), *table.mutants)
+    waiting = [mutant for mutant in everything if not names or mutant.name in names]
     running: dict[int, tuple[Mutant, int]] = {}
     while waiting or running:
         while waiting and len(running) < PROCESS_COUNT:
             mutant = waiting.pop(0)
-            process, answer = begun(mutant)
+            process, answer = begun(mutant, table.folder)
             running[process] = mutant, answer
         process, _ = os.wait()
         mutant, answer = running.pop(process)
@@ -96,7 +92,7 @@ def main(names: Sequence[str]) -> None:
         print(json.dumps({"name": mutant.name, **json.loads(text)}), flush=True)
 
 
-def begun(mutant: Mutant) -> tuple[int, int]:
+def begun(mutant: Mutant, folder: str) -> tuple[int, int]:
     """A process that runs one fault, and what its answer can be read from: it fits the pipe."""
     reading, writing = os.pipe()
     process = os.fork()
@@ -105,9 +101,9 @@ def begun(mutant: Mutant) -> tuple[int, int]:
         return process, reading
     signal.alarm(RUN_S_MAX if mutant.edits else 4 * RUN_S_MAX)
     with os.fdopen(writing, "w") as answer:
-        answer.write(json.dumps(run(mutant)))
+        answer.write(json.dumps(run(mutant, folder)))
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[1], sys.argv[2:])

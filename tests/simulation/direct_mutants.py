@@ -1,0 +1,263 @@
+"""Faults where no exploration reaches: under a Functions trigger, in dead letters and at the edges of settlement.
+
+Each is planted alone, and the tests that it names must fail of it.  Data only; nothing of the package is imported here.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planting import BATCH, ENDINGS, HTTP_SCOPES, ITEM, LANES, LEFT, PARTITION, STOPS, Mutant, Table
+
+TRIGGER_BUS = "outbox/azure/functions_bus.py"
+PROCESSOR = "outbox/azure/functions_processor.py"
+STORED_LETTERS = "outbox/runtime/letters.py"
+BUS_LETTERS = "outbox/azure/servicebus_letters.py"
+OPERATIONS = "outbox/runtime/store_operations.py"
+HANDLING = "outbox/runtime/handling.py"
+
+OF_PROCESSOR = "functions/test_processor.py"
+OF_LETTERS = "functions/test_letters.py"
+OF_CONNECTING = "wire/on_azure/test_connecting.py"
+OF_STOPPED = "unit/test_store_stopped_keys.py"
+OF_ORDERING = "unit/test_store_ordering.py"
+OF_SCOPES = "unit/test_store_scopes.py"
+OF_MESSAGES = "unit/app/test_messages.py"
+OF_ENTRIES = "unit/test_http_entries.py"
+
+
+def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
+    """A planted fault; `found_by` names a test below `tests/`."""
+    about = "trigger" if "functions" in file else "letters" if "letters" in file else "settlement"
+    return Mutant(name, about, (found_by,), file, edits)
+
+
+DIRECT_MUTANTS = (
+    # Under a trigger
+    mutant(
+        "trigger: an abandoned message counts as done", TRIGGER_BUS,
+        f"{OF_PROCESSOR}::test_in_order_a_message_that_fails_comes_again_until_its_last_failure",
+        ('settle.how in ("complete", "dead-letter")', 'settle.how != "release"'),
+    ),
+    mutant(
+        "trigger: a released message counts as done", TRIGGER_BUS,
+        f"{OF_PROCESSOR}::test_in_order_a_message_to_be_tried_again_rests_and_is_given_back",
+        ('settle.how in ("complete", "dead-letter")', 'settle.how != "abandon"'),
+    ),
+    mutant(
+        "trigger: a message goes when its delayed copy could not be sent", ENDINGS,
+        f"{OF_PROCESSOR}::test_a_message_whose_delayed_copy_cannot_be_sent_comes_again",
+        ('            await self._bus.settle(delivery, Settle("release"))\n        else:', '            await self._bus.settle(delivery, Settle("complete"))\n        else:'),
+    ),
+    mutant(
+        "trigger: a refused message is done before it is kept", TRIGGER_BUS,
+        f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_kept_is_given_back",
+        ('        if settle.how == "dead-letter":\n            await self._letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
+    ),
+    mutant(
+        "two attempts of one process: what is staged for the next version is reclaimed", LEFT,
+        f"{OF_PROCESSOR}::test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed",
+        ("            if version >= state.item.version:\n", "            if version > state.item.version:\n"),
+    ),
+    mutant(
+        "two attempts of one process: all that is staged is reclaimed", LEFT,
+        f"{OF_PROCESSOR}::test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed",
+        ("            if version >= state.item.version:\n", "            if version < 0:\n"),
+    ),
+    mutant(
+        "trigger: a start does not register its handlers", PROCESSOR, f"{OF_PROCESSOR}::test_a_start_registers_what_is_handled",
+        ("        await register_handlers(self.app, self._operations)\n", ""),
+    ),
+    mutant(
+        "trigger: a start does not look how long others remember", PROCESSOR,
+        f"{OF_PROCESSOR}::test_a_start_heeds_how_long_others_remember",
+        ("        await register_retention(self.app.name, self._plan.memory, self._operations)\n", ""),
+    ),
+    mutant(
+        "trigger: dead letters lie among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
+        ("Letters(ports.infrastructure or ports.store, ports.blobs)", "Letters(ports.store, ports.blobs)"),
+    ),
+    mutant(
+        "trigger: everything lies among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
+        ("ports.operations, ports.blobs, ports.infrastructure)", "ports.operations, ports.blobs)"),
+    ),
+    # Several handlers of one message
+    mutant(
+        "several: a refusal by one handler ends what another is to try again", ENDINGS,
+        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
+        ("later[0] if later else refusal_of_all(parts, found)", "refusal_of_all(parts, found) or (later[0] if later else None)"),
+    ),
+    mutant(
+        "several: a refusal by one handler ends what another is to try again, in the engine", HANDLING,
+        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
+        ("    return later[0] if later else refusal_of_all(parts, outcomes)\n", "    return refusal_of_all(parts, outcomes) or (later[0] if later else None)\n"),
+    ),
+    # Dead letters
+    mutant(
+        "letters: one of the bus is completed before it is sent again", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_dead_letter_that_cannot_be_sent_again_stays",
+        ("            await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])\n            for copy in [letter, *copies]:\n                await receiver.complete_message(copy)\n", "            for copy in [letter, *copies]:\n                await receiver.complete_message(copy)\n            await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
+    ),
+    mutant(
+        "letters: one of the store is deleted before it is sent again", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect",
+        ("        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(_key(queue, copy)))\n", "        for copy in sorted({sequence, *copies}):\n            await self._delete(await self._store.read(_key(queue, copy)))\n        await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])\n"),
+    ),
+    mutant(
+        "letters: one of the bus takes a new time", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_keeps_its_first_time",
+        ("created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc)", "created_ms=self._bus._now_ms()"),
+    ),
+    mutant(
+        "letters: one of the bus without a time is as old as its resubmission", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_keeps_its_first_time",
+        ("                created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc),\n", ""),
+    ),
+    mutant(
+        "letters: one of the store takes the time of its delivery", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        ("created_ms=message.created_ms or letter.enqueued_ms", "created_ms=letter.enqueued_ms"),
+    ),
+    mutant(
+        "letters: one of the store without a time is as old as its resubmission", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        ("            created_ms=message.created_ms or letter.enqueued_ms,\n", ""),
+    ),
+    mutant(
+        "letters: what is noted as resubmitted has no time", STOPS,
+        f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time",
+        ("                created_ms=message.created_ms or letter.enqueued_ms,\n", ""),
+    ),
+    mutant(
+        "a delayed copy is as old as itself", ENDINGS, f"{OF_PROCESSOR}::test_a_delayed_copy_keeps_the_time_of_its_message",
+        ("            created_ms=message.created_ms or delivery.enqueued_ms,\n", "            created_ms=self._now_ms(),\n"),
+    ),
+    mutant(
+        "letters: copies of one of the bus stay", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
+        ("            for copy in [letter, *copies]:\n", "            for copy in [letter]:\n"),
+    ),
+    mutant(
+        "letters: one of the bus keeps its failures", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
+        ("                failures=0,\n", ""),
+    ),
+    mutant(
+        "letters: one of the bus keeps the id that the broker knows", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
+        ("message_id=f\"{message.identity}~{uuid4().hex}\",", "message_id=message.message_id,"),
+    ),
+    mutant(
+        "letters: one of the store keeps its failures", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmitted_letter_has_not_failed_yet",
+        ("            failures=0,\n", ""),
+    ),
+    mutant(
+        "letters: what is noted as resubmitted keeps its failures", STOPS,
+        f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time",
+        ("                failures=0,\n", ""),
+    ),
+    mutant(
+        "letters: one that somebody else has moved is taken for discarded", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice",
+        ("        if not await self._delete(await self._find(queue, sequence)):\n", "        if await self._delete(await self._find(queue, sequence)) is None:\n"),
+    ),
+    # Blocked keys
+    mutant(
+        "blocked: a key is unblocked behind the completion", LANES,
+        f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
+        ("            if work.is_stopper and self._endings.is_applied(work):\n                try:\n", "            if work.is_stopper and self._endings.is_applied(work):\n                await self._endings.end(work, outcome)\n                try:\n"),
+    ),
+    mutant(
+        "blocked: a message is completed although its key could not be unblocked", LANES,
+        f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
+        ("                    await self._stops.went_on(work)\n                except Again:\n                    await self._endings.give_back(work)\n                    return True\n", "                    await self._stops.went_on(work)\n                except Again:\n                    pass\n"),
+    ),
+    mutant(
+        "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
+        f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
+        ("        await self._let_go(queue, letter)  # first: of a letter that is gone nobody could let the session go\n", ""),
+        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        await self._let_go(queue, letter)\n"),
+    ),
+    mutant(
+        "blocked: a key learns of a resubmission behind it", OPERATIONS,
+        f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it",
+        ("        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)  # its session goes on when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)\n"),
+    ),
+    mutant(
+        "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
+        ("        is_same = not digest or not self.fingerprint or digest == self.fingerprint\n        return is_same and", "        return"),
+    ),
+    mutant(
+        "blocked: a block does not say behind which payload", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
+        ("Stop(delivery.message.identity, fingerprint=_digest(delivery.message))", "Stop(delivery.message.identity)"),
+    ),
+    mutant(
+        "blocked: any payload under the id of a dead letter unblocks its key", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
+        ("(not message.identity or stop.is_behind(message))", "(not message.identity or stop.identity == message.identity)"),
+    ),
+    mutant(
+        "blocked: any payload under the id of a dead letter is noted as resubmitted", STOPS,
+        f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
+        ("stop is not None and stop.is_behind(message):\n            again", "stop is not None and stop.identity == message.identity:\n            again"),
+    ),
+    mutant(
+        "blocked: a block that somebody else wrote blocks nothing", STOPS,
+        f"{OF_STOPPED}::test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes",
+        ('        return _decoded(found) or Stop("")', "        return _decoded(found)"),
+    ),
+    # Reads
+    mutant(
+        "read: a GET does not wait for the gate", HTTP_SCOPES,
+        f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
+        ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+    ),
+    mutant(
+        "read: a GET passes the gate before it looks", HTTP_SCOPES,
+        f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
+        ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+    ),
+    # Deadlines
+    mutant(
+        "deadline: a handler may take as long as it likes", HANDLING,
+        f"{OF_SCOPES}::test_a_handler_that_waits_past_its_deadline_writes_nothing_and_runs_again",
+        ("        if taken_ms > limit_ms:\n", "        if taken_ms < 0:\n"),
+    ),
+    mutant(
+        "deadline: an attempt past it commits", PARTITION,
+        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        writes = await self._prepared(batch, state_id)\n"),
+    ),
+    mutant(
+        "deadline: an attempt past it stages", ITEM,
+        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        ("        if batch.is_late(self._now_ms()):\n            raise Again\n        token", "        token"),
+    ),
+    mutant(
+        "deadline: what blobs take does not count for a commit", PARTITION,
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        writes = await self._prepared(batch, state_id)\n"),
+    ),
+    mutant(
+        "deadline: what blobs take does not count for what is staged", ITEM,
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
+        ("        staged = await self._prepared(work, state_id, batch)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        staged = await self._prepared(work, state_id, batch)\n"),
+    ),
+    mutant(
+        "deadline: it is twice as far", BATCH,
+        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        ("        return now_ms - self.now_ms > self._plan.attempt_ms_max\n", "        return now_ms - self.now_ms > 2 * self._plan.attempt_ms_max\n"),
+    ),
+)  # fmt: skip
+
+TABLE = Table(
+    DIRECT_MUTANTS,
+    "tests/",
+    (
+        "aiohttp.web", "azure.cosmos.aio", "azure.functions", "azure.identity.aio", "azure.servicebus.aio",
+        "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "msgspec", "pytest_asyncio",
+        "tenacity",
+    ),
+)  # fmt: skip

@@ -1,0 +1,48 @@
+"""Faults in how messages are settled and attempts end, each planted alone: where each must show, and as what."""
+
+from __future__ import annotations
+
+from tests.simulation.planting import BATCH, ENDINGS, ITEM, LANES, PARTITION, mutant
+
+SETTLING_MUTANTS = (
+    mutant(
+        "settling: a message goes when its delayed copy could not be sent", "partition", "NothingLeavesEarly", ENDINGS,
+        ('        except Again:\n            await self._bus.settle(delivery, Settle("release"))\n', '        except Again:\n            await self._bus.settle(delivery, Settle("complete"))\n'),
+        app="trying", amounts=(-50,), faults={"error": 2},
+    ),
+    mutant(
+        "settling: a message goes before its delayed copy is sent", "partition", "NothingLeavesEarly", ENDINGS,
+        ("        try:\n            await self.push([Output(delivery.queue", "        await self._bus.settle(delivery, Settle(\"complete\"))\n        try:\n            await self.push([Output(delivery.queue"),
+        app="trying", amounts=(-50,),
+    ),
+    mutant(
+        "settling: a delayed copy forgets that it failed", "partition", "EveryMessageEnds", ENDINGS,
+        ("            failures=failures,\n", ""),
+        app="trying", amounts=(-50,), patience_ms=30_000,
+    ),
+    mutant(
+        "settling: a key is blocked behind the dead letter", "partition", "InOrder", LANES,
+        ("        if work.stops_key:\n            try:\n", "        if work.stops_key:\n            await self._endings.end(work, outcome)\n            try:\n"),
+        app="standing", amounts=(-50, 5), faults={"crash": 1},
+    ),
+    mutant(
+        "settling: an attempt past its deadline writes", "partition", "NoDuplicate", PARTITION,
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        writes = await self._prepared(batch, state_id)\n"),
+        app="standing", workers=2, faults={"expire": 1, "jump": 1},
+    ),
+    mutant(
+        "settling: an attempt may last as long as records live", "partition", "NoDuplicate", BATCH,
+        ("        return now_ms - self.now_ms > self._plan.attempt_ms_max\n", "        return now_ms - self.now_ms > self._plan.record_life_ms\n"),
+        app="standing", workers=2, faults={"expire": 1, "jump": 1},
+    ),
+    mutant(
+        "settling: a staged record is swept that may yet be pointed to", "item", "StagedVanish", ITEM,
+        ("        if state.item.version <= staged.version or", "        if state.item.version < staged.version or"),
+        sweepers=1,
+    ),
+    mutant(
+        "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", ITEM,
+        (" or state.item.pending == staged.pending:", ":"),
+        sweepers=1,
+    ),
+)  # fmt: skip
