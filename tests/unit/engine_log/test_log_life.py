@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.disk import Crash, MemoryDisk
 from outbox.engine.framing import encode_record
 from outbox.engine.segments import Header, Limits, Recovery, read_sealed, segment_name, snapshot_name
@@ -248,7 +249,7 @@ def test_retiring_keeps_even_a_segment_that_holds_nothing_but_its_header() -> No
     log = opened(disk)
     log.retire(sealed)
     log.close()
-    assert disk.names() == [snapshot_name(sealed), segment_name(sealed + 1), segment_name(sealed + 2)]
+    assert disk.names() == [snapshot_name(sealed), segment_name(sealed + 1), segment_name(sealed + 2), CLOSED_NAME]
     assert opened(disk).recovered.snapshot == sealed
 
 
@@ -295,16 +296,24 @@ def test_confirmation_sees_the_recovery_before_anything_is_written() -> None:
 
 
 def test_a_witness_is_written_once_and_only_where_it_tells_something() -> None:
-    log = opened(MemoryDisk())
+    disk = MemoryDisk()
+    log = opened(disk)
     assert log.witnessed
     last = log.append(9, b"one")
     log.witness()
     assert log.appended == last, "unsynced records first"
     log.write()
     log.sync()
+    before, size_bytes = len(disk.calls), log.size_bytes
     log.witness()
     log.witness()
-    assert (log.appended, log.witnessed) == (last + 1, True)
+    assert (log.appended, log.witnessed) == (last + 2, True), "a padded one and an empty one"
+    log.write()
+    log.sync()
+    assert disk.calls[before:] == ["write", "sync"]
+    log.witness()
+    assert log.appended == last + 2, "nothing new to tell"
+    assert 4096 < log.size_bytes - size_bytes < 4200
 
 
 def test_a_compaction_beside_a_host_reads_sealed_segments_only() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.disk import MemoryDisk
 from outbox.engine.framing import encode_record, seed_of
 from outbox.engine.salvage import Salvaged, inspect, salvage
@@ -24,11 +25,11 @@ def written() -> tuple[dict[str, bytes], dict[int, bytes]]:
     log = opened(disk)
     records = {log.append(9, b"record %d" % number * 4): b"record %d" % number * 4 for number in range(12)}
     log.close()
-    return {name: disk.read(name) for name in disk.names()}, records
+    return {name: disk.read(name) for name in disk.names() if name != CLOSED_NAME}, records
 
 
 FILES, RECORDS = written()
-NAMES = sorted(FILES)
+NAMES = sorted(name for name in FILES if name.endswith(".log"))
 
 
 def salvaged(files: dict[str, bytes]) -> tuple[Salvaged, dict[int, bytes]]:
