@@ -12,6 +12,8 @@ CLOSED = "outbox/engine/closed.py"
 SEGMENTS = "outbox/engine/segments.py"
 WAL = "outbox/engine/wal.py"
 SALVAGE = "outbox/engine/salvage.py"
+SNAPSHOT = "outbox/engine/snapshot.py"
+STATE = "outbox/engine/state.py"
 ENGINE = "outbox/engine/engine.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"
@@ -29,6 +31,8 @@ DAMAGED = f"{OF_CLOSED}::test_a_damaged_mark_is_none"
 SALVAGED = f"{OF_CLOSED}::test_a_salvaged_copy_is_refused_when_it_is_cut"
 INSPECTED = f"{OF_CLOSED}::test_inspection_and_salvage_tell_what_a_cut_took"
 IDLE = "engine/test_idle.py"
+REFUSED = "engine/test_remembered.py::test_a_refusal_is_remembered_for_the_longest_of_its_ages"
+DRAWN = "engine/test_replay.py::test_what_an_open_finds_is_what_was_logged"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -131,5 +135,60 @@ LOG_MUTANTS = (
     mutant(
         "inspection does not ask the mark", SALVAGE, INSPECTED,
         ("    closed = 0 if mark is None else mark.last_ordinal\n", "    closed = 0\n"),
+    ),
+    # The snapshot; that each of its fields is missed, one by one, is in `test_snapshot_fields`
+    mutant(
+        "a snapshot forgets refusals", SNAPSHOT, DRAWN,
+        ("        {key: marker for key, marker in markers.items() if isinstance(marker, Refusal)},\n", "        {},\n"),
+    ),
+    mutant(
+        "a snapshot forgets what was applied", SNAPSHOT, DRAWN,
+        ("        {key: marker for key, marker in markers.items() if isinstance(marker, bytes)},\n", "        {},\n"),
+    ),
+    mutant(
+        "a snapshot forgets blocked keys", STATE, DRAWN,
+        ("                    if task.stops_session:\n", "                    if not task.stops_session:\n"),
+    ),
+    mutant("a snapshot forgets the ages of markers", SNAPSHOT, DRAWN, ("        sorted(state.marker_ages),\n", "        [],\n")),
+    mutant(
+        "a snapshot forgets renewed markers", SNAPSHOT, DRAWN,
+        ("        state.renewed,\n        state.operations,\n", "        {},\n        state.operations,\n"),
+    ),
+    mutant(
+        "a snapshot forgets operation ids", SNAPSHOT, DRAWN,
+        ("        state.renewed,\n        state.operations,\n", "        state.renewed,\n        {},\n"),
+    ),
+    mutant("a snapshot forgets dead letters", SNAPSHOT, DRAWN, ("list(queue.tasks.values()), list(dead.tasks.values())", "list(queue.tasks.values()), []")),
+    mutant(
+        "a snapshot forgets duplicate detection", SNAPSHOT, DRAWN,
+        ("tasks, letters, queue.seen, states,", "tasks, letters, {}, states,"),
+    ),
+    mutant(
+        "a snapshot forgets the states of sessions", SNAPSHOT, DRAWN,
+        ("for session in sessions if session.state}", "for session in sessions if not session.state}"),
+    ),
+    mutant(
+        "a snapshot forgets rules", SNAPSHOT, DRAWN,
+        ("        {path: list(rules.values()) for path, rules in state.rules.items()},\n", "        {},\n"),
+    ),
+    mutant("a snapshot forgets free numbers", SNAPSHOT, DRAWN, ("    state.free = list(image.free)\n", "    state.free = []\n")),
+    mutant(
+        "what a snapshot holds of replies is not counted", SNAPSHOT, DRAWN,
+        ("    state.body_bytes += reply_bytes_of(image.applied.values())\n", ""),
+    ),
+    # What is remembered of messages
+    mutant(
+        "markers are forgotten when somebody looks at the time", STATE, DRAWN,
+        ("        self.forget(record.now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time\n", ""),
+    ),
+    mutant(
+        "the first age of a refusal is not kept", STATE, REFUSED,
+        ("        for key in record.refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
+         "        for key in record.refused:\n            if key in markers:\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n"),
+    ),
+    mutant(
+        "a marker has the age of its last attempt", STATE, REFUSED,
+        ("        for key in record.refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
+         "        for key in record.refused:\n            renewed[key] = expire_ms\n"),
     ),
 )  # fmt: skip
