@@ -14,6 +14,9 @@ WAL = "outbox/engine/wal.py"
 SALVAGE = "outbox/engine/salvage.py"
 SNAPSHOT = "outbox/engine/snapshot.py"
 STATE = "outbox/engine/state.py"
+BROKER = "outbox/engine/broker.py"
+SESSIONS = "outbox/engine/sessions.py"
+JOURNAL = "outbox/engine/journal.py"
 ENGINE = "outbox/engine/engine.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"
@@ -31,6 +34,10 @@ DAMAGED = f"{OF_CLOSED}::test_a_damaged_mark_is_none"
 SALVAGED = f"{OF_CLOSED}::test_a_salvaged_copy_is_refused_when_it_is_cut"
 INSPECTED = f"{OF_CLOSED}::test_inspection_and_salvage_tell_what_a_cut_took"
 IDLE = "engine/test_idle.py"
+RETIRED = "engine_log/test_log_life.py::test_retiring_behind_the_snapshot_of_a_job_that_was_killed_loses_nothing"
+SALVAGED_FROM = "engine_log/test_log_salvage.py::test_the_newest_snapshot_that_decodes_is_taken"
+OPENED_FROM = "engine_log/test_log_life.py::test_an_open_takes_the_newest_snapshot_that_decodes"
+LOCKS = "engine/test_locks.py"
 REFUSED = "engine/test_remembered.py::test_a_refusal_is_remembered_for_the_longest_of_its_ages"
 DRAWN = "engine/test_replay.py::test_what_an_open_finds_is_what_was_logged"
 
@@ -190,5 +197,55 @@ LOG_MUTANTS = (
         "a marker has the age of its last attempt", STATE, REFUSED,
         ("        for key in record.refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
          "        for key in record.refused:\n            renewed[key] = expire_ms\n"),
+    ),
+    # Retirement, salvage
+    mutant(
+        "segments are retired before the snapshot's name is synced", WAL, RETIRED,
+        ("            self._disk.sync_dir()  # the snapshot may be another process's, whose rename is not synced yet\n", ""),
+    ),
+    mutant(
+        "a salvage takes the oldest snapshot", SALVAGE, SALVAGED_FROM,
+        ("        for ordinal in reversed(inspection.snapshots):\n", "        for ordinal in inspection.snapshots:\n"),
+    ),
+    mutant(
+        "a salvage takes a snapshot that does not decode", SALVAGE, SALVAGED_FROM,
+        ("            if accept_snapshot is None or accept_snapshot(ordinal, data):\n", "            if data:\n"),
+    ),
+    mutant(
+        "an open takes the oldest snapshot", SEGMENTS, OPENED_FROM,
+        ("    for ordinal in reversed(ordinals):\n", "    for ordinal in ordinals:\n"),
+    ),
+    # Locks
+    mutant(
+        "a lock is renewed after its end", BROKER, LOCKS,
+        ("held and task.locked_until_ms > self.now_ms():", "held:"),
+    ),
+    mutant(
+        "a lock is held in the millisecond of its end", BROKER, LOCKS,
+        ("held and task.locked_until_ms > self.now_ms():", "held and task.locked_until_ms >= self.now_ms():"),
+    ),
+    mutant(
+        "a session is renewed after its end", SESSIONS, LOCKS,
+        ("session.lock == lock and session.locked_until_ms > self.now_ms():", "session.lock == lock:"),
+    ),
+    mutant(
+        "a session is held in the millisecond of its end", SESSIONS, LOCKS,
+        ("session.locked_until_ms > self.now_ms():", "session.locked_until_ms >= self.now_ms():"),
+    ),
+    mutant(
+        "a renewal does not move the end", BROKER, LOCKS,
+        ("        task.locked_until_ms = self.now_ms() + round(queue.settings.lock_s * 1_000)\n        heappush", "        heappush"),
+    ),
+    mutant(
+        "a session's renewal leaves its messages behind", SESSIONS, LOCKS,
+        ("            task.locked_until_ms = until_ms\n", ""),
+    ),
+    mutant(
+        "one lock that is over ends the renewal of the others", JOURNAL, LOCKS,
+        ("            with suppress(LockLost):  # one that ran out does not keep the others from it\n", "            if True:\n"),
+    ),
+    mutant(
+        "one lock that is over keeps the others from being given back", JOURNAL, LOCKS,
+        ("            with suppress(LockLost):\n", "            if True:\n"),
     ),
 )  # fmt: skip

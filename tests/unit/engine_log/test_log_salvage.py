@@ -104,6 +104,35 @@ def test_the_snapshot_comes_along_and_what_it_contains_is_not_missing() -> None:
     assert [(record.ordinal, record.payload) for record in recovered.records] == [(behind[1], b"more")]
 
 
+@pytest.mark.parametrize(("usable", "taken"), [((0, 1, 2), 2), ((0, 1), 1), ((0,), 0)])
+def test_the_newest_snapshot_that_decodes_is_taken(usable: tuple[int, ...], taken: int) -> None:
+    """An older one is there while a retirement is half done: segments behind it are gone already."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    sealed, behind = [], [b"first", b"second", b"third"]
+    for payload in behind:
+        log.append(9, payload)
+        sealed.append(log.seal())
+        log.store_snapshot(sealed[-1], b"up to " + payload)
+    log.append(9, b"last")
+    log.close()
+    files = {name: disk.read(name) for name in disk.names() if name != CLOSED_NAME}
+    for ordinal in [1, *[sealed[index] + 1 for index in range(taken)]]:
+        del files[segment_name(ordinal)]
+    target = MemoryDisk()
+    result = salvage(
+        MemoryDisk(files=files),
+        target,
+        log_id=LOG_ID,
+        clock_ms=lambda: 8,
+        accept_snapshot=lambda ordinal, data: data in [b"up to " + behind[index] for index in usable],
+    )
+    assert (result.snapshot, result.missing) == (sealed[taken], ())
+    recovered = opened(target).recovered
+    assert recovered.snapshot_data == b"up to " + behind[taken]
+    assert [record.payload for record in recovered.records] == [*behind[taken + 1 :], b"last"]
+
+
 def test_duplicates_are_counted_and_the_greater_epoch_wins() -> None:
     files = {**FILES, NAMES[-1]: FILES[NAMES[-1]] + FILES[NAMES[0]][FILES[NAMES[0]].index(b"\xfe\xfd", 2) + 2 :]}
     result, found = salvaged(files)
