@@ -40,6 +40,8 @@ from outbox.ports import BlobStore, Clock, Ports, StateDocument
 
 TICK_S = 0.05
 _IDLE_TICKS = 4
+_WITNESS_TICKS = 20
+"""A witness takes some 4 kB of the log: at most one for each second in which nothing else was logged."""
 _ADOPT_TICKS = 200
 
 
@@ -176,7 +178,7 @@ class Engine(Topology):
                 if self._log is not None:
                     idle_ticks = idle_ticks + 1 if self._log.appended == seen else 0
                     self.flush_when_due(idle=idle_ticks >= _IDLE_TICKS)
-                    if idle_ticks >= _IDLE_TICKS and self._log.synced:
+                    if idle_ticks >= _WITNESS_TICKS and self._log.synced:
                         self.witness()
                     seen = self._log.appended
             except EngineStopped:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 
 from outbox.engine import records
 from outbox.engine.checks import check_room
@@ -16,7 +17,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import Settlement
 from outbox.engine.items import LOCKED, Task, pack_token
 from outbox.engine.state import STATES
-from outbox.errors import UnknownDestination
+from outbox.errors import LockLost, UnknownDestination
 from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Output, Refusal, StateDocument
 
 
@@ -165,9 +166,6 @@ class EngineJournal:
         keys = [*(commit.applied.keys() & seen), *(commit.refused.keys() & seen)]
         return [key for key in keys if not _may_replace(markers[key], replacing.get(key))]
 
-    def _is_held(self, delivery: Delivery) -> bool:
-        return not self.held([delivery])[1]
-
     def record(self, commit: Commit, consumed: dict[int, list[int]]) -> records.Committed:
         """The log's record of a commit whose conditions hold."""
         paths = self._engine.state.paths
@@ -200,17 +198,17 @@ class EngineJournal:
         await self._engine.gate()
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        engine, renewed = self._engine, 0
+        renewed = 0
         for delivery in deliveries:
-            if self._is_held(delivery):
-                engine.renew(self._token(delivery))
+            with suppress(LockLost):  # one that ran out does not keep the others from it
+                self._engine.renew(self._token(delivery))
                 renewed += 1
         return renewed
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         engine = self._engine
         for delivery in deliveries:
-            if self._is_held(delivery):
+            with suppress(LockLost):
                 engine.settle(self._token(delivery), Settlement.RELEASE)
         engine.write()
 

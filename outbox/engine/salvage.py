@@ -2,7 +2,8 @@
 
 The damaged folder is only read.  The copy keeps every valid record under its own ordinal and epoch, because payloads
 name others by them; where an ordinal is gone, a record without content takes its place, so that the copy opens.  What
-was lost is the caller's to judge: the report names each missing ordinal range and each damaged span.
+was lost is the caller's to judge: the report names each missing ordinal range and each damaged span.  The copy has the
+mark of a clean close: what is in it is whole, and nothing of it may go unseen.
 
 A segment whose header is damaged is read with the checksum seed of its neighbours; if there is none, with the seed
 that its own records agree on (a checksum can be run backwards to the seed it started from).
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import Struct as Layout
 
+from outbox.engine.closed import Closed, store_closed
 from outbox.engine.disk import Disk, replace_file
 from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, encode_record, seed_of, unstuff
 from outbox.engine.segments import (
@@ -25,6 +27,7 @@ from outbox.engine.segments import (
     Header,
     Limits,
     Segment,
+    closed_mark,
     read_segment,
     segment_name,
     segment_ordinals,
@@ -69,11 +72,16 @@ class Inspection:
     snapshots: tuple[int, ...]
     durable: int
     missing: tuple[tuple[int, int], ...]
+    closed: int = 0
+    """The last ordinal at its clean close, where a mark tells it of the last segment."""
 
     @property
     def text(self) -> str:
         """The report for a terminal."""
-        lines = [f"{self.where}: synced up to ordinal {self.durable}, snapshots at {list(self.snapshots) or 'none'}"]
+        lines = [
+            f"{self.where}: synced up to ordinal {self.durable}, snapshots at {list(self.snapshots) or 'none'}"
+            + (f", closed at ordinal {self.closed}" if self.closed else "")
+        ]
         for segment in self.segments:
             lines.append(
                 f"  {segment.name}  {segment.size_bytes} bytes"
@@ -114,6 +122,7 @@ def inspect(disk: Disk, *, limits: Limits | None = None) -> Inspection:
     reports: list[SegmentReport] = []
     missing: list[tuple[int, int]] = []
     durable, following = max(snapshots, default=0), 1
+    mark: Closed | None = None
     for segment in _read(disk, limits or Limits()):
         records = segment.records
         if not reports:
@@ -124,9 +133,12 @@ def inspect(disk: Disk, *, limits: Limits | None = None) -> Inspection:
             following = max(following, ordinal + 1)
         durable = max([durable, *(record.durable for record in records)])
         reports.append(_report(segment))
+        mark = closed_mark(disk, names, segment)  # of the last one, in the end
+    closed = 0 if mark is None else mark.last_ordinal
+    durable = max(durable, closed)
     if following <= durable and reports:
         missing.append((following, durable))
-    return Inspection(disk.where, tuple(reports), tuple(snapshots), durable, tuple(missing))
+    return Inspection(disk.where, tuple(reports), tuple(snapshots), durable, tuple(missing), closed)
 
 
 def salvage(
@@ -185,7 +197,7 @@ class _Copy:
         self._header = header
         self._seed = seed_of(header.log_id)
         self._next = max(snapshot, 1)
-        self._first = 0
+        self._first = self._first_epoch = 0
         self._chunks: list[bytes] = []
         self._epoch = 1
         self._lost_count = 0
@@ -213,9 +225,12 @@ class _Copy:
         self.copied_count += 1
 
     def finish(self, durable: int) -> None:
-        """Stand in for what is known to have been synced behind the last record, and store the last segment."""
+        """Stand in for what is known to have been synced behind the last record, store the last segment, mark it."""
         self._stand_in(durable)
-        self._store()
+        size_bytes = self._store()
+        if self._first:
+            mark = Closed(self._first, self._first_epoch, size_bytes, self._next - 1)
+            store_closed(self._target, mark, self._header.log_id)
 
     def _stand_in(self, last: int) -> None:
         if last < self._next:
@@ -234,7 +249,7 @@ class _Copy:
 
     def _start_segment(self) -> None:
         self._store()
-        self._first = self._next
+        self._first, self._first_epoch = self._next, self._epoch
         payload = self._header.encoded()
         record = encode_record(self._next, self._next - 1, self._epoch, TYPE_HEADER, payload, HEADER_SEED)
         self._chunks = [DELIMITER, record]
@@ -244,9 +259,12 @@ class _Copy:
         self._chunks.append(encode_record(self._next, self._next - 1, self._epoch, kind, payload, self._seed))
         self._next += 1
 
-    def _store(self) -> None:
+    def _store(self) -> int:
+        """Store the segment at hand, if there is one; its size in bytes."""
+        data = b"".join(self._chunks)
         if self._first:
-            replace_file(self._target, segment_name(self._first), b"".join(self._chunks)).close()
+            replace_file(self._target, segment_name(self._first), data).close()
+        return len(data)
 
 
 def _read(disk: Disk, limits: Limits) -> Iterator[Segment]:

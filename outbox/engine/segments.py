@@ -12,6 +12,7 @@ greatest ordinal known to be synced when it was written; the greatest such claim
         above `durable`, in the last segment                        cut, with every valid record behind it: pages reach
                                                                     a disk in any order, nobody was told of these
     a duplicate ordinal, a missing segment, another log's segment   refused wherever it is
+    any difference from the mark of a clean close (`closed`)        refused
 
 Zeros at the end of a file are room that the writer took ahead of its records: every record ends in a delimiter, so no
 record is among them, and they are neither damage nor cut.  Where records should be they are a missing ordinal.
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field
 from operator import ne
 from struct import Struct as Layout
 
+from outbox.engine.closed import CLOSED_NAME, Closed, read_closed
 from outbox.engine.disk import Disk
 from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, Scan, decode_record, end_of, scan, seed_of
 from outbox.errors import CorruptRecord, FormatTooNew, Refused
@@ -117,6 +119,8 @@ class Recovery:
     """Size of each segment in use, by first ordinal, without room behind its records."""
     tail: bytes = field(default=b"", repr=False)
     """The bytes of the last segment that are the log; the opener writes them anew and drops them."""
+    closed: Closed | None = None
+    """The mark of the close that these bytes end with, where there is one that counts."""
 
     @property
     def last_segment(self) -> int:
@@ -191,6 +195,8 @@ def recover(disk: Disk, limits: Limits, *, accept: AcceptSnapshot | None = None,
             recovery.durable = ordinals[index + 1] - 1
         else:
             kept, size_bytes = _judge_last(disk, segment, recovery)
+            recovery.closed = closed_mark(disk, names, segment)
+            _check_closed(disk, segment, kept, size_bytes, recovery.closed)
             recovery.tail = segment.data[:size_bytes]
             recovery.cut_bytes = len(segment.data) - size_bytes
             recovery.cut_records = len(segment.records) - len(kept)
@@ -205,6 +211,14 @@ def recover(disk: Disk, limits: Limits, *, accept: AcceptSnapshot | None = None,
     elif recovery.last_ordinal < recovery.snapshot:
         raise _corrupt(disk, segment_name(ordinals[-1]), 0, recovery.snapshot, "the snapshot is ahead of the log")
     return recovery
+
+
+def closed_mark(disk: Disk, names: list[str], last: Segment) -> Closed | None:
+    """Return the mark of a clean close if it is that of the last segment and of its writer."""
+    if CLOSED_NAME not in names or last.first is None or last.header is None:
+        return None
+    mark = read_closed(disk, last.header.log_id)
+    return mark if mark is not None and (mark.segment, mark.epoch) == (last.ordinal, last.first.epoch) else None
 
 
 def read_sealed(
@@ -303,6 +317,16 @@ def _judge_last(disk: Disk, segment: Segment, recovery: Recovery) -> tuple[list[
         reason = f"{stop.reason} at or below the synced ordinal {recovery.durable}"
         raise _corrupt(disk, segment.name, stop.offset, missing, reason)
     return kept, end_of(segment.data, kept[-1]) + len(DELIMITER)
+
+
+def _check_closed(disk: Disk, last: Segment, kept: list[Record], size_bytes: int, mark: Closed | None) -> None:
+    """Refuse a last segment that is not what its writer left at a clean close."""
+    if mark is None:
+        return
+    ordinal = kept[-1].ordinal
+    if (ordinal, size_bytes, len(last.data)) != (mark.last_ordinal, mark.size_bytes, mark.size_bytes):
+        reason = f"the log was closed at ordinal {mark.last_ordinal} and {mark.size_bytes} bytes"
+        raise _corrupt(disk, last.name, size_bytes, ordinal + 1, reason)
 
 
 def _intact(segment: Segment) -> tuple[list[Record], Damage | None]:

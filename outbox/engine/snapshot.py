@@ -7,7 +7,6 @@ owns the log decodes a snapshot whole before it retires the segments that it rep
 
 from __future__ import annotations
 
-from collections import deque
 from hashlib import sha256
 
 import msgspec
@@ -93,7 +92,7 @@ def encode(state: State, ordinal: int) -> bytes:
         documents,
         {key: marker for key, marker in markers.items() if isinstance(marker, bytes)},
         {key: marker for key, marker in markers.items() if isinstance(marker, Refusal)},
-        list(state.marker_ages),
+        sorted(state.marker_ages),
         state.renewed,
         state.operations,
         {path: list(rules.values()) for path, rules in state.rules.items()},
@@ -149,7 +148,7 @@ def _restore(image: Image) -> State:
     state.markers.update(image.applied)
     state.body_bytes += reply_bytes_of(image.applied.values())
     state.markers.update(image.refused)
-    state.marker_ages = deque(image.marker_ages)
+    state.marker_ages = sorted(image.marker_ages)  # an older build wrote them as they came
     state.renewed, state.operations = image.renewed, image.operations
     state.rebuild()
     return state

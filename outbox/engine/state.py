@@ -6,7 +6,6 @@ writes a log or decides whether a change is allowed: that is `engine.py`'s part,
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
@@ -42,8 +41,10 @@ class State:
         self.documents: dict[str, dict[str, StateDocument]] = {STATES: {}}
         self.other_count = 0  # documents that are no states
         self.markers: dict[bytes, Marker] = {}
-        self.marker_ages: deque[tuple[int, list[bytes]]] = deque()
+        self.marker_ages: list[tuple[int, list[bytes]]] = []
+        """When markers are to be forgotten, soonest first, and which; a heap."""
         self.renewed: dict[bytes, int] = {}
+        """The last of the ages of each marker that has several, or may come to: of a refusal, which can be replaced."""
         self.operations: dict[str, tuple[int, list[int]]] = {}
         self.sequence = 0
         self.time_ms = 0
@@ -307,15 +308,18 @@ class State:
         self.body_bytes += held_bytes_of(taken)
 
     def _mark(self, record: records.Committed) -> None:
-        markers = self.markers
-        keys = [*record.applied, *record.refused]
-        for key in record.refused if not record.applied else keys:
+        self.forget(record.now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time
+        markers, renewed, expire_ms = self.markers, self.renewed, record.markers_expire_ms
+        for key in record.applied:
             if key in markers:
-                self.renewed[key] = record.markers_expire_ms
+                self.body_bytes -= reply_bytes_of([markers[key]])
+                renewed[key] = max(renewed.get(key, 0), expire_ms)
+        for key in record.refused:
+            renewed[key] = max(renewed.get(key, 0), expire_ms)
         markers.update(record.applied)
         markers.update(record.refused)
         self.body_bytes += reply_bytes_of(record.applied.values())
-        self.marker_ages.append((record.markers_expire_ms, keys))
+        heappush(self.marker_ages, (expire_ms, [*record.applied, *record.refused]))
 
     def _postpone(self, postponed: records.Postponed, version: int) -> None:
         queue = self.queues[postponed.queue]
@@ -356,7 +360,7 @@ class State:
                 self._drop_document(namespace, id)
         ages = self.marker_ages
         while ages and ages[0][0] <= now_ms:
-            for key in ages.popleft()[1]:
+            for key in heappop(ages)[1]:
                 if self.renewed.get(key, 0) <= now_ms:
                     self.body_bytes -= reply_bytes_of([self.markers.pop(key, b"")])
                     self.renewed.pop(key, None)

@@ -12,6 +12,10 @@ sync that failed), then starts a segment of its own with a greater epoch.  Behin
 file holds zeros for the next ones to overwrite (`room`); they are cut off by the sync that seals it.  After any failed
 call the log is dead: what reached the disk is unknown until the next open has looked.
 
+The newest record shares a delimiter and a block with the one behind it, so one bad block could take both and pass for
+unsynced tail.  A witness is therefore two records: one padded to more than a block and an empty one behind it, of
+which at least one is left to say what was synced.  A close leaves a mark as well (`closed`), against truncation.
+
 Assumed of the disk: bytes once synced survive a torn overwrite of the block that they share with a later record.
 
 Threads: everything belongs to one thread, except that `write`, `sync`, `store_snapshot` and `retire` may run in others
@@ -25,6 +29,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
+from outbox.engine.closed import CLOSED_NAME, Closed, remove_closed, store_closed
 from outbox.engine.disk import TEMPORARY, Disk, DiskFile, replace_file
 from outbox.engine.framing import DELIMITER, HEADER_SEED, check_payload, encode_record, seed_of
 from outbox.engine.room import Room
@@ -44,6 +49,8 @@ from outbox.engine.segments import (
 )
 from outbox.errors import EngineStopped, OutboxError, Throttled
 
+_PADDING = bytes(4096)
+"""One block, the largest that a disk or file system loses as a whole; a record around it is longer than that."""
 _BOUNDARY = b""
 """In the buffer: a segment starts here; its header is encoded when the one before it is synced."""
 
@@ -169,12 +176,13 @@ class Log:
         return ordinal
 
     def witness(self) -> None:
-        """Buffer a record that only tells what is synced, so that damage to the newest flush cannot pass as tail.
+        """Buffer records that only tell what is synced, so that damage to the newest flush cannot pass as tail.
 
-        For an engine that goes idle: when all is synced, `witness`, `write`, `sync`.  Does nothing where the newest
-        record already tells it, or where something is still to be synced.
+        They take 4.2 kB.  For an engine that goes idle: when all is synced, `witness`, `write`, `sync`.  Does nothing
+        where the newest record already tells it, or where something is still to be synced.
         """
         if not self.witnessed and self.synced == self.appended:
+            self.append(TYPE_WITNESS, _PADDING)
             self.append(TYPE_WITNESS, b"")
             self._last_is_witness = True
 
@@ -263,7 +271,7 @@ class Log:
             self._stopped = self._stopped or f"{self._disk.where}: {reason}"
 
     def close(self) -> None:
-        """Flush everything and give the folder back; a dead log only gives it back."""
+        """Flush everything, leave the mark of a clean close and give the folder back; a dead log only gives it back."""
         with self._io:
             try:
                 if self._stopped is None:
@@ -274,6 +282,9 @@ class Log:
                     with self._disk_calls("close") as live:
                         self._room.give_back(live)
                     self.sync()
+                    with self._disk_calls("close") as live:
+                        mark = Closed(self._first, self.epoch, live.size_bytes, self.synced)
+                        store_closed(self._disk, mark, self.recovered.log_id)
             finally:
                 self._stopped = self._stopped or f"{self._disk.where}: the log was closed; open it again"
                 file, self._file = self._file, None
@@ -289,12 +300,17 @@ class Log:
             if name.endswith(TEMPORARY):
                 self._disk.remove(name)
         recovered = self.recovered
+        is_marked = CLOSED_NAME in self._disk.names()
+        if is_marked and recovered.closed is None:  # it must not come to count for the segment that starts here
+            remove_closed(self._disk)
         if recovered.last_segment:
             replace_file(self._disk, segment_name(recovered.last_segment), recovered.tail).close()
             recovered.tail = b""
         self._plan_segment()
         self._buffer.clear()
         self._start_segment()
+        if is_marked and recovered.closed is not None:  # until here it said how long the segment before is
+            remove_closed(self._disk)
 
     def _plan_segment(self) -> None:
         self._buffer.append(_BOUNDARY)

@@ -17,7 +17,7 @@ from outbox.engine.items import Task
 from outbox.engine.journal import EngineJournal
 from outbox.engine.memory_disk import Crash
 from outbox.message import Message
-from outbox.ports import Commit, Output, Postponement
+from outbox.ports import Commit, Output, Postponement, Refusal
 from outbox.testing import START_S, VirtualClock
 
 
@@ -146,3 +146,28 @@ async def test_an_engine_whose_time_fails_stops_and_says_why(monkeypatch: pytest
         engine.tick = broken  # type: ignore[method-assign]  # what is tried
         await asyncio.wait_for(stopped.wait(), 5)
         assert "no time" in str(engine.stopped)
+
+
+@pytest.mark.parametrize("ages_s", [(60, 10), (9, 65, 21), (10, 60), (30,)])
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_refusal_is_remembered_for_the_longest_of_its_ages(ages_s: tuple[int, ...], applied: bool) -> None:
+    """Each attempt after a resubmission replaces the marker, under the retention of its own time."""
+    disk, clock = MemoryDisk("ages"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    for attempt, age_s in enumerate(ages_s):
+        is_last = attempt == len(ages_s) - 1
+        taken = {b"key": b"f" * 32 + b"reply"} if applied and is_last else {}
+        refused = {} if taken else {b"key": Refusal(b"f", "no", "too little", attempt)}
+        now_ms = engine.now_ms()
+        engine.do(records.Committed(now_ms, now_ms + age_s * 1_000, {}, {}, [], taken, refused, [], []))
+    engine.flush()
+    for step in range(1, 8):
+        clock.seconds = START_S + max(ages_s) * step / 8
+        for found in (opened(disk.crash(Crash.POWER), clock), engine):
+            found.tick()
+            assert b"key" in found.state.markers, f"forgotten after {clock.seconds - START_S} s"
+    clock.seconds = START_S + max(ages_s)
+    for found in (opened(disk.crash(Crash.POWER), clock), engine):
+        found.tick()
+        state = found.state
+        assert not (state.markers or state.renewed or state.marker_ages or state.body_bytes)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import random
 import threading
 
 import pytest
 
-from outbox.engine.disk import Crash, MemoryDisk
+from outbox.engine.closed import CLOSED_NAME
+from outbox.engine.disk import Crash, MemoryDisk, SimulatedCrash
 from outbox.engine.framing import encode_record
 from outbox.engine.segments import Header, Limits, Recovery, read_sealed, segment_name, snapshot_name
-from outbox.engine.wal import Log
+from outbox.engine.wal import Log, store_snapshot
 from outbox.errors import AlreadyOpen, CorruptRecord, EngineStopped, Refused, Throttled, TooLarge
 
 LOG_ID = b"0123456789abcdef"
@@ -248,7 +250,7 @@ def test_retiring_keeps_even_a_segment_that_holds_nothing_but_its_header() -> No
     log = opened(disk)
     log.retire(sealed)
     log.close()
-    assert disk.names() == [snapshot_name(sealed), segment_name(sealed + 1), segment_name(sealed + 2)]
+    assert disk.names() == [snapshot_name(sealed), segment_name(sealed + 1), segment_name(sealed + 2), CLOSED_NAME]
     assert opened(disk).recovered.snapshot == sealed
 
 
@@ -295,16 +297,24 @@ def test_confirmation_sees_the_recovery_before_anything_is_written() -> None:
 
 
 def test_a_witness_is_written_once_and_only_where_it_tells_something() -> None:
-    log = opened(MemoryDisk())
+    disk = MemoryDisk()
+    log = opened(disk)
     assert log.witnessed
     last = log.append(9, b"one")
     log.witness()
     assert log.appended == last, "unsynced records first"
     log.write()
     log.sync()
+    before, size_bytes = len(disk.calls), log.size_bytes
     log.witness()
     log.witness()
-    assert (log.appended, log.witnessed) == (last + 1, True)
+    assert (log.appended, log.witnessed) == (last + 2, True), "a padded one and an empty one"
+    log.write()
+    log.sync()
+    assert disk.calls[before:] == ["write", "sync"]
+    log.witness()
+    assert log.appended == last + 2, "nothing new to tell"
+    assert 4096 < log.size_bytes - size_bytes < 4200
 
 
 def test_a_compaction_beside_a_host_reads_sealed_segments_only() -> None:
@@ -349,3 +359,57 @@ def test_closing_flushes_and_a_closed_log_says_so() -> None:
     with pytest.raises(EngineStopped, match="closed"):
         log.append(9, b"two")
     assert [record.payload for record in opened(disk.crash(Crash.POWER)).recovered.records] == [b"one"]
+
+
+class Job(MemoryDisk):
+    """A folder in which a compaction dies between the rename of its snapshot and the sync of the folder."""
+
+    dies = False
+
+    def sync_dir(self) -> None:
+        if self.dies:
+            self.dies = False
+            raise SimulatedCrash("killed")
+        super().sync_dir()
+
+
+@pytest.mark.parametrize("crash", list(Crash))
+def test_retiring_behind_the_snapshot_of_a_job_that_was_killed_loses_nothing(crash: Crash) -> None:
+    """The snapshot has its name, but no sync of the folder: it may go while the removals behind it stay."""
+    for call in range(12):
+        disk = Job()
+        log = opened(disk, limits=Limits(segment_size_bytes=60))
+        flushed(log, b"one" * 20, b"two" * 20, b"three" * 20)
+        sealed = log.seal()
+        disk.dies = True
+        with pytest.raises(SimulatedCrash):
+            store_snapshot(disk, sealed, b"all three")
+        assert log.newest_snapshot() == (sealed, b"all three")
+        disk.crash_before(call)
+        try:
+            log.retire(sealed)
+        except SimulatedCrash:
+            for seed in range(20):
+                recovered = opened(disk.crash(crash, random.Random(seed))).recovered
+                payloads = [record.payload for record in recovered.records]
+                assert recovered.snapshot_data == b"all three" or payloads == [b"one" * 20, b"two" * 20, b"three" * 20]
+        else:
+            return
+    pytest.fail("a retirement made more disk calls than this test follows")
+
+
+def test_an_open_takes_the_newest_snapshot_that_decodes() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    for payload in (b"one", b"two", b"three"):
+        flushed(log, payload)
+        log.store_snapshot(log.seal(), b"up to " + payload)
+    log.close()
+    assert opened(MemoryDisk(files=files_of(disk))).recovered.snapshot_data == b"up to three"
+    recovered = opened(disk, accept_snapshot=lambda ordinal, data: data != b"up to three").recovered
+    assert recovered.snapshot_data == b"up to two"
+    assert [record.payload for record in recovered.records] == [b"three"]
+
+
+def files_of(disk: MemoryDisk) -> dict[str, bytes]:
+    return {name: disk.read(name) for name in disk.names()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.disk import MemoryDisk
 from outbox.engine.framing import encode_record, seed_of
 from outbox.engine.salvage import Salvaged, inspect, salvage
@@ -24,11 +25,11 @@ def written() -> tuple[dict[str, bytes], dict[int, bytes]]:
     log = opened(disk)
     records = {log.append(9, b"record %d" % number * 4): b"record %d" % number * 4 for number in range(12)}
     log.close()
-    return {name: disk.read(name) for name in disk.names()}, records
+    return {name: disk.read(name) for name in disk.names() if name != CLOSED_NAME}, records
 
 
 FILES, RECORDS = written()
-NAMES = sorted(FILES)
+NAMES = sorted(name for name in FILES if name.endswith(".log"))
 
 
 def salvaged(files: dict[str, bytes]) -> tuple[Salvaged, dict[int, bytes]]:
@@ -101,6 +102,35 @@ def test_the_snapshot_comes_along_and_what_it_contains_is_not_missing() -> None:
     assert (result.snapshot, recovered.snapshot_data) == (sealed, b"snapshot")
     assert result.missing == ((behind[0], behind[0]),)
     assert [(record.ordinal, record.payload) for record in recovered.records] == [(behind[1], b"more")]
+
+
+@pytest.mark.parametrize(("usable", "taken"), [((0, 1, 2), 2), ((0, 1), 1), ((0,), 0)])
+def test_the_newest_snapshot_that_decodes_is_taken(usable: tuple[int, ...], taken: int) -> None:
+    """An older one is there while a retirement is half done: segments behind it are gone already."""
+    disk = MemoryDisk()
+    log = opened(disk)
+    sealed, behind = [], [b"first", b"second", b"third"]
+    for payload in behind:
+        log.append(9, payload)
+        sealed.append(log.seal())
+        log.store_snapshot(sealed[-1], b"up to " + payload)
+    log.append(9, b"last")
+    log.close()
+    files = {name: disk.read(name) for name in disk.names() if name != CLOSED_NAME}
+    for ordinal in [1, *[sealed[index] + 1 for index in range(taken)]]:
+        del files[segment_name(ordinal)]
+    target = MemoryDisk()
+    result = salvage(
+        MemoryDisk(files=files),
+        target,
+        log_id=LOG_ID,
+        clock_ms=lambda: 8,
+        accept_snapshot=lambda ordinal, data: data in [b"up to " + behind[index] for index in usable],
+    )
+    assert (result.snapshot, result.missing) == (sealed[taken], ())
+    recovered = opened(target).recovered
+    assert recovered.snapshot_data == b"up to " + behind[taken]
+    assert [record.payload for record in recovered.records] == [*behind[taken + 1 :], b"last"]
 
 
 def test_duplicates_are_counted_and_the_greater_epoch_wins() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.engine import Engine
 from outbox.ops.host import HostSettings, open_engine
 
@@ -22,6 +23,7 @@ async def opened(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
 
 def tear(folder: Path) -> None:
     """Leave the start of a record behind the last one, as a killed process may."""
+    (folder / CLOSED_NAME).unlink()
     newest = max(folder.glob("*.log"))
     newest.write_bytes(newest.read_bytes().rstrip(b"\0") + TAIL)
 

@@ -1,0 +1,37 @@
+"""What became of a table of planted faults, for the test file that has one test for each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from tests.simulation.planting import Mutant, Table
+from tests.simulation.run_mutant import ROOT
+
+ALL_WITHIN_S = 300.0
+
+Found = dict[str, Any]
+
+
+def outcomes(module: str) -> dict[str, Found]:
+    """What the tests of every fault of `module.TABLE` said with that fault planted, by the fault's name."""
+    command = [sys.executable, "-m", "tests.simulation.run_planted", module]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=ALL_WITHIN_S)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+def check_without_fault(table: Table, found: dict[str, Found]) -> None:
+    """The tests that must find faults pass where there is none; what fails then says nothing about faults."""
+    nothing = found["no fault"]
+    assert nothing["passed"] >= len({test for mutant in table.mutants for test in mutant.promises}), nothing
+    assert not nothing["failed"] and not nothing["broken"], nothing
+
+
+def check_found(mutant: Mutant, found: dict[str, Found]) -> None:
+    """A fault failed a test that is named for it, and broke nothing else."""
+    run = found[mutant.name]
+    assert not run["broken"], run["broken"]
+    assert run["failed"], f"{mutant.promises} pass with this fault planted: {mutant.name}"
