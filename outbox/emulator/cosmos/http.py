@@ -3,8 +3,8 @@
 *Theory of operation.*  aiohttp parses and writes; a request comes here with its head alone.  Host header and signature
 (or the control token) are checked first, and a connection that is refused there is closed.  Then the body is read, up
 to a limit of its own and to what all bodies together may take; what is counted is what has come, so a client that
-announces a body and sends none takes nothing from others.  A request is begun only when the client has read the
-answers before it, and when all unread answers together leave room.
+announces a body and sends none takes nothing from others.  aiohttp begins a request only when the client takes the
+answer before it; here it has to be that all unread answers together leave room.
 
 Only what clients of this service use is understood: no upgrades, no compression.
 """
@@ -84,8 +84,6 @@ class Http:
         if connection is None:  # the client went before its request was begun
             return web.Response(status=UNAVAILABLE)
         connection.begin()
-        if connection.is_unread:
-            await request.writer.drain()  # until the client has read the answers before
         self._under_way_count += 1
         try:
             return await self._answer(request, connection)
