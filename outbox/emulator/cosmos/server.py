@@ -26,6 +26,7 @@ from outbox.emulator.cosmos.control import Control
 from outbox.emulator.cosmos.feed_operations import FeedOperations
 from outbox.emulator.cosmos.gateway import Gateway
 from outbox.emulator.cosmos.item_operations import ItemOperations
+from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
@@ -96,7 +97,8 @@ class CosmosEmulator:
         self._meter = Meter()
         store = Store(engine, Catalog(engine, draw), self.faults, history_s)
         operations = {**CatalogOperations(store).by_name(), **ItemOperations(store).by_name()}
-        operations |= FeedOperations(store).by_name()
+        self._snapshots = Snapshots()
+        operations |= FeedOperations(store, self._snapshots).by_name()
         self.store = store
         self._gateway = Gateway(engine, operations, Signatures(key), self.faults, self._meter)
         self._control = Control(self.faults, self._meter, self.control_token)
@@ -176,6 +178,7 @@ class CosmosEmulator:
         while True:
             await asyncio.sleep(TIME_CHECK_S)
             self.store.sweep_quietly()
+            self._snapshots.sweep()
             connections.check_time(loop.time())
 
 
