@@ -21,6 +21,8 @@ ROWS_OF_ITEM_MAX = 10_000
 GROUP_COUNT_MAX = 100_000
 GROUPS_SIZE_MAX_BYTES = 64 << 20
 AGGREGATE_COUNT_MAX = 100
+CONDITION_STEP_COUNT_MAX = ROW_STEP_COUNT_MAX
+"""Of all patches of a request: they are evaluated in one go."""
 
 
 class Plan:
@@ -240,7 +242,7 @@ class Gathering:
             yield self._plan.result({**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}})
 
 
-def compile_condition(text: str) -> Condition:
+def compile_condition(text: str, budget: Budget) -> Condition:
     """The condition of a patch, `from c where ...`, as a function of an item.
 
     Raises:
@@ -249,7 +251,7 @@ def compile_condition(text: str) -> Condition:
     query = parse_condition(text)
     if query.where is None or query.order or query.group or query.limit is not None or len(query.sources) != 1:
         raise bad("the condition of a patch must look like: from c where c.state = 'open'")
-    plan = Plan(query, 0, Budget(ROW_STEP_COUNT_MAX))
+    plan = Plan(query, 0, budget)
     return lambda item: any(row is not None for row in plan.rows(item))
 
 
