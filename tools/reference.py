@@ -92,7 +92,6 @@ INNER = {
     "outbox.emulator.servicebus.ServiceBusServer": (
         *("loop_time", "admit", "forget", "admit_http", "forget_http", "http_protocol", "flush_soon"),
     ),
-    "outbox.emulator.cosmos.server.CosmosEmulator": ("admit", "forget", "reserve", "respond"),
 }
 """Members without an underscore that other modules of this package call, and nobody else should."""
 

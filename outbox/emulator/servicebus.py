@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from outbox.emulator.amqp.events import MESSAGE_SIZE_MAX_BYTES, Limits
+from outbox.emulator.amqp.held import POOL_MAX_BYTES, Pool
 from outbox.emulator.bus.front import HTTP_COUNT_MAX, Front
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.faults import Faults
@@ -67,6 +68,8 @@ class ServiceBusServer:
         self.port = port
         self.key = key
         self.limits = replace(limits or Limits(), message_size_max_bytes=message_size_max_bytes)
+        self.pool = Pool(max(POOL_MAX_BYTES, 16 * message_size_max_bytes))
+        """What unfinished messages and links of all connections hold."""
         self.container_id = "outbox-servicebus"
         self.faults = Faults() if faults is None else faults
         """What is to go wrong; rules may be installed and removed while clients are connected."""

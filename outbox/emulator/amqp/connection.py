@@ -33,6 +33,7 @@ from outbox.emulator.amqp.frames import (
     FrameReader,
     frame,
 )
+from outbox.emulator.amqp.held import Held, Pool
 from outbox.emulator.amqp.link import TRANSFER_OVERHEAD_BYTES
 from outbox.emulator.amqp.performatives import as_text, as_uint
 from outbox.emulator.amqp.session import Session
@@ -54,14 +55,16 @@ class State(IntEnum):
 class Connection:
     """The state of one connection."""
 
-    def __init__(self, *, container_id: str, limits: Limits) -> None:
+    def __init__(self, *, container_id: str, limits: Limits, pool: Pool | None = None) -> None:
+        """`pool` is what all connections together hold; without one, this connection has its own."""
         self.limits = limits
+        self.held = Held(pool or Pool(), limits.unclaimed_max_bytes)
         self.state = State.SASL_HEADER
         self.sessions: dict[int, Session] = {}
         self.peer_frame_size_max_bytes = FRAME_SIZE_MIN_BYTES
         self.output_bytes = 0
         self._container_id = container_id
-        self._reader = FrameReader(frame_size_max_bytes=limits.frame_size_max_bytes)
+        self._reader = FrameReader(frame_size_max_bytes=min(limits.frame_size_max_bytes, limits.unclaimed_max_bytes))
         self._output: list[bytes] = []
         self._events: list[Event] = []
         self._handlers: dict[int, Callable[[Frame, list[object], int], None]] = {
@@ -76,6 +79,12 @@ class Connection:
             performatives.CLOSE: self._on_close,
         }
 
+    def trust(self) -> None:
+        """Give the peer all that the limits allow; until it has put a valid token it has little."""
+        limits = self.limits
+        self._reader.frame_size_max_bytes = limits.frame_size_max_bytes
+        self.held.max_bytes = max(limits.held_max_bytes, 2 * limits.message_size_max_bytes)
+
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes from the peer; return what the application has to do."""
         events: list[Event] = []
@@ -88,6 +97,7 @@ class Connection:
                 pass
         except AmqpFault as fault:
             self.fail(fault.condition, fault.description)
+        self._events = []  # what events name goes with those who handle them
         return events
 
     def take_output(self) -> bytes:
@@ -117,16 +127,21 @@ class Connection:
 
     def lose(self) -> list[Event]:
         """The transport is gone; return what the application has to do."""
-        self._events = []
+        events: list[Event] = []
+        self._events = events
         self._finish("", "the peer went away")
-        return self._events
+        self._events = []
+        return events
 
     def _finish(self, condition: str, description: str, *, orderly: bool = False) -> None:
         if self.state is State.OVER:
             return
         links = [link for session in self.sessions.values() for link in session.links.values()]
         self._flush_answers()
+        for session in self.sessions.values():
+            session.end()
         self.sessions.clear()
+        self._reader.clear()
         self.state = State.OVER
         self._events.append(Closed(links, orderly, condition, description))
 

@@ -19,13 +19,19 @@ MESSAGE_SIZE_MAX_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one connection.  `message_size_max_bytes` is Service Bus Standard's by default."""
+    """Limits of one connection.  `message_size_max_bytes` is Service Bus Standard's by default.
+
+    `held_max_bytes` is what unfinished messages, links and replies that wait may take, at least two messages.  Until a
+    peer has put a valid token, it may have `unclaimed_max_bytes` of that, and frames of `unclaimed_max_bytes`.
+    """
 
     frame_size_max_bytes: int = 1 << 20
     message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES
     session_count_max: int = 16
     link_count_max: int = 64
     unsettled_count_max: int = 20_000
+    held_max_bytes: int = 4 << 20
+    unclaimed_max_bytes: int = 64 << 10
 
 
 class Attach(NamedTuple):

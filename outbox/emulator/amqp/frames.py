@@ -57,6 +57,10 @@ class FrameReader:
             self._data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._at = 0
 
+    def clear(self) -> None:
+        """Drop what was not read; the stream is over."""
+        self._parts, self._parts_bytes, self._data, self._at = [], 0, b"", 0
+
     def next_header(self) -> bytes | None:
         """The eight bytes of a protocol header, or None until they are there."""
         if len(self._data) - self._at < HEADER_BYTES:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from outbox.emulator.amqp import performatives, types
 from outbox.emulator.amqp.errors import DECODE_ERROR, MESSAGE_SIZE_EXCEEDED, ConnectionFault
 from outbox.emulator.amqp.events import Attach, Delivery
+from outbox.emulator.amqp.held import PART_BYTES
 from outbox.emulator.amqp.performatives import as_bool, as_optional_uint, as_uint
 from outbox.emulator.amqp.types import NULL
 
@@ -25,6 +26,8 @@ TAG_BYTES = 16
 TRANSFER_OVERHEAD_BYTES = 50
 
 _DISCARD_FACTOR = 16
+_PART_MIN_BYTES = 256
+"""A transfer counts for at least this towards a message's end: the smallest frame that peers may choose has 512."""
 _COUNT_MASK = 0xFFFFFFFF
 _EMPTY_MAP = types.map_(())
 _TRANSFER = struct.Struct(">I2sH7sIBI2s16s8s")
@@ -48,8 +51,11 @@ class Link:
 
     __slots__ = (
         "_first",
+        "_held_bytes",
         "_parts",
         "_parts_bytes",
+        "_parts_count",
+        "_parts_held_bytes",
         "app",
         "attach",
         "credit",
@@ -61,7 +67,8 @@ class Link:
         "state",
     )  # fmt: skip
 
-    def __init__(self, session: Session, attach: Attach) -> None:
+    def __init__(self, session: Session, attach: Attach, held_bytes: int) -> None:
+        """`held_bytes` is what the link counts for among what its connection holds."""
         self.session = session
         self.attach = attach
         self.handle = attach.handle
@@ -73,7 +80,8 @@ class Link:
         self.app: object = None
         """Whatever the application wants to find again here."""
         self._parts: list[bytes] = []
-        self._parts_bytes = 0
+        self._parts_bytes = self._parts_count = self._parts_held_bytes = 0
+        self._held_bytes = held_bytes
         self._first: tuple[int, int] | None = None
 
     def accept(self, *, source: bytes | None = None, properties: bytes = _EMPTY_MAP) -> None:
@@ -85,6 +93,12 @@ class Link:
         if not self.is_sender:
             self.delivery_count = self.attach.initial_delivery_count
             self._grant_credit()
+
+    def let_go(self) -> None:
+        """Drop what is held for the link, which is gone."""
+        self._reset()
+        self.session.connection.held.give_back(self._held_bytes)
+        self._held_bytes = 0
 
     def refuse(self, condition: str, description: str) -> None:
         """Answer the attach with null source and target, then detach with the reason."""
@@ -210,20 +224,33 @@ class Link:
         return Delivery(self, delivery_id, settled, message_format, payload)
 
     def _collect(self, payload: bytes) -> None:
-        """Keep a part, but not of a message that is too large already: of that only the size is counted."""
+        """Keep a part, but not of a message that is too large already: of that only the size is counted.
+
+        Raises: ConnectionFault for a message without end, in bytes or in transfers, and for one too many at a time.
+        """
         size_max_bytes = self.session.limits.message_size_max_bytes
         self._parts_bytes += len(payload)
-        if self._parts_bytes <= size_max_bytes:
+        self._parts_count += 1
+        counted_bytes = max(self._parts_bytes, self._parts_count * _PART_MIN_BYTES)
+        if counted_bytes > size_max_bytes * _DISCARD_FACTOR:
+            text = f"a message of {self._parts_bytes} bytes in {self._parts_count} transfers, and no end"
+            raise ConnectionFault(MESSAGE_SIZE_EXCEEDED, text)
+        if self._parts_bytes > size_max_bytes:
+            self._drop_parts()
+        elif payload:
+            self.session.connection.held.take(len(payload) + PART_BYTES)
+            self._parts_held_bytes += len(payload) + PART_BYTES
             self._parts.append(payload)
-        else:
-            self._parts.clear()
-            if self._parts_bytes > size_max_bytes * _DISCARD_FACTOR:
-                raise ConnectionFault(MESSAGE_SIZE_EXCEEDED, f"a message of {self._parts_bytes} bytes and no end")
 
     def _reset(self) -> None:
-        self._parts.clear()
-        self._parts_bytes = 0
+        self._drop_parts()
+        self._parts_bytes = self._parts_count = 0
         self._first = None
+
+    def _drop_parts(self) -> None:
+        self._parts.clear()
+        self.session.connection.held.give_back(self._parts_held_bytes)
+        self._parts_held_bytes = 0
 
     def _count_delivery(self) -> None:
         self.delivery_count = (self.delivery_count + 1) & _COUNT_MASK

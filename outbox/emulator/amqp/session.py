@@ -20,6 +20,7 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.events import Attach, Attached, Credit, Detached, Event, Limits, Sent, Settled, Window
 from outbox.emulator.amqp.frames import Frame, frame
+from outbox.emulator.amqp.held import ATTACH_FACTOR, LINK_BYTES
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.performatives import as_bool, as_map, as_outcome, as_terminus, as_text, as_uint
 from outbox.emulator.amqp.types import NULL, field_spans, uint
@@ -153,6 +154,8 @@ class Session:
             raise ConnectionFault(HANDLE_IN_USE, f"handle {handle} is in use on channel {self.channel}")
         if handle > HANDLE_MAX or len(self.links) >= self.limits.link_count_max:
             raise ConnectionFault(RESOURCE_LIMIT, f"more than {self.limits.link_count_max} links in a session")
+        held_bytes = LINK_BYTES + ATTACH_FACTOR * (source.end - source.start)
+        self.connection.held.take(held_bytes)
         is_receiver = as_bool(fields[2], "role")
         # The fields were decoded before, so the second walk that finds their bytes cannot fail.
         at = source.data.index(b"\x12", source.start) + 1
@@ -170,7 +173,7 @@ class Session:
             initial_delivery_count=as_uint(fields[9], "initial-delivery-count", 0),
             properties=as_map(fields[13], "properties"),
         )
-        link = self.links[handle] = Link(self, attach)
+        link = self.links[handle] = Link(self, attach, held_bytes)
         return Attached(link)
 
     def link_at(self, handle: object) -> Link:
@@ -251,6 +254,8 @@ class Session:
         live = [link for link in self.links.values() if link.state is not LinkState.DETACHED]
         for link in live:
             link.state = LinkState.DETACHED
+        for link in self.links.values():
+            link.let_go()
         self.links.clear()
         self.unsettled.clear()
         return [Detached(link, True) for link in live]
@@ -260,5 +265,5 @@ class Session:
         gone = [number for number, (owner, _) in self.unsettled.items() if owner is link]
         for number in gone:
             del self.unsettled[number]
-        if not keep_handle:
-            self.links.pop(link.handle, None)
+        if not keep_handle and self.links.pop(link.handle, None) is not None:
+            link.let_go()

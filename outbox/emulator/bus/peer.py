@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Delivery, Detached, Event, Opened, Settled, Window
 from outbox.emulator.amqp.frames import EMPTY_FRAME
-from outbox.emulator.amqp.link import Link
+from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.session import Session
 from outbox.emulator.bus import faulty, nodes
 from outbox.emulator.bus.accepting import accept_session, wanted_session
@@ -49,6 +50,13 @@ OUTPUT_MAX_BYTES = 1 << 20
 BACKLOG_MAX_BYTES = 8 << 20
 """A peer that lets more answers pile up is not read from any more."""
 OPEN_WITHIN_S = 30.0
+"""How long a client may take to open its connection, and to put a valid token."""
+LINKLESS_MAX_S = 60.0
+"""How long a connection without links is kept, as Service Bus has it."""
+IDLE_MAX_S = 600.0
+"""How long a connection with links may be silent, unless one of them waits for messages."""
+KEEPALIVE_IDLE_S = 60
+KEEPALIVE_COUNT = 4
 
 
 class Peer(asyncio.Protocol):
@@ -56,7 +64,7 @@ class Peer(asyncio.Protocol):
 
     def __init__(self, server: ServiceBusServer) -> None:
         self.engine = server.engine
-        self.connection = Connection(container_id=server.container_id, limits=server.limits)
+        self.connection = Connection(container_id=server.container_id, limits=server.limits, pool=server.pool)
         self.receivers: dict[Link, Receiver] = {}
         self._server = server
         self._claims = Claims(server.key, server.engine.now_ms)
@@ -68,10 +76,10 @@ class Peer(asyncio.Protocol):
         self._reading = True
         self.blocked = False
         """A receiver stopped for want of room."""
-        self._broken = self._paused = False
+        self._broken = self._paused = self._is_trusted = False
         self._client = ""
         self._idle_s = 0.0
-        self._opened_s = self._written_s = server.loop_time()
+        self._opened_s = self._written_s = self._heard_s = self._linked_s = server.loop_time()
         self._handlers: dict[type, Callable[[Any], None]] = {
             Opened: self._on_opened,
             Attached: self._on_attached,
@@ -90,8 +98,19 @@ class Peer(asyncio.Protocol):
         self._transport = transport
         if not self._server.admit(self):
             transport.abort()
+            return
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            _watch(connection)
+        if self._claims.authorised:
+            self._trust()
+
+    def _trust(self) -> None:
+        self._is_trusted = True
+        self.connection.trust()
 
     def data_received(self, data: bytes) -> None:
+        self._heard_s = self._server.loop_time()
         self._handle(self.connection.receive(data))
         self.flush_soon()
         if self._backlog_bytes > BACKLOG_MAX_BYTES:
@@ -99,6 +118,8 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._handle(self.connection.lose())
+        self._drop_all(release=False)
+        self._replies.clear()
         for task in self._tasks:
             task.cancel()
         self._server.forget(self)
@@ -202,12 +223,16 @@ class Peer(asyncio.Protocol):
             self._resume()
 
     def check_time(self, now_s: float) -> None:
-        """Do what time asks for: keep alive, give up on a peer that never opens, notice lost sessions."""
+        """Do what time asks for: keep alive, end what never opens or is idle, notice lost sessions."""
         connection = self.connection
         if connection.state < State.OPEN and now_s - self._opened_s > OPEN_WITHIN_S:
             self.abort()
             return
         with self._guarded():
+            if connection.state is State.OPEN and (reason := self._is_idle(now_s)):
+                connection.fail("amqp:connection:forced", f"{reason}; connect again")
+                self._drop_all(release=False)
+                self.flush_soon()
             if self._idle_s and now_s - self._written_s > self._idle_s / 2 and connection.state is State.OPEN:
                 connection.write(EMPTY_FRAME)
                 self.flush_soon()
@@ -218,6 +243,28 @@ class Peer(asyncio.Protocol):
             for session in connection.sessions.values():
                 if session.starved and len(session.unsettled) >= session.limits.unsettled_count_max:
                     self._forget_lost(session)
+
+    def _is_idle(self, now_s: float) -> str:
+        """Why a connection is ended that does nothing; empty while there is no reason."""
+        if not self._is_trusted:
+            if self._claims.authorised:
+                self._trust()
+            elif now_s - self._opened_s > OPEN_WITHIN_S:
+                return f"no valid token was put within {OPEN_WITHIN_S:g} s"
+        if not any(link.state is not LinkState.DETACHED for link in self._links()):
+            idle_s = now_s - max(self._linked_s, self._opened_s)
+            return f"the connection had no links for {LINKLESS_MAX_S:g} s" if idle_s > LINKLESS_MAX_S else ""
+        self._linked_s = now_s
+        if now_s - self._heard_s <= IDLE_MAX_S:
+            return ""
+        is_waiting = any(
+            link.state is LinkState.PENDING or (link.state is LinkState.ATTACHED and link.is_sender and link.credit > 0)
+            for link in self._links()
+        )
+        return "" if is_waiting else f"the connection was silent for {IDLE_MAX_S:g} s"
+
+    def _links(self) -> Iterator[Link]:
+        return (link for session in self.connection.sessions.values() for link in session.links.values())
 
     def _forget_lost(self, session: Session) -> None:
         """Make room among the deliveries that a client never settles: those whose locks have run out."""
@@ -340,6 +387,8 @@ class Peer(asyncio.Protocol):
         try:
             if app.kind is Kind.CLAIMS:
                 self._claims.on_request(event.link, event.payload, self._replies)
+                if not self._is_trusted and self._claims.authorised:
+                    self._trust()
             elif self.has_faults:
                 faulty.on_request(self, event, app.path, self._replies)
             else:
@@ -387,10 +436,13 @@ class Peer(asyncio.Protocol):
         receiver = self.receivers.pop(link, None)
         if receiver is not None:
             receiver.close(release=release)
+            link.app = None  # each names the other; what links hold goes now, not with a collection of cycles
 
     def _on_closed(self, event: Closed) -> None:
         """Let sessions go if the peer closed in good order; a connection that broke keeps them until they run out."""
         self._drop_all(release=event.orderly)
+        for link in event.links:
+            link.app = None
         if event.condition:
             log.warning(
                 "service bus connection closed", extra={"condition": event.condition, "text": event.description}
@@ -399,3 +451,15 @@ class Peer(asyncio.Protocol):
     def _drop_all(self, *, release: bool) -> None:
         for link in list(self.receivers):
             self._drop_receiver(link, release=release)
+
+
+def _watch(connection: socket.socket) -> None:
+    """Have the system notice a client whose machine or network is gone; it says nothing and may wait for messages."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
+    ):
+        if hasattr(socket, name):  # not every system has all of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -160,6 +160,7 @@ class Receiver:
         """The link is gone; `release` says that the client closed it and so lets its session go."""
         if self._waiter is not None:
             self._waiter.cancel()
+            self._waiter = None  # its traceback names this link
         if release and self.lock is not None:
             try:
                 self._engine.release_session(self.lock.token)

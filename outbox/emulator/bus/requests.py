@@ -71,7 +71,8 @@ class Replies:
 
     def remove(self, link: Link) -> None:
         self._links = [pair for pair in self._links if pair[1] is not link]
-        self._pending.pop(link, None)
+        for payload in self._pending.pop(link, ()):
+            link.session.connection.held.give_back(len(payload))
 
     def send(self, request_link: Link, request: Request, payload: bytes) -> None:
         """Send a reply to whoever asked on `request_link`.
@@ -88,15 +89,30 @@ class Replies:
         if not found:
             raise OperationFault(NOT_ALLOWED, "there is no link to reply on; attach a receiver to the same address")
         link = (named or found)[0]
-        pending = self._pending[link]
+        pending, held = self._pending[link], link.session.connection.held
         if len(pending) >= PENDING_COUNT_MAX:
             raise OperationFault(RESOURCE_LIMIT, f"{PENDING_COUNT_MAX} replies wait for credit already")
-        pending.append(payload)
-        self.on_credit(link)
+        if link.credit <= 0:
+            if not held.has_room(len(payload)):
+                raise OperationFault(RESOURCE_LIMIT, "replies that wait for credit take too much memory; give credit")
+            held.take(len(payload))
+            pending.append(payload)
+            return
+        self._send(link, payload)
 
     def on_credit(self, link: Link) -> None:
         """Send what waited for credit."""
         pending = self._pending.get(link)
         while pending and link.credit > 0:
-            self._tags += 1
-            link.send(self._tags.to_bytes(TAG_BYTES, "big"), pending.popleft(), settled=True)
+            payload = pending.popleft()
+            link.session.connection.held.give_back(len(payload))
+            self._send(link, payload)
+
+    def clear(self) -> None:
+        """The connection is over."""
+        for _, link in list(self._links):
+            self.remove(link)
+
+    def _send(self, link: Link, payload: bytes) -> None:
+        self._tags += 1
+        link.send(self._tags.to_bytes(TAG_BYTES, "big"), payload, settled=True)

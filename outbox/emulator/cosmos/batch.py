@@ -15,7 +15,8 @@ from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.items import Decision, Kind, Moment, Operation, decide, whole
 from outbox.emulator.cosmos.patch import Condition, Patch
-from outbox.emulator.cosmos.query_plan import compile_condition
+from outbox.emulator.cosmos.query_budget import Budget
+from outbox.emulator.cosmos.query_plan import CONDITION_STEP_COUNT_MAX, compile_condition
 from outbox.emulator.cosmos.store import Put, Store
 from outbox.emulator.cosmos.values import Json, check_id, etag_of, parse, wire_form
 from outbox.emulator.faults import FaultRule
@@ -53,10 +54,10 @@ def operations_of(data: bytes, container: Container, key: str) -> list[Operation
         raise bad("a batch must be a JSON array of operations")
     if len(body) > OPERATION_COUNT_MAX:
         raise bad(f"a batch of {len(body)} operations is over {OPERATION_COUNT_MAX}; split what need not be one")
-    found = []
+    found, budget = [], Budget(CONDITION_STEP_COUNT_MAX)
     for index, one in enumerate(body):
         try:
-            found.append(_operation(one, container, key))
+            found.append(_operation(one, container, key, budget))
         except Rejection as rejected:
             raise Rejection(
                 rejected.status, f"operation {index} of the batch: {rejected.text}", substatus=rejected.substatus
@@ -64,7 +65,7 @@ def operations_of(data: bytes, container: Container, key: str) -> list[Operation
     return found
 
 
-def _operation(one: Json, container: Container, key: str) -> Operation:
+def _operation(one: Json, container: Container, key: str, budget: Budget) -> Operation:
     if not isinstance(one, dict) or one.get("operationType") not in _TYPES:
         raise bad(f"it needs an operationType, one of {', '.join(_TYPES)}")
     kind, body = _KINDS[one["operationType"]], one.get("resourceBody")
@@ -80,7 +81,7 @@ def _operation(one: Json, container: Container, key: str) -> Operation:
         if kind == "patch":
             if not isinstance(body, dict):
                 raise bad("it needs a resourceBody with operations")
-            operation.patch = Patch(body, condition_of(body))
+            operation.patch = Patch(body, condition_of(body, budget))
     operation.if_match, operation.if_none_match = conditions
     return operation
 
@@ -88,8 +89,8 @@ def _operation(one: Json, container: Container, key: str) -> Operation:
 _TYPES = tuple(_KINDS)
 
 
-def condition_of(body: dict[str, Json]) -> Condition | None:
-    """The condition of a patch, compiled.
+def condition_of(body: dict[str, Json], budget: Budget) -> Condition | None:
+    """The condition of a patch, compiled; those of one batch have one budget, because they are evaluated in one go.
 
     Raises:
         Rejection: 400, it cannot be.
@@ -99,7 +100,7 @@ def condition_of(body: dict[str, Json]) -> Condition | None:
         return None
     if not isinstance(text, str):
         raise bad("the condition of a patch must be text such as: from c where c.state = 'open'")
-    return compile_condition(text)
+    return compile_condition(text, budget)
 
 
 def run(store: Store, container: Container, key: str, operations: list[Operation], fault: FaultRule | None) -> Answer:

@@ -36,25 +36,29 @@ class Control:
             ("DELETE", "usage"): self._reset,
         }
 
-    def answer(self, method: str, raw_path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The answer to a request under the prefix.
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Let a request pass that names the token.
 
         Raises:
-            Rejection: 400, 401, 404 or 405.
+            Rejection: 401.
         """
-        self._check(headers.get("authorization", ""))
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        known = len(token) <= TOKEN_LENGTH_MAX and hmac.compare_digest(token.encode("utf-8", "replace"), self._token)
+        if scheme.lower() != "bearer" or not known:
+            raise Rejection(UNAUTHORIZED, "the token is missing or wrong; it is the emulator's control_token")
+
+    def answer(self, method: str, raw_path: str, body: bytes) -> Answer:
+        """The answer to a request under the prefix, whose token was checked.
+
+        Raises:
+            Rejection: 400, 404 or 405.
+        """
         path, _, query = raw_path[len(PREFIX) :].partition("?")
         route = self._routes.get((method, path))
         if route is None:
             known = any(path == name for _, name in self._routes)
             raise Rejection(NOT_ALLOWED if known else NOT_FOUND, f"{method[:20]} {raw_path[:80]!r} is not there")
         return route(query, body)
-
-    def _check(self, given: str) -> None:
-        scheme, _, token = given.partition(" ")
-        known = len(token) <= TOKEN_LENGTH_MAX and hmac.compare_digest(token.encode("utf-8", "replace"), self._token)
-        if scheme.lower() != "bearer" or not known:
-            raise Rejection(UNAUTHORIZED, "the token is missing or wrong; it is the emulator's control_token")
 
     def _list(self, query: str, body: bytes) -> Answer:
         return Answer(body=self._faults.as_json())

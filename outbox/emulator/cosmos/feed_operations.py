@@ -10,13 +10,14 @@ from outbox.emulator.cosmos import changes
 from outbox.emulator.cosmos.answers import CROSS_PARTITION, OK, Answer, bad
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
-from outbox.emulator.cosmos.feeds import Candidate, Feed, page_count_of
+from outbox.emulator.cosmos.feeds import Candidate, Feed, Items, page_count_of
 from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
 from outbox.emulator.cosmos.hashing import effective_key, range_of
 from outbox.emulator.cosmos.query_parser import parse_query
 from outbox.emulator.cosmos.query_plan import Plan
 from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
+from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object
 
@@ -26,8 +27,10 @@ _RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 class FeedOperations:
     """Queries and feeds, of items and of definitions."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, snapshots: Snapshots | None = None) -> None:
+        """`snapshots` is where ordered pages keep what they found; without it they keep it here."""
         self._store = store
+        self._snapshots = snapshots or Snapshots()
 
     def by_name(self) -> Mapping[str, Prepare]:
         """The operations that this is for."""
@@ -117,8 +120,15 @@ class FeedOperations:
         async def apply(call: Call) -> Answer:
             lsn = freshness(call, container)
             ids = None if plan is None else plan.ids
-            page = await feed.page(self._candidates(container, keys(lsn), lsn, ids))
-            charge_ru = query_ru(page.examined_count, page.size_bytes)
+            page = await feed.page(
+                Items(
+                    lambda: self._candidates(container, keys(lsn), lsn, ids),
+                    lsn,
+                    container.ttl_s is not None,
+                    self._snapshots if lsn == container.lsn else None,
+                )
+            )
+            charge_ru = query_ru(max(page.examined_count, len(page.results)), page.size_bytes)
             return _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
 
         return Prepared(f"{header}/" if header else "", apply)
@@ -152,7 +162,7 @@ class FeedOperations:
         found = [Candidate("", encode(one), 0, number) for number, one in enumerate(definitions)]
 
         async def apply(call: Call) -> Answer:
-            page = await feed.page(found)
+            page = await feed.page(Items(lambda: found))
             return _listed(page.results, page.continuation, rid, name, METADATA_RU)
 
         return Prepared("", apply)

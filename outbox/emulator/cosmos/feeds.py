@@ -1,27 +1,40 @@
 """Pages of items: feeds and queries, and where the next page goes on.
 
-Nothing is kept between pages: a continuation says where the last one ended.  A plain scan and an ordered query go on
-behind the last row, whatever was written meanwhile; DISTINCT and aggregates are computed again and go on by count.
-While many items are looked at others get their turn.
+A continuation says where the last page ended, and nothing else is needed to go on.  A plain scan and an ordered query
+go on behind the last row, whatever was written meanwhile; DISTINCT and aggregates go on by count.  So that a later page
+of these does not look at every item again, what was put in order is kept for a while (`snapshots`), and brought up to
+date by the items that were written since.  While many items are looked at others get their turn.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import cmp_to_key
+from hashlib import sha256
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from outbox.emulator.cosmos.answers import bad
+from outbox.emulator.cosmos.query_budget import TEXT_STEP_LENGTH, Budget
 from outbox.emulator.cosmos.query_expressions import Row
 from outbox.emulator.cosmos.query_plan import Plan
 from outbox.emulator.cosmos.query_values import SortKey, compare_keys
+from outbox.emulator.cosmos.snapshots import (
+    SNAPSHOT_MAX_BYTES,
+    SNAPSHOT_ROW_COUNT_MAX,
+    Found,
+    Position,
+    Snapshot,
+    Snapshots,
+    put_in_order,
+)
 from outbox.emulator.cosmos.values import UNDEFINED, encode, number_of, parse_stored, rid_at, wire_form
 
 PAGE_COUNT = 100
@@ -30,21 +43,21 @@ PAGE_SIZE_MAX_BYTES = 4 << 20
 ROW_COUNT_MAX = 100_000
 RESULT_SIZE_MAX_BYTES = 64 << 20
 CONTINUATION_LENGTH_MAX = 16 << 10
-TURN_COUNT = 200
-"""After so many items others get their turn."""
-
-Position = tuple[str, int, int]
+_UNBOUNDED = 1 << 62
+ITEM_STEP_COUNT = 50
+"""What it takes to look at an item, in steps of a query."""
+ITEM_STEP_BYTES = 32
 
 
 class Candidate:
     """An item that a feed may hold: its partition key, its place among those of that key, and its JSON."""
 
-    __slots__ = ("_number", "_stored", "_version", "key")
+    __slots__ = ("_number", "_stored", "key", "version")
 
     def __init__(self, key: str, stored: bytes, version: int, number: int | None = None) -> None:
         self.key = key
         self._stored = stored
-        self._version = version
+        self.version = version
         self._number = number
 
     @property
@@ -56,7 +69,7 @@ class Candidate:
 
     def wire(self) -> bytes:
         """Its JSON as clients read it."""
-        return wire_form(self._stored, self._version) if self._version else self._stored
+        return wire_form(self._stored, self.version) if self.version else self._stored
 
 
 class Continuation(msgspec.Struct, array_like=True):
@@ -72,8 +85,8 @@ class Continuation(msgspec.Struct, array_like=True):
     left: int | None = None
     count: int = 0
 
-    def sort_keys(self) -> tuple[SortKey, ...]:
-        """The keys, if they are such as `sort_key` makes.
+    def sort_keys(self, count: int) -> tuple[SortKey, ...]:
+        """The keys, if they are so many, and such as `sort_key` makes.
 
         Raises:
             Rejection: 400, they are not.
@@ -83,6 +96,8 @@ class Continuation(msgspec.Struct, array_like=True):
             if not isinstance(value, _KEY_TYPES.get(rank, ())) or (rank == 3 and isinstance(value, bool)):
                 raise bad("the continuation is none that an answer carried")
             found.append((rank, value))
+        if len(found) != count:
+            raise bad("the continuation is none that an answer carried")
         return tuple(found)
 
 
@@ -111,10 +126,24 @@ class Page:
         return sum(len(result) for result in self.results)
 
 
-class _Found(NamedTuple):
-    keys: tuple[SortKey, ...]
+@dataclass(frozen=True, slots=True)
+class Items:
+    """What a feed is over, each time from the beginning, and where it may keep what it put in order.
+
+    `lsn` is the freshness of the items; `snapshots` is None where nothing may be kept, as of the past.
+    """
+
+    candidates: Callable[[], Iterable[Candidate]]
+    lsn: int = 0
+    is_expiring: bool = False
+    """Items may go without being written."""
+    snapshots: Snapshots | None = None
+
+
+class _Match(NamedTuple):
     position: Position
-    result: bytes
+    row: Row
+    data: bytes
 
 
 class Feed:
@@ -128,6 +157,8 @@ class Feed:
         """
         self._plan = plan
         self._name = crc32(name)
+        self._identity = sha256(name).digest()
+        self._budget = Budget(_UNBOUNDED) if plan is None else plan.budget
         self._page_count = page_count
         query = None if plan is None else plan.query
         left: int | None = None
@@ -138,37 +169,54 @@ class Feed:
         if continuation:
             self._from = _read(continuation, self._name)
 
-    async def page(self, candidates: Iterable[Candidate]) -> Page:
+    async def page(self, items: Items) -> Page:
         """The next page.
 
         Raises:
-            Rejection: 400, it takes more than there is room for.
+            Rejection: 400, it takes more than there is room or time for.
         """
         plan = self._plan
         try:
             if plan is not None and (plan.is_gathered or plan.query.distinct):
-                return await self._computed(plan, candidates)
+                return await self._computed(plan, items)
             if plan is not None and plan.query.order:
-                return await self._ordered(plan, candidates)
-            return await self._scanned(candidates)
+                return await self._ordered(plan, items)
+            return await self._scanned(items.candidates())
         except RecursionError as error:
             raise bad("the query is nested too deep") from error
+
+    async def _matching(
+        self, candidates: Iterable[Candidate], page: Page, since: Position | None = None
+    ) -> AsyncGenerator[_Match, None]:
+        """The rows that the condition holds for, from the item of a position on."""
+        plan, budget = self._plan, self._budget
+        for candidate in candidates:
+            if budget.is_turn_due:
+                await budget.turn()
+            if since is not None and candidate.key <= since[0]:
+                budget.note(1)
+                if candidate.key < since[0] or candidate.number < since[1]:
+                    continue
+            data, index = candidate.wire(), 0
+            page.examined_count += 1
+            budget.note(ITEM_STEP_COUNT + len(data) // ITEM_STEP_BYTES)
+            for row in ({},) if plan is None else plan.rows(parse_stored(data)):
+                if row is not None:
+                    yield _Match((candidate.key, candidate.number, index), row, data)
+                    index += 1
+                if budget.is_turn_due:
+                    await budget.turn()
 
     # A scan
 
     async def _scanned(self, candidates: Iterable[Candidate]) -> Page:
         since, skip, left = self._from.position, self._from.skip, self._from.left
         page, size_bytes, last = Page([]), 0, since
-        for candidate in candidates:
-            if since is not None and candidate.key < since[0]:
-                continue
-            if since is not None and candidate.key == since[0] and candidate.number < since[1]:
-                continue
-            page.examined_count += 1
-            if page.examined_count % TURN_COUNT == 0:
-                await asyncio.sleep(0)
-            for index, result in self._results(candidate):
-                if since is not None and (candidate.key, candidate.number, index) <= since:
+        async with aclosing(self._matching(candidates, page, since)) as matches:
+            async for position, row, data in matches:
+                if since is not None and position <= since:
+                    continue
+                if (result := self._result(row, data)) is None:
                     continue
                 if skip:
                     skip -= 1
@@ -180,48 +228,104 @@ class Feed:
                     return page
                 page.results.append(result)
                 size_bytes += len(result)
-                last = (candidate.key, candidate.number, index)
+                last = position
                 left = None if left is None else left - 1
         return page
 
-    def _results(self, candidate: Candidate) -> Iterator[tuple[int, bytes]]:
-        plan, data = self._plan, candidate.wire()
-        if plan is None:
-            yield 0, data
-            return
-        for index, row in enumerate(plan.rows(parse_stored(data))):
-            if (result := _result(plan, row, data)) is not None:
-                yield index, result
+    def _result(self, row: Row, data: bytes) -> bytes | None:
+        plan = self._plan
+        if plan is None or (plan.is_plain and not plan.query.distinct):
+            return data
+        if plan.copy_count * len(data) > RESULT_SIZE_MAX_BYTES:
+            raise bad("a result of the query takes too much memory; select less of the item, or less often")
+        plan.budget.spend(plan.copy_count * len(data) // TEXT_STEP_LENGTH)
+        value = plan.result(row)
+        return None if value is UNDEFINED else encode(value)
 
     # In order
 
-    async def _ordered(self, plan: Plan, candidates: Iterable[Candidate]) -> Page:
-        skip, left = self._from.skip, self._from.left
-        room = skip + (self._page_count if left is None else min(left, self._page_count)) + 1
-        order = cmp_to_key(self._before(plan))
-        behind = (
-            None if self._from.position is None else order(_Found(self._from.sort_keys(), self._from.position, b""))
-        )
-        page, found, size_bytes = Page([]), list[_Found](), 0
-        for candidate in candidates:
-            page.examined_count += 1
-            if page.examined_count % TURN_COUNT == 0:
-                await asyncio.sleep(0)
-            data = candidate.wire()
-            for index, row in enumerate(plan.rows(parse_stored(data))):
-                one = _Found(plan.sort_keys(row), (candidate.key, candidate.number, index), b"")
-                if behind is not None and not behind < order(one):
-                    continue
-                if (result := _result(plan, row, data)) is None:
-                    continue
-                found.append(one._replace(result=result))
-                size_bytes += len(result)
-                if len(found) > min(2 * room + TURN_COUNT, ROW_COUNT_MAX) or size_bytes > RESULT_SIZE_MAX_BYTES:
-                    found, size_bytes = _nearest(found, order, room)
-        found.sort(key=order)
-        return self._cut(page, found[skip:], left)
+    async def _ordered(self, plan: Plan, items: Items) -> Page:
+        page, begin = Page([]), self._from
+        behind: Found | None = None
+        snapshot: Snapshot | None = None
+        if begin.position is not None:
+            behind = Found(begin.sort_keys(len(plan.descending)), begin.position, b"")
+            snapshot = await self._kept(plan, items, page, behind)
+        if snapshot is None:
+            snapshot = await self._found(plan, items.candidates(), page, behind, items.lsn)
+        rows = snapshot.rows[begin.skip + self._place_behind(plan, snapshot, behind) :]
+        page = self._cut(page, rows[: self._page_count + 1], begin.left)
+        if items.snapshots is not None and page.continuation:
+            items.snapshots.keep(self._identity, snapshot)
+        elif items.snapshots is not None:
+            items.snapshots.drop(self._identity)
+        return page
 
-    def _cut(self, page: Page, found: list[_Found], left: int | None) -> Page:
+    def _place_behind(self, plan: Plan, snapshot: Snapshot, behind: Found | None) -> int:
+        order = cmp_to_key(_before(plan))
+        return 0 if behind is None else bisect_right(snapshot.rows, order(behind), key=order)
+
+    async def _kept(self, plan: Plan, items: Items, page: Page, behind: Found) -> Snapshot | None:
+        """What is kept for the query, up to date, if there is enough of it for the page."""
+        snapshot = None if items.snapshots is None else items.snapshots.get(self._identity)
+        if snapshot is None or snapshot.lsn > items.lsn:
+            return None
+        if snapshot.lsn < items.lsn or items.is_expiring:
+            snapshot = await self._brought_up_to_date(plan, items, page, snapshot)
+        left = len(snapshot.rows) - self._place_behind(plan, snapshot, behind)
+        return snapshot if snapshot.is_complete or left > self._page_count else None
+
+    async def _brought_up_to_date(self, plan: Plan, items: Items, page: Page, old: Snapshot) -> Snapshot:
+        """A snapshot as it would be now: without the rows of items that are gone, with those of items written since."""
+        same, written = set[tuple[str, int]](), list[Candidate]()
+        for candidate in items.candidates():
+            if candidate.version > old.lsn:
+                written.append(candidate)
+            else:
+                same.add((candidate.key, candidate.number))
+            self._budget.note(2)
+            if self._budget.is_turn_due:
+                await self._budget.turn()
+        rows = [row for row in old.rows if row.position[:2] in same]
+        fresh = await self._found(plan, written, page, None)
+        rows += fresh.rows
+        put_in_order(rows, plan.descending)
+        found = Snapshot(rows, items.lsn, old.is_complete and fresh.is_complete, 0)
+        for partial in (old, fresh):
+            if not partial.is_complete and partial.rows:
+                # behind its last row there are others that it does not know: what is there has to wait for them
+                del rows[self._place_behind(plan, found, partial.rows[-1]) :]
+        found.size_bytes = sum(row.size_bytes for row in rows)
+        return found
+
+    async def _found(
+        self, plan: Plan, candidates: Iterable[Candidate], page: Page, behind: Found | None, lsn: int = 0
+    ) -> Snapshot:
+        """The rows of items in order: all of them, or the first so many of more than are kept, a page at the least."""
+        order = cmp_to_key(_before(plan))
+        begin, end = None if behind is None else order(behind), None
+        room = self._from.skip + self._page_count + 1
+        if room > ROW_COUNT_MAX:
+            raise bad(f"an ordered page of the query takes more than {ROW_COUNT_MAX} rows; skip less")
+        rows, size_bytes, is_complete, bound_bytes = list[Found](), 0, True, 2 * SNAPSHOT_MAX_BYTES
+        async with aclosing(self._matching(candidates, page)) as matches:
+            async for position, row, data in matches:
+                one = Found(plan.sort_keys(row), position, b"")
+                if begin is not None and not begin < order(one):
+                    continue
+                if end is not None and end < order(one):
+                    continue  # others before it were left out
+                if (result := self._result(row, data)) is None:
+                    continue
+                rows.append(one._replace(result=result))
+                size_bytes += rows[-1].size_bytes
+                if size_bytes > bound_bytes or len(rows) > 2 * max(room, SNAPSHOT_ROW_COUNT_MAX):
+                    size_bytes, is_complete = _keep_first(rows, plan.descending, room), False
+                    bound_bytes, end = 2 * max(size_bytes, SNAPSHOT_MAX_BYTES), order(rows[-1])
+        put_in_order(rows, plan.descending)
+        return Snapshot(rows, lsn, is_complete, size_bytes)
+
+    def _cut(self, page: Page, found: list[Found], left: int | None) -> Page:
         size_bytes = 0
         for index, one in enumerate(found):
             if left == 0:
@@ -235,70 +339,84 @@ class Feed:
             left = None if left is None else left - 1
         return page
 
-    def _before(self, plan: Plan) -> Any:
-        def compare(one: _Found, other: _Found) -> int:
-            for mine, yours, descending in zip(one.keys, other.keys, plan.descending, strict=False):
-                if order := compare_keys(mine, yours):
-                    return -order if descending else order
-            return (one.position > other.position) - (one.position < other.position)
-
-        return compare
-
     # Computed whole
 
-    async def _computed(self, plan: Plan, candidates: Iterable[Candidate]) -> Page:
-        page, seen, size_bytes = Page([]), dict[bytes, tuple[SortKey, ...]](), 0
-        gathering = plan.gather() if plan.is_gathered else None
-        for candidate in candidates:
-            page.examined_count += 1
-            if page.examined_count % TURN_COUNT == 0:
-                await asyncio.sleep(0)
-            data = candidate.wire()
-            for row in plan.rows(parse_stored(data)):
-                if gathering is not None:
-                    gathering.add(row, len(data))
-                elif (result := _result(plan, row, data)) is not None and result not in seen:
+    async def _computed(self, plan: Plan, items: Items) -> Page:
+        page, begin_count = Page([]), self._from.count
+        snapshot = None if items.snapshots is None or not begin_count else items.snapshots.get(self._identity)
+        if snapshot is None or snapshot.lsn != items.lsn or items.is_expiring:
+            if plan.is_gathered:
+                results = await self._gathered(plan, items, page)
+            else:
+                results = await self._distinct(plan, items, page)
+            bounds = [bound for bound in (plan.query.top, plan.query.limit) if bound is not None]
+            results = results[plan.query.offset :][: min(bounds) if bounds else None]
+            rows = [Found((), ("", index, 0), result) for index, result in enumerate(results)]
+            snapshot = Snapshot(rows, items.lsn, True, sum(row.size_bytes for row in rows))
+        end_count = begin_count + self._page_count
+        page.results = [row.result for row in snapshot.rows[begin_count:end_count]]
+        if end_count < len(snapshot.rows):
+            page.continuation = _written(Continuation(self._name, count=end_count))
+            if items.snapshots is not None:
+                items.snapshots.keep(self._identity, snapshot)
+        elif items.snapshots is not None:
+            items.snapshots.drop(self._identity)
+        return page
+
+    async def _gathered(self, plan: Plan, items: Items, page: Page) -> list[bytes]:
+        gathering = plan.gather()
+        async with aclosing(self._matching(items.candidates(), page)) as matches:
+            async for _, row, data in matches:
+                gathering.add(row, len(data))
+        found: dict[bytes, None] = {}
+        for value in gathering.results():
+            if value is not UNDEFINED:
+                found[encode(value)] = None
+            if self._budget.is_turn_due:
+                await self._budget.turn()
+        return list(found)
+
+    async def _distinct(self, plan: Plan, items: Items, page: Page) -> list[bytes]:
+        seen, size_bytes = dict[bytes, tuple[SortKey, ...]](), 0
+        async with aclosing(self._matching(items.candidates(), page)) as matches:
+            async for _, row, data in matches:
+                if (result := self._result(row, data)) is not None and result not in seen:
                     seen[result] = plan.sort_keys(row)
                     size_bytes += len(result)
                     if size_bytes > RESULT_SIZE_MAX_BYTES or len(seen) > ROW_COUNT_MAX:
                         raise bad("the query has too many distinct results; narrow it")
-        if gathering is None:
-            found = [_Found(keys, ("", index, 0), result) for index, (result, keys) in enumerate(seen.items())]
-            results = [one.result for one in sorted(found, key=cmp_to_key(self._before(plan)))]
-        else:
-            results = list(dict.fromkeys(map(encode, gathering.results())))
-        return self._counted(page, results, plan)
-
-    def _counted(self, page: Page, results: list[bytes], plan: Plan) -> Page:
-        bounds = [bound for bound in (plan.query.top, plan.query.limit) if bound is not None]
-        results = results[plan.query.offset :][: min(bounds) if bounds else None]
-        at = self._from.count
-        page.results = results[at : at + self._page_count]
-        if at + len(page.results) < len(results):
-            page.continuation = _written(Continuation(self._name, count=at + len(page.results)))
-        return page
+        rows = [Found(keys, ("", index, 0), result) for index, (result, keys) in enumerate(seen.items())]
+        put_in_order(rows, plan.descending)
+        return [row.result for row in rows]
 
 
-def _nearest(found: list[_Found], order: Any, count: int) -> tuple[list[_Found], int]:
-    """The first so many of what was found, and their size.
+def _before(plan: Plan) -> Callable[[Found, Found], int]:
+    def compare(one: Found, other: Found) -> int:
+        for mine, yours, descending in zip(one.keys, other.keys, plan.descending, strict=True):
+            if order := compare_keys(mine, yours):
+                return -order if descending else order
+        return (one.position > other.position) - (one.position < other.position)
+
+    return compare
+
+
+def _keep_first(rows: list[Found], descending: tuple[bool, ...], room: int) -> int:
+    """Keep the first rows, so many at the least and more while they are small; their size.
 
     Raises:
-        Rejection: 400, even they take too much.
+        Rejection: 400, even so many take too much.
     """
-    found = sorted(found, key=order)[:count]
-    size_bytes = sum(len(one.result) for one in found)
-    if len(found) >= ROW_COUNT_MAX or size_bytes > RESULT_SIZE_MAX_BYTES // 2:
+    put_in_order(rows, descending)
+    count = size_bytes = 0
+    for row in rows:
+        if count >= room and (count >= SNAPSHOT_ROW_COUNT_MAX or size_bytes + row.size_bytes > SNAPSHOT_MAX_BYTES):
+            break
+        count += 1
+        size_bytes += row.size_bytes
+    del rows[count:]
+    if size_bytes > RESULT_SIZE_MAX_BYTES // 2:
         raise bad("an ordered page of the query takes too much memory; ask for fewer items at a time")
-    return found, size_bytes
-
-
-def _result(plan: Plan, row: Row, data: bytes) -> bytes | None:
-    if plan.is_plain and not plan.query.distinct:
-        return data
-    if plan.copy_count * len(data) > RESULT_SIZE_MAX_BYTES:
-        raise bad("a result of the query takes too much memory; select less of the item, or less often")
-    value = plan.result(row)
-    return None if value is UNDEFINED else encode(value)
+    return size_bytes
 
 
 def _is_full(page: Page, size_bytes: int, count_max: int) -> bool:

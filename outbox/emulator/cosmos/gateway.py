@@ -1,8 +1,9 @@
-"""Requests to answers: who may ask, which faults are due, what is done, and what must be on disk before it is told.
+"""Requests to answers: who may ask, which faults are due, what is done, and what must be on disk before the answer.
 
-*Theory of operation.*  An operation is prepared (read, checked, its container found) and then applied in one step of
-the loop.  Faults stand between and behind: a delay, a refusal or a broken connection before anything happened, a lost
-reply after all of it did.  Nothing is answered before the engine's gate.
+*Theory of operation.*  A request is admitted by its head alone, before its body is read.  Then its operation is
+prepared (read, checked, its container found) and applied in one step of the loop.  Faults stand between and behind: a
+delay, a refusal or a broken connection before anything happened, a lost reply after all of it did.  Nothing is answered
+before the engine's gate.
 """
 
 from __future__ import annotations
@@ -83,8 +84,28 @@ class Gateway:
         self._faults = faults
         self._meter = meter
 
+    def admit(self, call: Call) -> None:
+        """Let a request pass that names something and is signed; nothing of its body is needed for that.
+
+        Raises:
+            Rejection: 400 or 405, it names nothing; 401, its signature does not fit.
+        """
+        try:
+            call.route = route = route_of(call.method, call.raw_path, call.headers)
+            self._signatures.check(
+                call.header("authorization"),
+                call.method,
+                route.kind,
+                route.link,
+                call.header("x-ms-date"),
+                call.header("date"),
+            )
+        except Rejection as rejected:
+            self._meter.count(call.route.operation, rejected.status, 1.0)
+            raise
+
     async def answer(self, call: Call) -> Answer:
-        """The answer to a request.
+        """The answer to a request that was admitted, and whose body is there.
 
         Raises:
             Dropped: there is to be none.
@@ -107,16 +128,7 @@ class Gateway:
         return answer
 
     async def _answered(self, call: Call) -> Answer:
-        call.route = route = route_of(call.method, call.raw_path, call.headers)
-        self._signatures.check(
-            call.header("authorization"),
-            call.method,
-            route.kind,
-            route.link,
-            call.header("x-ms-date"),
-            call.header("date"),
-        )
-        prepare = self._operations[route.operation]
+        prepare = self._operations[call.route.operation]
         prepared = prepare(call)
         rule = None
         if self._faults:

@@ -10,6 +10,8 @@ from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
 from outbox.emulator.cosmos.items import Moment, Operation, decide, whole
 from outbox.emulator.cosmos.patch import Patch
+from outbox.emulator.cosmos.query_budget import Budget
+from outbox.emulator.cosmos.query_plan import CONDITION_STEP_COUNT_MAX
 from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness, key_of_call
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.store import Put, Store
@@ -53,7 +55,9 @@ class ItemOperations:
 
     def _patch(self, call: Call) -> Prepared:
         container, body = container_of(call, self._store.catalog), parse_object(call.body)
-        operation = Operation("patch", _id(call), patch=Patch(body, batch.condition_of(body)))
+        operation = Operation(
+            "patch", _id(call), patch=Patch(body, batch.condition_of(body, Budget(CONDITION_STEP_COUNT_MAX)))
+        )
         return self._single(call, container, key_of_call(call, container), operation)
 
     def _single(self, call: Call, container: Container, key: str, operation: Operation) -> Prepared:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox.emulator.cosmos.answers import bad, unsupported
-from outbox.emulator.cosmos.query_functions import FUNCTIONS, TEXT_LENGTH_MAX, finite, is_number, like
+from outbox.emulator.cosmos.query_budget import Budget
+from outbox.emulator.cosmos.query_functions import CONSTANT_COST, FUNCTIONS, TEXT_LENGTH_MAX, finite, is_number
+from outbox.emulator.cosmos.query_like import Pattern
 from outbox.emulator.cosmos.query_nodes import (
     AGGREGATES,
     ArrayOf,
@@ -34,13 +36,20 @@ Row = dict[str, Json]
 Evaluate = Callable[[Row], Json]
 
 INT_MAX = 1 << 63
+_GROWING = frozenset((str, list, dict))
+"""Types whose values take the longer the larger they are."""
 
 
 class Compiler:
     """Compiles the expressions of one query.  `names` are those that FROM gives."""
 
-    def __init__(self, names: frozenset[str], constants: dict[str, Evaluate]) -> None:
-        """`constants` are functions without arguments, such as the time."""
+    def __init__(self, names: frozenset[str], constants: dict[str, Evaluate], budget: Budget) -> None:
+        """`constants` are functions without arguments, such as the time.
+
+        What grows with a value counts in `budget` when it is called; that an expression is called at all counts for
+        each row, by the caller.
+        """
+        self._budget = budget
         self._names = names
         self._constants = constants
 
@@ -116,10 +125,12 @@ class Compiler:
         left, right = self.compile(node.left), self.compile(node.right)
         if node.sign == "??":
             return lambda row: right(row) if (value := left(row)) is UNDEFINED else value
-        apply = _BINARY[node.sign]
+        apply, weigh = _BINARY[node.sign], self._budget.weigh
 
         def evaluate(row: Row) -> Json:
             a, b = left(row), right(row)
+            if type(a) in _GROWING:
+                weigh(a)
             return UNDEFINED if a is UNDEFINED or b is UNDEFINED else apply(a, b)
 
         return evaluate
@@ -131,10 +142,14 @@ class Compiler:
             texts = frozenset(choice.value for choice in node.choices if isinstance(choice, Literal))
             return lambda row: UNDEFINED if (v := operand(row)) is UNDEFINED else isinstance(v, str) and v in texts
 
+        weigh, count = self._budget.weigh, len(choices)
+
         def evaluate(row: Row) -> Json:
             value = operand(row)
             if value is UNDEFINED:
                 return UNDEFINED
+            if type(value) in _GROWING:
+                weigh([value] * count)
             return any(equal(value, choice(row)) for choice in choices)
 
         return evaluate
@@ -144,9 +159,17 @@ class Compiler:
         if isinstance(node.pattern, Literal) and isinstance(node.pattern.value, str) and "[" in node.pattern.value:
             raise unsupported("a set of characters in LIKE")
 
+        budget = self._budget
+        if isinstance(node.pattern, Literal) and isinstance(node.pattern.value, str):
+            known = Pattern(node.pattern.value, escape)
+            return lambda row: known.fits(text, budget) if isinstance(text := operand(row), str) else UNDEFINED
+
         def evaluate(row: Row) -> Json:
             text, wanted = operand(row), pattern(row)
-            return like(text, wanted, escape) if isinstance(text, str) and isinstance(wanted, str) else UNDEFINED
+            if not (isinstance(text, str) and isinstance(wanted, str)):
+                return UNDEFINED
+            budget.spend(len(wanted))
+            return Pattern(wanted, escape).fits(text, budget)
 
         return evaluate
 
@@ -168,10 +191,19 @@ class Compiler:
         if not least <= count <= most:
             raise bad(f"{name} takes {least} to {most} arguments, not {count}")
         arguments = [self.compile(argument) for argument in node.arguments]
-        if count == 1:
+        if name in CONSTANT_COST:
             only = arguments[0]
             return lambda row: function(only(row))
-        return lambda row: function(*(argument(row) for argument in arguments))
+        weigh = self._budget.weigh
+
+        def evaluate(row: Row) -> Json:
+            values = [argument(row) for argument in arguments]
+            for value in values:
+                if type(value) in _GROWING:
+                    weigh(value)
+            return function(*values)
+
+        return evaluate
 
 
 def _element(target: Json, key: Json) -> Json:

@@ -9,13 +9,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.query_values import equal, rank_of
 from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
 
 TEXT_LENGTH_MAX = 2 << 20
 """No function makes a longer text; undefined instead."""
-LIKE_STEP_COUNT_MAX = 20_000_000
 
 Function = Callable[..., Json]
 
@@ -196,42 +194,5 @@ FUNCTIONS: dict[str, tuple[int, int, Function]] = {
     "ARRAY_CONCAT": (2, 1_000, _array_concat),
 }
 """By name: the least and greatest number of arguments, and the function."""
-
-
-def like(text: str, pattern: str, escape: str) -> bool:
-    """Whether text fits a pattern of `%` (any) and `_` (one character).
-
-    Raises:
-        Rejection: 400, both are so long that it would take too much time.
-    """
-    if len(text) * len(pattern) > LIKE_STEP_COUNT_MAX:
-        raise bad("LIKE takes too long on texts of this length; use CONTAINS or STARTSWITH")
-    wanted = _like_parts(pattern, escape)
-    at = part = 0
-    star, resume = -1, 0
-    while at < len(text):
-        if part < len(wanted) and wanted[part] in (ANY_ONE, text[at]):
-            at, part = at + 1, part + 1
-        elif part < len(wanted) and wanted[part] == ANY:
-            star, resume, part = part, at, part + 1
-        elif star >= 0:
-            resume += 1
-            at, part = resume, star + 1
-        else:
-            return False
-    return all(one == ANY for one in wanted[part:])
-
-
-ANY, ANY_ONE = "any", "one"
-
-
-def _like_parts(pattern: str, escape: str) -> list[str]:
-    parts: list[str] = []
-    escaped = False
-    for letter in pattern:
-        if not escaped and escape and letter == escape:
-            escaped = True
-            continue
-        parts.append(letter if escaped else {"%": ANY, "_": ANY_ONE}.get(letter, letter))
-        escaped = False
-    return parts
+CONSTANT_COST = frozenset(name for name in FUNCTIONS if name.startswith("IS_")) | {"ARRAY_LENGTH", "LENGTH"}
+"""Functions of one argument that take no longer for a larger one."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.patch import Condition
+from outbox.emulator.cosmos.query_budget import ROW_STEP_COUNT_MAX, Budget
 from outbox.emulator.cosmos.query_expressions import Compiler, Evaluate, Row
 from outbox.emulator.cosmos.query_functions import is_number
 from outbox.emulator.cosmos.query_nodes import AGGREGATES, Binary, Call, In, Literal, Logical, Member, Name, Node, Query
@@ -20,13 +21,15 @@ ROWS_OF_ITEM_MAX = 10_000
 GROUP_COUNT_MAX = 100_000
 GROUPS_SIZE_MAX_BYTES = 64 << 20
 AGGREGATE_COUNT_MAX = 100
+CONDITION_STEP_COUNT_MAX = ROW_STEP_COUNT_MAX
+"""Of all patches of a request: they are evaluated in one go."""
 
 
 class Plan:
     """What a query does to items."""
 
-    def __init__(self, query: Query, now_ms: int) -> None:
-        """Compile a query.
+    def __init__(self, query: Query, now_ms: int, budget: Budget | None = None) -> None:
+        """Compile a query, for one request: all that it evaluates counts in one budget.
 
         Raises:
             Rejection: 400, naming what cannot be.
@@ -35,6 +38,8 @@ class Plan:
         if len(set(aliases)) < len(aliases):
             raise bad("FROM and JOIN name one alias twice; give each its own")
         self.query = query
+        self.budget = budget or Budget()
+        self._row_step_count = 1 + _count_nodes((query.where, query.fields, query.group, query.order))
         self._aggregates: list[Call] = []
         fields_of = query.fields or ()
         gathered = [(name, self._without_aggregates(node)) for name, node in fields_of]
@@ -43,8 +48,8 @@ class Plan:
             raise bad("ORDER BY goes neither with aggregates nor with GROUP BY; order the answer in the client")
         constants = _constants(now_ms)
         names = frozenset(aliases)
-        compiler = Compiler(names, constants)
-        slots = Compiler(names | {_slot(index) for index in range(len(self._aggregates))}, constants)
+        compiler = Compiler(names, constants, self.budget)
+        slots = Compiler(names | {_slot(index) for index in range(len(self._aggregates))}, constants, self.budget)
         self._fields = [(name, slots.compile(node)) for name, node in gathered]
         self._arguments = [(call.name, compiler.compile(_argument(call))) for call in self._aggregates]
         self._group = [compiler.compile(node) for node in query.group]
@@ -63,32 +68,50 @@ class Plan:
         known = frozenset((self.query.root,))
         found = []
         for source in self.query.sources:
-            value = None if source.value is None else Compiler(known, constants).compile(source.value)
+            value = None if source.value is None else Compiler(known, constants, self.budget).compile(source.value)
             found.append((source.alias, value, source.each))
             known |= {source.alias}
         return found
 
     # Rows
 
-    def rows(self, item: Json) -> Iterator[Row]:
-        """The rows of one item that the condition holds for."""
-        for count, row in enumerate(self._unfiltered(item)):
-            if count >= ROWS_OF_ITEM_MAX:
-                raise bad(f"an item gives more than {ROWS_OF_ITEM_MAX} rows; join less")
-            if self._where is None or self._where(row) is True:
-                yield row
+    def rows(self, item: Json) -> Iterator[Row | None]:
+        """The rows of one item that the condition holds for; None whenever others should get their turn.
 
-    def _unfiltered(self, item: Json) -> Iterator[Row]:
+        Raises:
+            Rejection: 400, they are too many, or take too many steps.
+        """
+        budget, where, count = self.budget, self._where, 0
+        for row in self._unfiltered(item):
+            if row is not None:
+                count += 1
+                if count > ROWS_OF_ITEM_MAX:
+                    raise bad(f"an item gives more than {ROWS_OF_ITEM_MAX} rows; join less")
+                budget.begin_row(self._row_step_count)
+                if where is None or where(row) is True:
+                    yield row
+            if budget.is_turn_due:
+                yield None
+
+    def begin_row(self) -> None:
+        """Count a row that is evaluated once more."""
+        self.budget.begin_row(self._row_step_count)
+
+    def _unfiltered(self, item: Json) -> Iterator[Row | None]:
         if len(self._sources) == 1 and self._sources[0][1] is None:
             yield {self._sources[0][0]: item}
             return
         yield from self._joined({self.query.root: item}, 0)
 
-    def _joined(self, row: Row, at: int) -> Iterator[Row]:
+    def _joined(self, row: Row, at: int) -> Iterator[Row | None]:
+        """The rows that go on from a row of the sources before; those that come to nothing take steps as well."""
         if at == len(self._sources):
             yield row
             return
         alias, value, each = self._sources[at]
+        self.budget.begin_row(1 + len(row))
+        if self.budget.is_turn_due:
+            yield None
         found = row[self.query.root] if value is None else value(row)
         if each:
             for element in found if isinstance(found, list) else ():
@@ -106,7 +129,10 @@ class Plan:
 
     def sort_keys(self, row: Row) -> tuple[SortKey, ...]:
         """What orders a row."""
-        return tuple(sort_key(key(row)) for key in self._order)
+        values = [key(row) for key in self._order]
+        for value in values:
+            self.budget.weigh(value)
+        return tuple(sort_key(value) for value in values)
 
     # Aggregates
 
@@ -116,7 +142,10 @@ class Plan:
 
     def group_of(self, row: Row) -> bytes:
         """Which group a row belongs to."""
-        return b"\x00".join(identity(part(row)) for part in self._group)
+        values = [part(row) for part in self._group]
+        for value in values:
+            self.budget.weigh(value)
+        return b"\x00".join(identity(value) for value in values)
 
     def tallies(self) -> list[Tally]:
         """Fresh tallies, one for each aggregate."""
@@ -206,16 +235,14 @@ class Gathering:
         for tally in group[1]:
             tally.add(row)
 
-    def results(self) -> list[Json]:
-        """What each group is selected as."""
-        found = []
+    def results(self) -> Iterator[Json]:
+        """What each group is selected as; undefined where it is not."""
         for row, tallies in self._groups.values():
-            full = {**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}}
-            found.append(self._plan.result(full))
-        return [value for value in found if value is not UNDEFINED]
+            self._plan.begin_row()
+            yield self._plan.result({**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}})
 
 
-def compile_condition(text: str) -> Condition:
+def compile_condition(text: str, budget: Budget) -> Condition:
     """The condition of a patch, `from c where ...`, as a function of an item.
 
     Raises:
@@ -224,8 +251,8 @@ def compile_condition(text: str) -> Condition:
     query = parse_condition(text)
     if query.where is None or query.order or query.group or query.limit is not None or len(query.sources) != 1:
         raise bad("the condition of a patch must look like: from c where c.state = 'open'")
-    plan = Plan(query, 0)
-    return lambda item: any(True for _ in plan.rows(item))
+    plan = Plan(query, 0, budget)
+    return lambda item: any(row is not None for row in plan.rows(item))
 
 
 def _ids_of(query: Query) -> tuple[str, ...] | None:
@@ -256,6 +283,16 @@ def _count_names(node: Any) -> int:
     if isinstance(node, Name):
         return 1
     return sum(_count_names(getattr(node, field.name)) for field in fields(node)) if isinstance(node, Node) else 0
+
+
+def _count_nodes(node: Any) -> int:
+    """How many expressions an expression, or several, are made of."""
+    if isinstance(node, tuple):
+        return sum(map(_count_nodes, node))
+    if isinstance(node, Literal):
+        return 1
+    inner = (getattr(node, field.name) for field in fields(node)) if is_dataclass(node) else ()
+    return int(isinstance(node, Node)) + sum(map(_count_nodes, inner))
 
 
 def _argument(call: Call) -> Node:

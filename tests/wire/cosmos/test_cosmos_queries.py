@@ -9,6 +9,7 @@ import pytest
 from azure.cosmos import PartitionKey, exceptions
 
 from outbox.emulator.cosmos.hashing import effective_key
+from outbox.emulator.cosmos.query_budget import Budget
 from outbox.emulator.cosmos.values import key_text
 from tests.wire.cosmos.conftest import Sdk, query
 from tests.wire.cosmos.test_cosmos_items import own
@@ -252,15 +253,19 @@ def test_long_lists_of_conditions_are_no_depth(people: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "named"),
     [
-        "SELECT VALUE [" + ",".join(["c"] * 100) + "] FROM c",
-        "SELECT * FROM c WHERE c.text LIKE '" + "%x" * 100 + "y'",
+        ("SELECT VALUE [" + ",".join(["c"] * 100) + "] FROM c", "too much memory"),
+        ("SELECT * FROM c WHERE c.text LIKE '" + "%x_y%'", "steps on one row; shorten"),
+        ("SELECT VALUE 1 FROM c JOIN a IN c.list JOIN b IN c.list JOIN d IN c.none", "steps; give a partition key"),
     ],
 )
-def test_a_query_that_would_take_everything_is_refused(items: Any, text: str) -> None:
-    items.create_item({"id": "1", "pk": "a", "text": "x" * 1_000_000})
-    with pytest.raises(exceptions.CosmosHttpResponseError, match="too ") as caught:
+def test_a_query_that_would_take_everything_is_refused(
+    items: Any, text: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget.__init__, "__defaults__", (1_200_000,))
+    items.create_item({"id": "1", "pk": "a", "text": "x" * 1_000_000, "list": [0] * 2_000, "none": []})
+    with pytest.raises(exceptions.CosmosHttpResponseError, match=named) as caught:
         query(items, text)
     assert caught.value.status_code == 400
 

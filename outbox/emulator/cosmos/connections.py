@@ -1,0 +1,317 @@
+"""Connections of the endpoint: how many there are, how long each may take, and how much each may make the process hold.
+
+*Theory of operation.*  What speaks HTTP stands behind each connection and sees every byte; this file only counts and
+looks at the clock.  A connection is idle, sends a head, sends a body, or waits for its answer.  Heads, and what is sent
+ahead of an answer, have a size; every state but the last has an end, and so has an answer that the client does not
+read.  The server looks at the time now and then, so an end comes up to a look late.  HTTP is loaded with the first
+connection, in a thread, because its library takes longer to import than all else; meanwhile nothing is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Protocol
+
+HEAD_MAX_BYTES = 32 << 10
+AHEAD_MAX_BYTES = 64 << 10
+"""How much a client may send behind a request before that is answered."""
+HEAD_WITHIN_S = 10.0
+"""How long a new connection may take for its first byte, and a head from its first byte to its end."""
+REQUEST_WITHIN_S = 30.0
+"""How long a request may take to arrive whole, from its first byte."""
+TAKE_WITHIN_S = 30.0
+"""How long a client may take to read an answer, and a connection to close."""
+IDLE_MAX_S = 120.0
+"""How long a connection that was answered may be silent; the SDKs' pools keep theirs for less."""
+COUNT_MAX = 512
+SEND_BUFFER_BYTES = 128 << 10
+"""What the system may hold of an answer; left to itself, it takes megabytes of each."""
+
+_HEAD_END = b"\r\n\r\n"
+_HEAD_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+_RESET = struct.pack("ii", 1, 0)
+"""Closing discards what is unsent and resets the connection."""
+
+
+class Phase(Enum):
+    """What a connection is doing."""
+
+    NEW = "nothing has come"
+    HEAD = "a head is on its way"
+    BODY = "the head is there, the body may be on its way"
+    ANSWERING = "the request is there, the answer is not"
+    IDLE = "the last request is answered"
+    CLOSING = "nothing more is answered"
+
+
+_WITHIN_S = {
+    Phase.NEW: HEAD_WITHIN_S,
+    Phase.HEAD: HEAD_WITHIN_S,
+    Phase.BODY: REQUEST_WITHIN_S,
+    Phase.IDLE: IDLE_MAX_S,
+    Phase.CLOSING: TAKE_WITHIN_S,
+}
+"""How long each may last; BODY counts from the first byte of the head.  An answer takes what its operation takes."""
+
+
+class Body(Protocol):
+    """A body that is being read."""
+
+    def is_eof(self) -> bool: ...
+
+    def set_exception(self, exc: BaseException) -> None: ...
+
+
+class Connections:
+    """The connections of one endpoint, and a factory of them."""
+
+    def __init__(self, load: Callable[[], Awaitable[Callable[[], asyncio.Protocol]]], *, count_max: int | None) -> None:
+        """`load` imports what speaks HTTP, and gives what makes one for each connection; it is awaited once.
+
+        Without a `count_max` it is 512, or a quarter of the descriptors that the process may have open if that is less:
+        the log must find one for its next file.
+        """
+        self.open: set[Connection] = set()
+        self.deserted = asyncio.Event()
+        """Set when the last connection goes."""
+        self.is_stopping = False
+        self._load = load
+        self._speaker: Callable[[], asyncio.Protocol] | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._by_speaker: dict[asyncio.BaseProtocol, Connection] = {}
+        self._count_max = count_max or _count_max()
+
+    def __call__(self) -> Connection:
+        return Connection(self)
+
+    def of(self, speaker: asyncio.BaseProtocol) -> Connection | None:
+        """The connection that one speaker of HTTP serves; None once it is gone."""
+        return self._by_speaker.get(speaker)
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much of all answers their clients have not read."""
+        return sum(connection.unread_bytes for connection in self.open if connection.is_unread)
+
+    def check_time(self, now_s: float) -> None:
+        """Close the connections that have been slow for too long."""
+        for connection in list(self.open):
+            connection.check_time(now_s)
+
+    def close(self) -> None:
+        """Take no more requests; connections that are being answered close behind their answers."""
+        self.is_stopping = True
+        for connection in list(self.open):
+            if connection.phase is not Phase.BODY and connection.phase is not Phase.ANSWERING:
+                connection.close()
+
+    def abort(self) -> None:
+        """Break all connections."""
+        for connection in list(self.open):
+            connection.abort()
+        if self._loading is not None:
+            self._loading.cancel()
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether there is room for another connection; what speaks HTTP on it comes at once or is loaded."""
+        if len(self.open) >= self._count_max or self.is_stopping:
+            return False
+        self.open.add(connection)
+        self.deserted.clear()
+        if self._speaker is not None:
+            self._serve(connection, self._speaker)
+        elif self._loading is None:
+            self._loading = asyncio.get_running_loop().create_task(self._loaded(), name="cosmos HTTP loading")
+        return True
+
+    def forget(self, connection: Connection, speaker: asyncio.Protocol | None) -> None:
+        """A connection is gone."""
+        self.open.discard(connection)
+        if speaker is not None:
+            self._by_speaker.pop(speaker, None)
+        if not self.open:
+            self.deserted.set()
+
+    async def _loaded(self) -> None:
+        make = await self._load()
+        self._speaker = make
+        for connection in list(self.open):
+            self._serve(connection, make)
+
+    def _serve(self, connection: Connection, make: Callable[[], asyncio.Protocol]) -> None:
+        speaker = make()
+        self._by_speaker[speaker] = connection
+        connection.serve(speaker)
+
+
+class Connection(asyncio.Protocol):
+    """One connection: its bytes go to what speaks HTTP, within limits."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.phase = Phase.NEW
+        self.is_ended = False
+        """The client sends nothing more; it may still listen."""
+        self._connections = connections
+        self._speaker: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+        self._since_s = 0.0
+        """When the phase began; that of a body, when its head began."""
+        self._unread_since_s: float | None = None
+        self._count_bytes = 0
+        """Of the head that is on its way, or ahead of the answer."""
+        self._tail = b""
+        self._body: Body | None = None
+
+    # The transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._since_s = asyncio.get_running_loop().time()
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        transport.pause_reading()
+        if not self._connections.admit(self):
+            transport.abort()
+
+    def serve(self, speaker: asyncio.Protocol) -> None:
+        """Begin to read, for what speaks HTTP here."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._speaker = speaker
+        transport.resume_reading()
+        speaker.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.NEW or self.phase is Phase.IDLE:
+            self._begin_head()
+        if self.phase is Phase.HEAD:
+            if _HEAD_END in self._tail + data:
+                self.phase, self._tail = Phase.BODY, b""
+            else:
+                self._tail = data[-3:] if len(data) > 2 else (self._tail + data)[-3:]
+                self._count_bytes += len(data)
+                if self._count_bytes > HEAD_MAX_BYTES:
+                    self._refuse_head()
+                    return
+        elif self.phase is Phase.ANSWERING:
+            self._count_bytes += len(data)
+            if self._count_bytes > AHEAD_MAX_BYTES:
+                self.abort()
+                return
+        if self._speaker is not None:
+            self._speaker.data_received(data)
+
+    def eof_received(self) -> bool:
+        self.is_ended = True
+        if self._body is not None and not self._body.is_eof():
+            self._body.set_exception(ConnectionResetError("the client went within a body"))
+        return self.phase is Phase.BODY or self.phase is Phase.ANSWERING  # who only listens any more gets its answer
+
+    def pause_writing(self) -> None:
+        self._unread_since_s = asyncio.get_running_loop().time()
+        if self._speaker is not None:
+            self._speaker.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since_s = None
+        if self._speaker is not None:
+            self._speaker.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._connections.forget(self, self._speaker)
+        if self._speaker is not None:
+            self._speaker.connection_lost(error)
+        self._speaker = self._body = None
+
+    # The server's side
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the client lets an answer wait."""
+        return self._unread_since_s is not None
+
+    @property
+    def unread_bytes(self) -> int:
+        """How much was written and not read."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def check_time(self, now_s: float) -> None:
+        """Close the connection if it has been slow for too long."""
+        within_s = _WITHIN_S.get(self.phase)
+        is_late = within_s is not None and now_s - self._since_s > within_s
+        if is_late or (self._unread_since_s is not None and now_s - self._unread_since_s > TAKE_WITHIN_S):
+            self.abort()
+
+    def begin(self) -> None:
+        """A head was understood, and its request is to be answered."""
+        if self.phase is not Phase.CLOSING:
+            self.phase = Phase.BODY
+
+    def read(self, body: Body) -> None:
+        """A body is being read.
+
+        Raises:
+            ConnectionResetError: it cannot come any more.
+        """
+        if self.is_ended and not body.is_eof():
+            raise ConnectionResetError("the client went within a body")
+        self._body = body
+
+    def begin_answer(self) -> None:
+        """The request is there."""
+        self._body = None
+        if self.phase is not Phase.CLOSING:
+            self.phase, self._count_bytes = Phase.ANSWERING, 0
+
+    def finish(self, *, is_last: bool) -> bool:
+        """The answer is made; whether the connection is to close behind it."""
+        self._body = None
+        is_last = is_last or self._connections.is_stopping or (self.is_ended and not self._count_bytes)
+        self._since_s = asyncio.get_running_loop().time()
+        if is_last:
+            self.phase = Phase.CLOSING
+        elif self.phase is Phase.ANSWERING and self._count_bytes:
+            self.phase = Phase.HEAD
+        elif self.phase is not Phase.CLOSING:
+            self.phase = Phase.IDLE
+        return is_last
+
+    def close(self) -> None:
+        """Close; what was written is still sent, for a while."""
+        self.phase = Phase.CLOSING
+        self._since_s = asyncio.get_running_loop().time()
+        if self._transport is not None:
+            self._transport.close()
+
+    def reset(self) -> None:
+        """Break the connection in such a way that the client sees a reset."""
+        if self._transport is not None:
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.abort()
+
+    def abort(self) -> None:
+        """Break the connection."""
+        self.phase = Phase.CLOSING
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _begin_head(self) -> None:
+        self.phase, self._count_bytes, self._tail = Phase.HEAD, 0, b""
+        self._since_s = asyncio.get_running_loop().time()
+
+    def _refuse_head(self) -> None:
+        if self._transport is not None:
+            self._transport.write(_HEAD_TOO_LONG)
+        self.close()
+
+
+def _count_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return COUNT_MAX if soft == resource.RLIM_INFINITY else max(1, min(COUNT_MAX, soft // 4))

@@ -1,0 +1,302 @@
+"""What clients of the Service Bus endpoint may have that finish nothing: what is held for them, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+
+from outbox.emulator.amqp import types
+from outbox.emulator.amqp.events import Limits
+from outbox.emulator.amqp.frames import EMPTY_FRAME
+from outbox.emulator.amqp.link import Link
+from outbox.emulator.bus import peer
+from outbox.emulator.bus.peer import Peer
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.message import Message
+from tests.unit.amqp import amqp_client as client
+from tests.wire.test_servicebus_server import Wire
+
+ATTACH, TRANSFER, DETACH, CLOSE = 0x12, 0x14, 0x16, 0x18
+LIMIT = "amqp:resource-limit-exceeded"
+PART_BYTES = 60_000
+
+
+@asynccontextmanager
+async def serving(key: str | None = None, limits: Limits | None = None) -> AsyncIterator[ServiceBusServer]:
+    async with Engine.in_memory() as engine, ServiceBusServer(engine, key=key, limits=limits) as server:
+        engine.declare(QueueSettings("q"))
+        yield server
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Wait for something that is about to be so."""
+    for _ in range(500):
+        if is_so():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to be so")
+
+
+def on(channel: int, data: bytes) -> bytes:
+    """One frame on another channel."""
+    return data[:6] + channel.to_bytes(2, "big") + data[8:]
+
+
+def only(server: ServiceBusServer) -> Peer:
+    [peer] = server._peers
+    return peer
+
+
+def closed_for(wire: Wire) -> str:
+    """The condition with which the server closed."""
+    [(_, fields, _)] = [found for found in client.frames_of(wire.data) if found[0] == CLOSE]
+    return str(fields[0].value[0])  # type: ignore[attr-defined]  # a described list
+
+
+async def sent_without_end(wire: Wire, frames: Iterator[bytes]) -> None:
+    """Send until the server closes, which it has to."""
+    for count, data in enumerate(frames):
+        if wire.writer.transport.is_closing() or wire.reader.at_eof():
+            return
+        wire.writer.write(data)
+        if count % 16 == 0:
+            try:
+                await wire.writer.drain()
+            except ConnectionError:
+                return
+        assert count < 100_000, "it goes on and on"
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Whatever goes now goes because nothing names it any more."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def link_count() -> int:
+    return sum(type(one) is Link for one in gc.get_objects())
+
+
+# What is held
+
+
+async def test_unfinished_messages_of_a_connection_have_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+    """A message on each of 64 links, none of them finished: 16 MB in all, and the connection is closed before."""
+    async with serving() as server:
+        wire = await Wire.open(server, *(client.attach("q", handle, receiver=False) for handle in range(64)))
+        await wire.wait_frames(ATTACH, 64)
+        held, most_bytes = only(server).connection.held, 0
+        for turn in range(5):
+            for handle in range(64):
+                wire.writer.write(client.transfer(handle, 64 * turn + handle, bytes(PART_BYTES), more=True))
+                await asyncio.sleep(0)
+                most_bytes = max(most_bytes, held.held_bytes)
+            if not server._peers:
+                break
+        assert [record.condition for record in caplog.records if hasattr(record, "condition")] == [LIMIT]
+        assert PART_BYTES < most_bytes <= server.limits.held_max_bytes
+        await until(lambda: not server._peers)
+        assert (held.held_bytes, server.pool.held_bytes) == (0, 0)
+
+
+async def test_unfinished_messages_of_all_connections_have_a_limit() -> None:
+    async with serving() as server:
+        server.pool.max_bytes = 2_000_000
+        wires = []
+        for _ in range(4):
+            wires.append(await Wire.open(server, *(client.attach("q", handle, receiver=False) for handle in range(16))))
+            await wires[-1].wait_frames(ATTACH, 16)
+        for wire in wires:
+            wire.writer.write(b"".join(client.transfer(n, n, bytes(PART_BYTES), more=True) for n in range(16)))
+            await asyncio.sleep(0.1)
+            assert server.pool.held_bytes <= server.pool.max_bytes
+        await until(lambda: len(server._peers) < 4)
+        assert server.pool.held_bytes == sum(peer.connection.held.held_bytes for peer in server._peers) > 0
+        for wire in wires:
+            wire.writer.transport.abort()
+        await until(lambda: not server._peers)
+        assert server.pool.held_bytes == 0
+
+
+async def test_a_large_message_in_parts_arrives_and_leaves_nothing_held() -> None:
+    async with serving() as server:
+        wire = await Wire.open(server, client.attach("q", 0, receiver=False))
+        body = types.described(0x75, types.binary(b"x" * 200_000))
+        parts = [body[at : at + PART_BYTES] for at in range(0, len(body), PART_BYTES)]
+        await wire.wait_frames(ATTACH)
+        before_bytes = server.pool.held_bytes
+        for index, part in enumerate(parts):
+            wire.writer.write(client.transfer(0, 0, part, more=index < len(parts) - 1))
+        await until(lambda: server.engine.peek("q", 0, 1))
+        assert server.engine.peek("q", 0, 1)[0].message.body == b"x" * 200_000
+        assert server.pool.held_bytes == before_bytes
+        wire.writer.close()
+
+
+async def test_a_message_without_end_ends_the_connection_though_its_transfers_are_empty() -> None:
+    async with serving() as server:
+        wire = await Wire.open(server, client.attach("q", 0, receiver=False))
+        await wire.wait_frames(ATTACH)
+        empty = client.transfer(0, 0, b"", more=True) * 100
+        await sent_without_end(wire, (empty for _ in range(1_000)))
+        await until(lambda: not server._peers)
+
+
+async def test_before_a_token_little_is_held() -> None:
+    """Who has not put a valid token has no large frame, no large message and few links."""
+    async with serving(key="secret") as server:
+        large = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
+        await large.wait_frames(ATTACH)
+        large.writer.write((1 << 19).to_bytes(4, "big") + b"\x02\x00\x00\x00" + bytes(1_000))
+        await large.wait_end()
+        assert closed_for(large) == "amqp:connection:framing-error"
+        parts = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
+        await parts.wait_frames(ATTACH)
+        parts.writer.write(client.transfer(0, 0, bytes(PART_BYTES), more=True) * 2)
+        await parts.wait_end()
+        assert closed_for(parts) == LIMIT
+        links = await Wire.open(server, *(client.attach("q", handle, receiver=False) for handle in range(64)))
+        await links.wait_end()
+        assert closed_for(links) == LIMIT
+        await until(lambda: not server._peers)
+
+
+@pytest.mark.parametrize("how", ["broken", "closed", "refused"])
+async def test_links_and_what_they_hold_go_with_their_connection(how: str) -> None:
+    """Sixteen sessions of links of every kind, with half a message on each sender, leave nothing behind."""
+    async with serving() as server:
+        server.engine.send("q", [Message(body=b"m") for _ in range(20)])
+        with without_collections():
+            before = link_count()
+            wire = await Wire.open(server, *(on(channel, client.BEGIN) for channel in range(1, 16)))
+            for channel in range(16):
+                for handle, (address, receiver) in enumerate(
+                    (("q", False), ("q", True), ("$cbs", True), ("$cbs", False), ("q/$management", True))
+                ):
+                    wire.writer.write(on(channel, client.attach(address, handle, receiver=receiver)))
+            await wire.wait_frames(ATTACH, 16 * 5)
+            for channel in range(16):
+                wire.writer.write(on(channel, client.flow(1, 5)))
+                wire.writer.write(on(channel, client.transfer(0, 0, bytes(10_000), more=True)))
+            await wire.wait_frames(TRANSFER, 20)
+            await until(lambda: server.pool.held_bytes > 16 * 10_000)
+            assert link_count() == before + 16 * 5
+            if how == "broken":
+                wire.writer.transport.abort()
+            else:
+                wire.writer.write(client.CLOSE if how == "closed" else client.transfer(77, 0, b""))
+                await wire.wait_end()
+            await until(lambda: not server._peers)
+            await asyncio.sleep(0.05)
+            assert (server.pool.held_bytes, link_count()) == (0, before)
+
+
+async def test_replies_that_wait_for_credit_have_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as server:
+        wire = await Wire.open(
+            server, client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True)
+        )
+        await wire.wait_frames(ATTACH, 2)
+        held = only(server).connection.held
+        before_bytes = held.held_bytes
+        wire.writer.write(client.transfer(0, 0, client.BODY))
+        await until(lambda: held.held_bytes > before_bytes)
+        held.max_bytes = held.held_bytes
+        wire.writer.write(client.transfer(0, 1, client.BODY))
+        [(_, refused, _)] = [found for found in await wire.wait_frames(0x15, 2) if found[1][4].value]
+        assert refused[4].value[0].value[0] == LIMIT
+        wire.writer.write(client.flow(1, 10))
+        await wire.wait_frames(TRANSFER)
+        assert held.held_bytes == before_bytes
+        wire.writer.close()
+
+
+# For how long
+
+
+async def test_who_puts_no_valid_token_is_let_go() -> None:
+    async with serving(key="secret") as server:
+        wire = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
+        await wire.wait_frames(ATTACH)
+        only(server).check_time(server.loop_time() + peer.OPEN_WITHIN_S - 1)
+        assert server._peers
+        only(server).check_time(server.loop_time() + peer.OPEN_WITHIN_S + 1)
+        await wire.wait_end()
+        assert closed_for(wire) == "amqp:connection:forced"
+        await until(lambda: not server._peers)
+
+
+@pytest.mark.parametrize("frames", [b"", client.SASL, client.opening()[:-40]])
+async def test_who_does_not_finish_the_handshake_is_let_go(frames: bytes) -> None:
+    async with serving() as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(frames)
+        await until(lambda: server._peers)
+        await asyncio.sleep(0.05)
+        only(server).check_time(server.loop_time() + peer.OPEN_WITHIN_S + 1)
+        await until(lambda: not server._peers)
+        writer.close()
+
+
+async def test_a_connection_without_links_is_let_go_however_it_chatters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as server:
+        wire = await Wire.open(server)
+        await wire.wait_frames(0x11)
+        only(server).check_time(server.loop_time() + peer.LINKLESS_MAX_S - 1)
+        assert server._peers
+        monkeypatch.setattr(peer, "LINKLESS_MAX_S", 0.5)
+        for _ in range(200):
+            if not server._peers:
+                break
+            wire.writer.write(EMPTY_FRAME)
+            await asyncio.sleep(0.02)
+        assert not server._peers
+
+
+async def test_a_link_that_is_detached_leaves_nothing_though_its_connection_goes_on() -> None:
+    async with serving() as server:
+        wire = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
+        await wire.wait_frames(ATTACH)
+        held_bytes = server.pool.held_bytes
+        with without_collections():
+            before = link_count()
+            for count in range(1, 11):
+                wire.writer.write(client.attach("q", 1, receiver=True) + client.flow(1, 5))
+                await wire.wait_frames(ATTACH, 1 + count)
+                wire.writer.write(client.detach(1))
+                await wire.wait_frames(DETACH, count)
+            await asyncio.sleep(0.05)
+            assert (server.pool.held_bytes, link_count()) == (held_bytes, before)
+        wire.writer.close()
+
+
+async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_kept() -> None:
+    async with serving() as server:
+        sender = await Wire.open(server, client.attach("q", 0, receiver=False))
+        await sender.wait_frames(ATTACH)
+        silent = only(server)
+        receiver = await Wire.open(server, client.attach("q", 0, receiver=True), client.flow(0, 10))
+        await receiver.wait_frames(ATTACH)
+        await asyncio.sleep(0.05)
+        [waiting] = server._peers - {silent}
+        for one in (silent, waiting):
+            one.check_time(server.loop_time() + peer.IDLE_MAX_S - 1)
+        assert len(server._peers) == 2
+        for one in (silent, waiting):
+            one.check_time(server.loop_time() + peer.IDLE_MAX_S + 1)
+        await sender.wait_end()
+        assert closed_for(sender) == "amqp:connection:forced"
+        server.engine.send("q", [Message(body=b"m")])
+        assert await receiver.wait_frames(TRANSFER)
+        receiver.writer.close()
