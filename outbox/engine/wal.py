@@ -32,6 +32,7 @@ from itertools import pairwise
 from outbox.engine.closed import CLOSED_NAME, Closed, remove_closed, store_closed
 from outbox.engine.disk import TEMPORARY, Disk, DiskFile, replace_file
 from outbox.engine.framing import DELIMITER, HEADER_SEED, check_payload, encode_record, seed_of
+from outbox.engine.memory_disk import NO_ROOM
 from outbox.engine.room import Room
 from outbox.engine.segments import (
     LOG_ID_SIZE,
@@ -283,8 +284,7 @@ class Log:
                         self._room.give_back(live)
                     self.sync()
                     with self._disk_calls("close") as live:
-                        mark = Closed(self._first, self.epoch, live.size_bytes, self.synced)
-                        store_closed(self._disk, mark, self.recovered.log_id)
+                        self._leave_mark(live.size_bytes)
             finally:
                 self._stopped = self._stopped or f"{self._disk.where}: the log was closed; open it again"
                 file, self._file = self._file, None
@@ -293,6 +293,14 @@ class Log:
                 if self._holds_folder:
                     self._holds_folder = False
                     self._disk.unlock()
+
+    def _leave_mark(self, size_bytes: int) -> None:
+        """Say how long the log is now; on a full disk it closes without, as whole as it is."""
+        try:
+            store_closed(self._disk, Closed(self._first, self.epoch, size_bytes, self.synced), self.recovered.log_id)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def _take_over(self) -> None:
         """Make what was read durable, then fence whoever wrote it by a segment with a greater epoch."""

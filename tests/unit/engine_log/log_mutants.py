@@ -30,6 +30,7 @@ CLOSING = f"{OF_CLOSED}::test_a_crash_at_any_call_of_a_close_leaves_a_log_that_o
 PUT_BACK = f"{OF_CLOSED}::test_the_mark_of_a_newer_truth_does_not_speak_of_a_copy_that_was_put_back"
 OPENED = f"{OF_CLOSED}::test_closing_leaves_the_mark_behind_the_sync_of_what_it_names_and_opening_removes_it"
 OF_ANOTHER = f"{OF_CLOSED}::test_a_mark_of_something_else_does_not_count_and_goes_before_anything_is_written"
+FULL = f"{OF_CLOSED}::test_a_full_disk_closes_without_a_mark_and_one_that_fails_is_told"
 DAMAGED = f"{OF_CLOSED}::test_a_damaged_mark_is_none"
 SALVAGED = f"{OF_CLOSED}::test_a_salvaged_copy_is_refused_when_it_is_cut"
 INSPECTED = f"{OF_CLOSED}::test_inspection_and_salvage_tell_what_a_cut_took"
@@ -78,7 +79,7 @@ LOG_MUTANTS = (
     # The mark of a clean close
     mutant(
         "a close leaves no mark", WAL, CUT,
-        ("                        store_closed(self._disk, mark, self.recovered.log_id)\n", ""),
+        ("                        self._leave_mark(live.size_bytes)\n", "                        pass\n"),
     ),
     mutant(
         "the mark is not synced", CLOSED, AFTER_A_POWER_LOSS,
@@ -89,8 +90,7 @@ LOG_MUTANTS = (
         "the mark comes before the sync of what it names", WAL, CLOSING,
         ("                    self.write()\n                    self.sync()\n                    self.witness()\n",
          """                    with self._disk_calls("close") as live:
-                        size_bytes = live.size_bytes + sum(map(len, self._buffer))
-                        mark = Closed(self._first, self.epoch, size_bytes, self.appended)
+                        mark = Closed(self._first, self.epoch, live.size_bytes + sum(map(len, self._buffer)), self.appended)
                         store_closed(self._disk, mark, self.recovered.log_id)
                     self.write()
                     self.sync()
@@ -130,6 +130,14 @@ LOG_MUTANTS = (
         "the mark goes before the segment behind it is there", WAL, NEXT_OPEN,
         ("        if is_marked and recovered.closed is None:  # it", "        if is_marked:  # it"),
         ("        if is_marked and recovered.closed is not None:  # until here it said how long the segment before is\n            remove_closed(self._disk)\n", ""),
+    ),
+    mutant(
+        "a full disk keeps a log from being closed", WAL, FULL,
+        ("            if error.errno not in NO_ROOM:\n                raise\n\n    def _take_over", "            raise\n\n    def _take_over"),
+    ),
+    mutant(
+        "a disk that fails at the mark is passed over", WAL, FULL,
+        ("            if error.errno not in NO_ROOM:\n                raise\n\n    def _take_over", "            pass\n\n    def _take_over"),
     ),
     mutant(
         "a mark that was true stays", WAL, OPENED,

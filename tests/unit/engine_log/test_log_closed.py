@@ -7,6 +7,7 @@ never speaks against a log that is whole, whenever the machine died and wherever
 
 from __future__ import annotations
 
+import errno
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from outbox.engine.disk import Crash, MemoryDisk, SimulatedCrash
 from outbox.engine.salvage import inspect, salvage
 from outbox.engine.segments import Limits, recover, segment_name, segment_ordinals
 from outbox.engine.wal import Log
-from outbox.errors import CorruptRecord
+from outbox.errors import CorruptRecord, EngineStopped
 
 LOG_ID = b"0123456789abcdef"
 FLUSHES = ((b"f" * 300,), (b"one", b"two \xfe\xfd" * 3), (b"", b"c" * 700), (b"the last thing said",))
@@ -341,14 +342,20 @@ def test_a_log_that_stopped_leaves_no_mark() -> None:
         assert CLOSED_NAME not in disk.names()
 
 
-def test_a_mark_that_cannot_be_left_is_told_and_the_log_is_whole() -> None:
+@pytest.mark.parametrize("verb", ["create", "write", "sync", "rename", "sync_dir"])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_closes_without_a_mark_and_one_that_fails_is_told(verb: str, error: int) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     flush(log, *PAYLOADS)
-    disk.fail("rename")
-    with pytest.raises(Exception, match="injected"):
+    disk.fail(verb, after={"write": 1, "sync": 1}.get(verb, 0), error=error)  # behind those of the witness
+    if error == errno.EIO:
+        with pytest.raises(EngineStopped, match="injected"):
+            log.close()
+    else:
         log.close()
-    assert verdict(files_of(disk.crash(Crash.POWER))) == "whole"
+    for found in (disk.crash(Crash.POWER), disk):
+        assert verdict(files_of(found)) == "whole"
     opened(disk)
 
 

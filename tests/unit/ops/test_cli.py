@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from outbox.engine import records
+from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.state import STATES
@@ -260,6 +261,21 @@ def test_damage_is_refused_with_the_way_out_and_salvage_goes_it(cli: Cli, folder
     assert code == 1 and "outbox log salvage" in err
     code, out, _ = cli("log", "salvage", "--into", str(tmp_path / "saved"))
     assert code == 0 and "lost: ordinals" in out
+
+
+def test_a_closed_folder_that_was_cut_is_refused_and_one_copied_without_its_mark_opens(
+    cli: Cli, folder: Path, tmp_path: Path
+) -> None:
+    newest = max(folder.glob("*.log"))
+    newest.write_bytes(newest.read_bytes()[:-4_200])
+    code, _, err = cli("status")
+    assert code == 1 and "the log was closed at ordinal" in err and "outbox log salvage" in err
+    found = json.loads(cli("log", "inspect", "--json")[1])
+    assert found["closed"] == found["durable"] and found["missing"][-1][-1] == found["closed"]
+    code, out, _ = cli("log", "salvage", "--into", str(tmp_path / "saved"))
+    assert code == 0 and "lost: ordinals" in out
+    (folder / CLOSED_NAME).unlink()
+    assert cli("status")[0] == 0
 
 
 def test_export_writes_a_file_only_when_it_is_whole(cli: Cli, tmp_path: Path) -> None:
