@@ -15,7 +15,7 @@ from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT
 
 ALL_WITHIN_S = 300.0
-LEAST_COUNT = 40
+LEAST_COUNT = 50
 
 Found = dict[str, Any]
 

@@ -146,3 +146,15 @@ async def test_an_engine_whose_time_fails_stops_and_says_why(monkeypatch: pytest
         engine.tick = broken  # type: ignore[method-assign]  # what is tried
         await asyncio.wait_for(stopped.wait(), 5)
         assert "no time" in str(engine.stopped)
+
+
+async def test_what_a_client_reads_is_durable_when_it_is_told() -> None:
+    engine = opened(MemoryDisk())
+    engine.declare(QueueSettings("q"))
+    log, operations = engine.log, EngineOperations(engine)
+    assert log is not None
+    for reading in (lambda: operations.state("Purse:a"), lambda: operations.dead_letters("q")):
+        engine.send("q", [Message(body=b"{}")])
+        assert log.synced < log.appended
+        await reading()
+        assert log.synced == log.appended
