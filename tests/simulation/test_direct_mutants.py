@@ -14,7 +14,7 @@ from tests.simulation.direct_mutants import DIRECT_MUTANTS
 from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT
 
-ALL_WITHIN_S = 300.0
+ALL_WITHIN_S = 600.0
 LEAST_COUNT = 50
 
 Found = dict[str, Any]
