@@ -154,6 +154,18 @@ async def test_a_resubmitted_letter_has_not_failed_yet(place: Place) -> None:
     assert (task.message.identity, task.message.attempt, task.message.failures) == ("a", 1, 0)
 
 
+async def test_a_letter_of_a_subscription_goes_to_its_topic(place: Place) -> None:
+    message, sent = Message(body=b"{}", outbox_id="a", type="Note"), list[str]()
+    await place.letters.keep(Delivery("news/Subscriptions/one", 7, message, 1, 5, 10), "failed", "boom")
+    (letter,) = await place.letters.list("news/Subscriptions/one")
+
+    async def send(outputs: Any) -> None:
+        sent.extend(output.destination for output in outputs)
+
+    await place.letters.resubmit("news/Subscriptions/one", letter.sequence, send, attempt=1)
+    assert sent == ["news"]  # a subscription cannot be sent to
+
+
 async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(place: Place) -> None:
     await place.keep("a", 7)
     (letter,) = await place.letters.list("notes")

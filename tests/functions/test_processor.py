@@ -15,6 +15,7 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Context, Engine, Reject, Retries, Retry
 from outbox.azure import functions
+from outbox.azure.functions_messages import to_delivery
 from outbox.azure.functions_processor import Processor, pause_s
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.engine.narrow import NarrowEngine
@@ -175,6 +176,17 @@ async def test_a_delayed_copy_keeps_the_time_of_its_message(host: Host) -> None:
     assert await host.deliver("o1", 13, enqueued_time_utc=before)  # it says no time of its own
     assert await host.deliver("o2", 13, properties={"outbox-created": first_ms - 5})
     assert [task.message.created_ms for task in host.waiting("orders")] == [first_ms, first_ms - 5]
+
+
+async def test_a_message_of_a_trigger_lives_as_long_as_its_broker_says() -> None:
+    enqueued, options = datetime(2026, 1, 1, tzinfo=UTC), {"lock": 1, "lock_ms": 300_000, "now_ms": 0}
+    for expires, lives_ms in (
+        (enqueued + timedelta(seconds=90), 90_000),
+        (datetime(9_999, 12, 31, tzinfo=UTC), 0),  # for ever
+        (None, 0),  # not told
+    ):
+        message = received("o1", b"{}", 1, enqueued_time_utc=enqueued, expires_at_utc=expires)
+        assert to_delivery("orders", message, **options).message.time_to_live_ms == lives_ms
 
 
 async def test_in_order_a_message_that_fails_comes_again_until_its_last_failure(host: Host) -> None:

@@ -5,10 +5,23 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 
 from __future__ import annotations
 
-from tests.simulation.planting import BATCH, ENDINGS, HTTP_SCOPES, ITEM, LANES, LEFT, PARTITION, STOPS, Mutant, Table
+from tests.simulation.planting import (
+    ADAPTERS,
+    BATCH,
+    ENDINGS,
+    HTTP_SCOPES,
+    ITEM,
+    LANES,
+    LEFT,
+    PARTITION,
+    STOPS,
+    Mutant,
+    Table,
+)
 
 TRIGGER_BUS = "outbox/azure/functions_bus.py"
 PROCESSOR = "outbox/azure/functions_processor.py"
+FUNCTIONS_MESSAGES = "outbox/azure/functions_messages.py"
 STORED_LETTERS = "outbox/runtime/letters.py"
 BUS_LETTERS = "outbox/azure/servicebus_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
@@ -21,6 +34,9 @@ OF_STOPPED = "unit/test_store_stopped_keys.py"
 OF_ORDERING = "unit/test_store_ordering.py"
 OF_SCOPES = "unit/test_store_scopes.py"
 OF_MESSAGES = "unit/app/test_messages.py"
+OF_ORDER = "unit/app/test_ordering.py"
+OF_APART = "unit/test_store_apart.py"
+OF_REMEMBERED = "unit/engine/test_remembered.py"
 OF_ENTRIES = "unit/test_http_entries.py"
 
 
@@ -78,6 +94,11 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: everything lies among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
         ("ports.operations, ports.blobs, ports.infrastructure)", "ports.operations, ports.blobs)"),
+    ),
+    mutant(
+        "trigger: a message has no time to live", FUNCTIONS_MESSAGES,
+        f"{OF_PROCESSOR}::test_a_message_of_a_trigger_lives_as_long_as_its_broker_says",
+        ("time_to_live_ms=_lives_ms(received, enqueued_ms)", "time_to_live_ms=0"),
     ),
     # Several handlers of one message
     mutant(
@@ -160,6 +181,27 @@ DIRECT_MUTANTS = (
         f"{OF_LETTERS}::test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice",
         ("        if not await self._delete(await self._find(queue, sequence)):\n", "        if await self._delete(await self._find(queue, sequence)) is None:\n"),
     ),
+    mutant(
+        "letters: one of a subscription of the bus goes to the subscription", BUS_LETTERS,
+        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_of_a_subscription_comes_by_its_topic",
+        ("Output(path.partition(SUBSCRIPTIONS)[0], 0, again)", "Output(path, 0, again)"),
+    ),
+    mutant(
+        "letters: one of a subscription in the store goes to the subscription", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_letter_of_a_subscription_goes_to_its_topic",
+        ("Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)", "Output(queue, 0, again)"),
+    ),
+    # What stays in its place
+    mutant(
+        "in place: what fails there is tried again at once", ENDINGS,
+        f"{OF_ORDER}::test_in_order_failures_are_repeated_after_the_delays",
+        ("due_ms = self._now_ms() + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0\n                    counts", "due_ms = 0\n                    counts"),
+    ),
+    mutant(
+        "in place: what fails in a subscription is put off as a copy", "outbox/runtime/step.py",
+        f"{OF_CONNECTING}::test_what_fails_in_one_subscription_is_tried_again_there_alone",
+        ('self.in_order or "/Subscriptions/" in self.delivery.queue', "self.in_order"),
+    ),
     # Blocked keys
     mutant(
         "blocked: a key is unblocked behind the completion", LANES,
@@ -208,6 +250,11 @@ DIRECT_MUTANTS = (
         f"{OF_STOPPED}::test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes",
         ('        return _decoded(found) or Stop("")', "        return _decoded(found)"),
     ),
+    mutant(
+        "blocked: a store that is away blocks nothing", LANES,
+        f"{OF_STOPPED}::test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell",
+        ("            await self._give_up(works, error)\n            return [], works[0].delivery.sequence\n", "            del error\n            return works, None\n"),
+    ),
     # Reads
     mutant(
         "read: a GET does not wait for the gate", HTTP_SCOPES,
@@ -218,6 +265,21 @@ DIRECT_MUTANTS = (
         "read: a GET passes the gate before it looks", HTTP_SCOPES,
         f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
         ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+    ),
+    mutant(
+        "read: a GET looks for states among the records", HTTP_SCOPES,
+        f"{OF_APART}::test_a_request_is_claimed_and_read_apart_from_the_states",
+        ("await read(self._states, state_key", "await read(self._records, state_key"),
+    ),
+    mutant(
+        "read: a client's read of a state does not wait for the gate", ADAPTERS,
+        f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
+        ("        found = self._engine.document(STATES, id)\n        await self._engine.gate()\n", "        found = self._engine.document(STATES, id)\n"),
+    ),
+    mutant(
+        "read: a list of dead letters does not wait for the gate", ADAPTERS,
+        f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
+        ("        found = dead_letters(self._engine, queue)\n        await self._engine.gate()\n", "        found = dead_letters(self._engine, queue)\n"),
     ),
     # Deadlines
     mutant(

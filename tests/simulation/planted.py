@@ -10,7 +10,7 @@ from typing import Any
 from tests.simulation.planting import Mutant, Table
 from tests.simulation.run_mutant import ROOT
 
-ALL_WITHIN_S = 300.0
+ALL_WITHIN_S = 600.0
 
 Found = dict[str, Any]
 

@@ -117,9 +117,10 @@ async def test_a_key_that_is_stopped_goes_on_after_a_resubmission_apart_from_the
             assert "stopped" not in kinds(at.engine)
 
 
-async def test_a_request_is_claimed_apart_from_the_states() -> None:
+async def test_a_request_is_claimed_and_read_apart_from_the_states() -> None:
     async with apart() as at, serving(at) as entry:
         first = await post(entry, Pay("a", 5))
+        assert (await entry.handle("GET", "/purses/a", {})).json()["balance"] == 5
         assert await post(entry, Pay("a", 5)) == first and (await post(entry, Pay("b", 5))).status == 422
         await settled(entry)
         assert kinds(at.states) == {"state"} and "claim" in kinds(at.engine)

@@ -13,8 +13,8 @@ import pytest
 
 from outbox import App, Reject, Worker
 from outbox.engine.adapters import EngineOperations, EngineStore
-from outbox.errors import OutboxError
-from outbox.ports import Delete, Delivery, Replace
+from outbox.errors import OutboxError, Throttled
+from outbox.ports import Delete, Delivery, Document, DocumentKey, Replace
 from outbox.runtime.stops import Stops
 from outbox.runtime.stops import _key as block_key
 from tests.unit.store_site import Site, site
@@ -171,3 +171,24 @@ async def test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes(sco
         await store.write([Delete(found.key, found.version)])
         await rest(at, 30)
         assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@SCOPES
+async def test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        read, away = at.store.read, list[str]()
+
+        async def reads_no_blocks(key: DocumentKey, *, session: str = "") -> Document | None:
+            if key.id == "stopped":
+                away.append(key.id)
+                raise Throttled("not now")
+            return await read(key, session=session)
+
+        at.store.read = reads_no_blocks  # type: ignore[method-assign]  # a store that is away for a while
+        await rest(at, 60)
+        assert away and await worker.state(Book, "red") == Book([0])
+        at.store.read = read  # type: ignore[method-assign]  # as above
+        await worker.discard("lines", "l1")
+        async with asyncio.timeout(30):  # what was given back in vain rests for longer each time, by the real clock
+            while await worker.state(Book, "red") != Book([0, 2]):
+                await rest(at, 30)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outbox import Context, Reject, Retries, UnknownDestination
+from outbox import App, Context, Reject, Retries, UnknownDestination
 from outbox.context import OUTPUT_COUNT_MAX
 from outbox.testing import START_S, Harness
 from outbox.verify.faults import Faults
@@ -132,6 +132,26 @@ async def test_a_dead_letter_of_a_subscription_is_found_under_its_path() -> None
         await world.resubmit("news/Subscriptions/audit", "1")
         await world.wait_idle()
         assert len(world.dead_letters("news/Subscriptions/audit")) == 1
+
+
+async def test_what_fails_in_one_subscription_is_tried_again_there_alone() -> None:
+    app, seen = App("a", retry=Retries(limit=3, delays_s=(1.0,))), list[str]()
+
+    @app.handler("news", subscription="audit")
+    def audit(job: Job) -> None:
+        seen.append("audit")
+        raise ValueError("always")
+
+    @app.handler("news", subscription="print")
+    def show(job: Job) -> None:
+        seen.append("print")
+
+    async with Harness(app) as world:
+        await world.publish("news", Job("a"), id="1")
+        await world.advance(minutes=1)
+        assert sorted(seen) == ["audit", "audit", "audit", "print"]
+        (letter,) = world.dead_letters("news/Subscriptions/audit")
+        assert letter.reason == "failed"
 
 
 # Later

@@ -57,6 +57,22 @@ async def feed(world: Harness, *steps: Step) -> None:
         await world.send("q", step, id=f"{step.key}{step.n}")
 
 
+async def test_in_order_failures_are_repeated_after_the_delays() -> None:
+    app, runs = App("ordered", retry=Retries(limit=3, delays_s=(10.0, 60.0))), list[float]()
+    app.queue("q", "per_key")
+
+    @app.handler("q", key="key")
+    def follow(step: Step, trail: Trail, ctx: Context) -> None:
+        runs.append(ctx.now())
+        raise ValueError("always")
+
+    async with Harness(app) as world:
+        start = world.now()
+        await feed(world, Step("a", 1))
+        await world.advance(minutes=10)
+        assert [round(at - start) for at in runs] == [0, 10, 70] and len(world.dead_letters("q")) == 1
+
+
 @pytest.mark.parametrize("suspend", [False, True])
 @pytest.mark.parametrize("what", ["fail once", "retry once"])
 async def test_nothing_overtakes_a_message_that_is_tried_again(what: str, suspend: bool) -> None:

@@ -171,3 +171,15 @@ def test_a_refusal_is_remembered_for_the_longest_of_its_ages(ages_s: tuple[int, 
         found.tick()
         state = found.state
         assert not (state.markers or state.renewed or state.marker_ages or state.body_bytes)
+
+
+async def test_what_a_client_reads_is_durable_when_it_is_told() -> None:
+    engine = opened(MemoryDisk())
+    engine.declare(QueueSettings("q"))
+    log, operations = engine.log, EngineOperations(engine)
+    assert log is not None
+    for reading in (lambda: operations.state("Purse:a"), lambda: operations.dead_letters("q")):
+        engine.send("q", [Message(body=b"{}")])
+        assert log.synced < log.appended
+        await reading()
+        assert log.synced == log.appended

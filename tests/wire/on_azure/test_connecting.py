@@ -11,7 +11,7 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
-from outbox import App, Client, Reject, Worker, azure
+from outbox import App, Client, Reject, Retries, Worker, azure
 from outbox.azure.cosmos_containers import ContainerSpec
 from outbox.emulator.faults import FaultRule
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
@@ -239,6 +239,44 @@ async def test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go() -> None
         (task,) = world.servicebus.engine.peek("orders", 0, 10)
         assert (task.message.identity, task.message.attempt, task.message.failures) == ("r1", 1, 0)
         assert task.message.message_id not in ("", "r1")  # that one a broker that drops duplicates has seen
+
+
+async def test_a_resubmitted_dead_letter_of_a_subscription_comes_by_its_topic() -> None:
+    app, fail = App("news"), [True]
+
+    @app.handler("news", subscription="audit", key=lambda order: order.account)
+    def audit(order: Order, account: Account) -> None:
+        if fail[0]:
+            raise Reject("not now")
+        account.total += order.amount
+
+    async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
+        await worker.publish("news", Order("alice", 5), id="1")
+        await worker.wait_idle(timeout_s=20)
+        fail[0] = False
+        await worker.resubmit("news/Subscriptions/audit", "1")
+        await worker.wait_idle(timeout_s=20)
+        assert await worker.state(Account, "alice") == Account(5, 0)
+        assert await worker.dead_letters("news/Subscriptions/audit") == []
+
+
+async def test_what_fails_in_one_subscription_is_tried_again_there_alone() -> None:
+    app, seen = App("news", retry=Retries(limit=3, delays_s=(0.05,))), list[str]()
+
+    @app.handler("news", subscription="audit")
+    def audit(order: Order) -> None:
+        seen.append("audit")
+        raise ValueError("always")
+
+    @app.handler("news", subscription="print")
+    def show(order: Order) -> None:
+        seen.append("print")
+
+    async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
+        await worker.publish("news", Order("alice", 5), id="1")
+        await worker.wait_idle(timeout_s=15)
+        assert sorted(seen) == ["audit", "audit", "audit", "print"]
+        assert [one.reason for one in await worker.dead_letters("news/Subscriptions/audit")] == ["failed"]
 
 
 async def test_a_message_without_an_id_is_resubmitted_under_its_number() -> None:
