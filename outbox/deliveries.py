@@ -97,6 +97,15 @@ def is_copy(one: Message, other: Message) -> bool:
     return bool(one.identity) and names == (other.identity, other.type, other.body, other.claim)
 
 
+def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message:
+    """A dead letter's message as it is run again: a later attempt, with its first time.
+
+    Neither the failures that it has had count any more, nor the handlers that its chain had passed.
+    """
+    created_ms = message.created_ms or enqueued_ms
+    return msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
+
+
 def next_attempt(message: Message, others: Iterable[Message]) -> int:
     """Which attempt a resubmission is: the first that no copy of it has been, for an earlier one follows its record."""
     return 1 + max(message.attempt, *(other.attempt for other in others if is_copy(other, message)), 0)

@@ -172,3 +172,11 @@ async def test_a_letter_that_came_since_is_no_copy_of_what_is_resubmitted(place:
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(1)
+
+
+async def test_a_resubmitted_letter_begins_its_chain_and_its_failures_anew(place: Place) -> None:
+    message = Message(body=b'{"id":"a","amount":5}', outbox_id="a", type="Note", hops=64, failures=4)
+    await place.letters.keep(Delivery("notes", 7, message, 1, 5, 10), "cycle", "too long")
+    await place.client.resubmit("notes", "a")
+    (again,) = await place.ports.bus.receive("notes", count_max=1, wait_s=1)
+    assert (again.message.attempt, again.message.hops, again.message.failures) == (1, 0, 0)

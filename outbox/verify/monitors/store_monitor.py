@@ -16,6 +16,7 @@ from outbox.message import Message
 from outbox.ports import Delete, Delivery, Output, Settle, Won, Write
 from outbox.runtime.items import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
 from outbox.verify.explorer.models.bus import BusModel, BusState
+from outbox.verify.explorer.models.queues import NEVER_MS
 from outbox.verify.explorer.models.store import StoreState, visible
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
@@ -254,7 +255,7 @@ class StoreMonitor:
             (queue.path, self._bus.messages[task.message])
             for queue, tasks in zip(self._bus.queues, state.tasks, strict=True)
             for task in tasks
-            if task.due_ms > now_ms
+            if now_ms < task.due_ms < NEVER_MS
         ]
         return bool(due) and all(self._book.stands_still(ghost, path, message) for path, message in due)
 
@@ -291,6 +292,8 @@ class StoreMonitor:
         if not self._bus.queues[self._bus.numbers[path]].is_read:
             return None if lies else Finding("NoLost", f"{name} is not in {path}")
         if lies and self._book.stands_still(ghost, path, message):
+            return None
+        if self._bus.is_left_out(state, path, message.identity):
             return None
         if lies:
             return Finding("EveryMessageEnds", f"{name} lies in {path}, and nobody handles it any more")
