@@ -10,7 +10,9 @@ from tests.simulation.planting import ENDINGS, Mutant
 
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
+RETENTION = "outbox/runtime/retention.py"
 CHAINS = "tests/unit/app/test_chains.py"
+CHANGES = "tests/unit/app/test_retention_changes.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -47,5 +49,51 @@ TESTED_MUTANTS = (
         f"{CHAINS}::test_too_many_outputs_have_words_of_their_own",
         ("        if len(self.outputs) >= OUTPUT_COUNT_MAX:\n", "        if len(self.outputs) >= OUTPUT_COUNT_MAX << 8:\n"),
         ("        if cause.hops >= hops_max:\n", "        if cause.hops >= hops_max or self.outputs:\n"),
+    ),
+    # A retention or margin that changes
+    mutant(
+        "records of new workers live short at once", RETENTION,
+        f"{CHANGES}::test_a_worker_that_starts_in_the_overlap_remembers_for_the_higher_retention|"
+        "test_the_worker_that_lowers_it_remembers_for_the_higher_retention_too|"
+        "test_in_the_overlap_of_a_lowered_margin_records_live_as_long_as_before",
+        ("max([self.record_life_ms, *lives])", "max([self.record_life_ms, *lives[:0]])"),
+    ),
+    mutant(
+        "records of new workers live long for ever", RETENTION,
+        f"{CHANGES}::test_a_worker_that_starts_behind_the_overlap_remembers_for_the_lowered_retention",
+        ("for era in eras if era.until_ms > now_ms]", "for era in eras]"),
+    ),
+    mutant(
+        "an overlap ends a millisecond late", RETENTION,
+        f"{CHANGES}::test_a_worker_that_starts_behind_the_overlap_remembers_for_the_lowered_retention",
+        ("for era in eras if era.until_ms > now_ms]", "for era in eras if era.until_ms >= now_ms]"),
+    ),
+    mutant(
+        "an era ends without an overlap", RETENTION,
+        f"{CHANGES}::test_what_was_created_before_the_overlap_ends_is_too_old_as_the_lower_retention_has_it|"
+        "test_a_worker_that_starts_later_heeds_the_earlier_retention_as_the_first_does|"
+        "test_a_worker_that_starts_in_the_overlap_remembers_for_the_higher_retention",
+        ("Era(now_ms + overlap_ms,", "Era(now_ms,"),
+    ),
+    mutant(
+        "the overlap is the later margin", RETENTION,
+        f"{CHANGES}::test_what_was_created_before_the_overlap_ends_is_too_old_as_the_lower_retention_has_it",
+        ("overlap_ms = max(known.margin_ms, own.margin_ms)", "overlap_ms = own.margin_ms"),
+    ),
+    mutant(
+        "an era's last moment is not of it", RETENTION,
+        f"{CHANGES}::test_what_was_created_before_the_overlap_ends_is_too_old_as_the_lower_retention_has_it",
+        ("min(era.until_ms, now_ms - era.retention_ms))", "min(era.until_ms - 1, now_ms - era.retention_ms))"),
+    ),
+    mutant(
+        "a raised margin counts at once", RETENTION,
+        f"{CHANGES}::test_a_raised_margin_lets_an_attempt_take_longer_when_no_earlier_record_matters_any_more|"
+        "test_the_worker_that_raises_the_margin_takes_no_longer_than_before",
+        ("min([UNLIMITED_MS, *(ms // 2 for ms in spare_ms)])", "min([UNLIMITED_MS, *(ms for ms in spare_ms if not ms)])"),
+    ),
+    mutant(
+        "an earlier margin is forgotten when its overlap ends", RETENTION,
+        f"{CHANGES}::test_a_raised_margin_lets_an_attempt_take_longer_when_no_earlier_record_matters_any_more",
+        ("        if era.until_ms > now_ms - own.retention_ms:\n", "        if era.until_ms > now_ms:\n"),
     ),
 )  # fmt: skip
