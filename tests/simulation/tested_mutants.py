@@ -6,12 +6,14 @@ its own.  Data only; nothing of the package is imported here.
 
 from __future__ import annotations
 
-from tests.simulation.planting import ENDINGS, Mutant
+from tests.simulation.planting import BATCH, ENDINGS, LANES, Mutant
 
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
 RETENTION = "outbox/runtime/retention.py"
 CHAINS = "tests/unit/app/test_chains.py"
+WAITING = "outbox/runtime/waiting.py"
+BLOCKED = "tests/unit/app/test_blocked_keys.py"
 CHANGES = "tests/unit/app/test_retention_changes.py"
 
 
@@ -95,5 +97,38 @@ TESTED_MUTANTS = (
         "an earlier margin is forgotten when its overlap ends", RETENTION,
         f"{CHANGES}::test_a_raised_margin_lets_an_attempt_take_longer_when_no_earlier_record_matters_any_more",
         ("        if era.until_ms > now_ms - own.retention_ms:\n", "        if era.until_ms > now_ms:\n"),
+    ),
+    # What waits behind a blocked key
+    mutant(
+        "what waits is exempt from the age fence without a record", BATCH,
+        f"{BLOCKED}::test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
+        ("        if work.was_refused:\n", "        if work.was_refused or work.stops_key:\n"),
+    ),
+    mutant(
+        "the record of what waits has a time to live", WAITING,
+        f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
+        ("items.encode(record), None, tag)", "items.encode(record), self._plan.record_life_ms / 1_000, tag)"),
+    ),
+    mutant(
+        "the record of what waits is written over what is there", WAITING,
+        f"{BLOCKED}::test_a_copy_of_what_was_applied_before_the_block_is_not_applied_again",
+        ("            if not items.decode(found, Record).waits:\n                return found\n", "            await self._store.write([Replace(key, items.encode(record), found.version)])\n"),
+        ("from outbox.ports import Create,", "from outbox.ports import Create, Replace,"),
+    ),
+    mutant(
+        "what is too old when it comes behind a block is put on record as waiting", WAITING,
+        f"{BLOCKED}::test_what_was_too_old_when_it_came_behind_a_block_stays_too_old|"
+        "test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
+        ("or created_ms <= self._plan.memory.oldest_ms(now_ms):", "or created_ms <= -1:"),
+    ),
+    mutant(
+        "a copy of what was applied waits for its turn", LANES,
+        f"{BLOCKED}::test_a_copy_of_what_was_applied_before_the_block_is_not_applied_again",
+        ("        return None if outcome is None else waits  #", "        return waits  #"),
+    ),
+    mutant(
+        "nothing is put on record of what waits", LANES,
+        f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
+        ("            outcome = await self.protocol.hold(work)\n", "            outcome = await self.protocol.hold(work) if not work else waits\n"),
     ),
 )  # fmt: skip

@@ -113,13 +113,20 @@ class StoreMonitor:
             if id.startswith(RECORD_PREFIX):
                 record, known = _record(body), bodies.get(write.key)
                 inbox = bytes.fromhex(id.removeprefix(RECORD_PREFIX))
-                if known is not None and _record(known).tx == record.tx:
+                if record.waits:
+                    if known is not None:
+                        return Finding("NoDuplicate", f"{self._book.name(inbox)} waits over what is on record")
+                elif known is not None and _record(known).tx == record.tx:
                     marked += () if record.pending else (inbox,)  # or written as it is, which confirms it
                 else:
                     fresh.append((inbox, record))
             elif id == STATE:
                 state = (bodies.get(write.key, b"{}"), body, write.key.partition)
             elif id.startswith(DONE_PREFIX):
+                if _record(body).waits:
+                    if write.key in bodies:
+                        return Finding("NoDuplicate", f"{write.key.id} waits over what is on record")
+                    continue
                 marked.append(bytes.fromhex(id.removeprefix(DONE_PREFIX)))
             elif id.startswith(STAGED_PREFIX):
                 return staging(write)
