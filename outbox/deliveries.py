@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from outbox.errors import Refused
 from outbox.message import Message
 
 SUBSCRIPTIONS = "/Subscriptions/"
@@ -104,6 +105,14 @@ def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message
     """
     created_ms = message.created_ms or enqueued_ms
     return msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
+
+
+def late(where: str) -> Refused:
+    """Why a dead letter is not run again whose refusal nobody remembers any more."""
+    return Refused(
+        f"{where} was refused so long ago that the record of it is gone, and would be refused as too-old now; look at "
+        "its state, discard it, and if it is still to be done send it again under a new id"
+    )
 
 
 def next_attempt(message: Message, others: Iterable[Message]) -> int:

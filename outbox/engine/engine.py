@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from outbox.deliveries import is_copy, next_attempt, resubmission
+from outbox.deliveries import is_copy, late, next_attempt, resubmission
 from outbox.engine import records, snapshot
 from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
 from outbox.engine.checks import check_clock, check_deletes
@@ -250,8 +250,11 @@ class Engine(Topology):
 
         Raises:
             LookupError: there is no such dead letter, or somebody has claimed it.
+            Refused: the record of its refusal is gone, so it could only be refused as too old.
         """
         dead, task = self._dead_letter(path, sequence)
+        if 0 < task.remembered_until_ms <= self.now_ms():
+            raise late(f"{path}/{task.message.identity or sequence}")
         copies = [other for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
         attempt = next_attempt(task.message, [other.message for other in copies])
         if copies:

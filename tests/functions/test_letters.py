@@ -175,7 +175,8 @@ async def test_a_letter_that_came_since_is_no_copy_of_what_is_resubmitted(place:
 
 
 async def test_a_resubmitted_letter_begins_its_chain_and_its_failures_anew(place: Place) -> None:
-    message = Message(body=b'{"id":"a","amount":5}', outbox_id="a", type="Note", hops=64, failures=4)
+    now_ms = place.ports.operations.now_ms()
+    message = Message(body=b'{"id":"a","amount":5}', outbox_id="a", type="Note", created_ms=now_ms, hops=64, failures=4)
     await place.letters.keep(Delivery("notes", 7, message, 1, 5, 10), "cycle", "too long")
     await place.client.resubmit("notes", "a")
     (again,) = await place.ports.bus.receive("notes", count_max=1, wait_s=1)

@@ -14,6 +14,8 @@ RETENTION = "outbox/runtime/retention.py"
 CHAINS = "tests/unit/app/test_chains.py"
 WAITING = "outbox/runtime/waiting.py"
 BLOCKED = "tests/unit/app/test_blocked_keys.py"
+RESUBMITTING = "tests/unit/app/test_resubmitting.py"
+AGES = "tests/unit/app/test_ages.py"
 CHANGES = "tests/unit/app/test_retention_changes.py"
 
 
@@ -130,5 +132,23 @@ TESTED_MUTANTS = (
         "nothing is put on record of what waits", LANES,
         f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
         ("            outcome = await self.protocol.hold(work)\n", "            outcome = await self.protocol.hold(work) if not work else waits\n"),
+    ),
+    # What is resubmitted or put off too late
+    mutant(
+        "a client resubmits what is too old by now", "outbox/client.py",
+        f"{RESUBMITTING}::test_a_late_resubmission_is_refused_up_front_and_the_dead_letter_keeps_its_reason|"
+        "test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_record_is_gone",
+        ("        await self._check_remembered(newest)\n", ""),
+    ),
+    mutant(
+        "an engine resubmits what is too old by now", "outbox/engine/engine.py",
+        f"{RESUBMITTING}::test_an_operator_cannot_resubmit_late_either_and_the_others_go",
+        ("        if 0 < task.remembered_until_ms <= self.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
+    ),
+    mutant(
+        "a Retry beyond retention comes again", "outbox/runtime/handling.py",
+        f"{AGES}::test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words|"
+        "test_what_was_put_off_until_it_was_too_old_can_be_resubmitted",
+        ("        outcome = _put_off(plan, group.now_ms, work, error, outcome)\n", "        pass\n"),
     ),
 )  # fmt: skip
