@@ -230,11 +230,7 @@ def _store(scenario: Scenario) -> Kernel:
     make_store = partial(
         StoreModel, capabilities=capabilities, stale_count=budgets.stale, private=private, look_count=1 + budgets.stale
     )
-    models: list[Model] = [
-        make_store(documents=documents),
-        bus,
-        BlobModel(),
-    ]
+    models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
     if apart:
         models.append(make_store(name="infrastructure"))
     book = Book(Reference(plan), _as_tuples(routes), sent)
