@@ -41,6 +41,8 @@ class App:
     """An application: its name scopes every identity, `retention` is how long a message is remembered.
 
     `margin` is kept beyond retention: clock skew, the longest attempt, the longest time that a write can be in flight.
+    `hops_max` is how many handlers a chain of messages may pass before it counts as a cycle; an output that is due a
+    second or more after its handling begins a chain anew, and so does a resubmission.
     """
 
     name: str
@@ -49,6 +51,7 @@ class App:
     claim_check_bytes: int = CLAIM_CHECK_BYTES
     margin: timedelta = timedelta(hours=1)
     clock_skew: timedelta = timedelta(minutes=5)
+    hops_max: int = 64
     handlers: list[Handler] = field(default_factory=list, init=False, repr=False)
     routes: list[HttpRoute] = field(default_factory=list, init=False, repr=False)
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
@@ -68,6 +71,8 @@ class App:
             raise NotRegistrable(f"margin {self.margin} is below twice the clock skew {self.clock_skew}; raise it")
         if self.claim_check_bytes < 1:
             raise NotRegistrable(f"claim_check_bytes={self.claim_check_bytes}: give the size of the largest body")
+        if isinstance(self.hops_max, bool) or not isinstance(self.hops_max, int) or self.hops_max < 1:
+            raise NotRegistrable(f"hops_max={self.hops_max!r}: give how many handlers a chain may pass, 1 or more")
 
     # Destinations
 

@@ -13,12 +13,15 @@ from msgspec.structs import replace
 
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
+from outbox.deliveries import late
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, excess, message_from_properties
-from outbox.ports import Backend, Buried, Output, Ports, StorePorts
+from outbox.ports import Backend, Buried, Delivery, Output, Ports, Refusal, StorePorts
 from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.step import check_resubmittable
+from outbox.runtime.items import Record, decode, processed_key, record_key
+from outbox.runtime.plan import compile_plan
+from outbox.runtime.step import Work, admit, check_resubmittable, is_unknowable
 from outbox.runtime.store_operations import operations_over
 
 State = TypeVar("State")
@@ -189,12 +192,45 @@ class Client:
 
         Raises:
             LookupError: the queue has no dead letter of that id.
-            Refused: it was too old; whether it was applied before nobody can tell any more.
+            Refused: it was too old, or is by now; whether it was applied before nobody can tell any more.
         """
         found = await self._find(queue, id)
         newest = next((letter for letter in reversed(found) if letter.reason != "payload-differs"), found[-1])
         check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
+        await self._check_remembered(newest)
         await self._operations.resubmit(queue, newest.sequence)
+
+    async def _check_remembered(self, letter: Buried) -> None:
+        """Refuse what is as old as retention where no record is left that says what became of it.
+
+        A queue whose handlers are not known here is let through.
+        """
+        plan, now_ms = compile_plan(self.app), self._operations.now_ms()
+        created_ms = letter.message.created_ms or letter.enqueued_ms
+        if letter.queue not in plan.sources or created_ms > plan.memory.oldest_ms(now_ms):
+            return
+        message = await self.with_body(letter.message)
+        delivery = Delivery(letter.queue, letter.sequence, message, 0, letter.enqueued_ms, 0)
+        (work,) = admit(plan, [delivery], now_ms)
+        for part in (work, *work.others):
+            if part.inbox and await self._is_remembered(part):
+                return
+        raise late(f"{letter.queue}/{letter.message.identity}")
+
+    async def _is_remembered(self, work: Work) -> bool:
+        """Whether there is a record of a message, other than that it was too old."""
+        ports, id = self._ports, work.state_id
+        if isinstance(ports, Ports):
+            _, markers = await ports.journal.load([], [work.inbox])
+            marker = markers.get(work.inbox)
+            return marker is not None and not (
+                isinstance(marker, Refusal) and is_unknowable(marker.reason, marker.description)
+            )
+        is_item = ports.store.capabilities.atomic_scope == "item"
+        key = processed_key(id, work.inbox) if is_item and id is not None else record_key(id, work.inbox)
+        document = await (ports.infrastructure or ports.store).read(key)
+        record = None if document is None else decode(document, Record)
+        return record is not None and not is_unknowable(record.reason, record.description)
 
     async def discard(self, queue: str, id: str, *, key: Key | None = None) -> None:
         """Delete the dead letters of an id.

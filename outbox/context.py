@@ -24,8 +24,8 @@ from outbox.ports import Output
 from outbox.retries import Retry
 from outbox.spark import SPARK_RUNS, RunId, run_request
 
-HOP_COUNT_MAX = 64
-"""How many handlers a message may have passed through; beyond it a cycle is assumed."""
+CHAIN_GAP_MS = 1_000
+"""An output that is due so much later begins a chain of its own: the limit is there to find cycles that are fast."""
 
 OUTPUT_COUNT_MAX = 10_000
 """How many outputs one handling of a message may have."""
@@ -46,6 +46,8 @@ class Outlet(Protocol):
     """What a context asks of the application: where names lead and how values are encoded."""
 
     claim_check_bytes: int
+    hops_max: int
+    """How many handlers a chain of messages may pass."""
     ways: dict[tuple[str, type], Way]
     """Those found so far."""
 
@@ -193,14 +195,15 @@ class Context(msgspec.Struct, gc=False):
 
         Raises:
             UnknownDestination: the application never declared the queue.
-            PoisonMessage: there are 10,000 outputs already, or 64 handlers before this one, which looks like a cycle.
+            PoisonMessage: there are 10,000 outputs already; or (`cycle`) this message comes at the end of
+                `App(hops_max=)` handlers, and the output is due in less than a second.
         """
         due_ms = 0 if after_s is None and at is None else self._due_ms(after_s, at)
         outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
-        position = len(outputs)
-        if cause.hops >= HOP_COUNT_MAX or position >= OUTPUT_COUNT_MAX:
-            raise PoisonMessage("failed", f"message {cause.identity} passed {cause.hops} handlers; look for a cycle")
+        position, hops = len(outputs), cause.hops + 1
         kind_of, outlet = type(message), self.outlet
+        if due_ms or hops > outlet.hops_max or position >= OUTPUT_COUNT_MAX:
+            hops = self._hops(due_ms)
         way = outlet.ways.get((queue, kind_of)) or outlet.way(queue, kind_of, "queue")
         body = way.encode(message)
         if len(body) > outlet.claim_check_bytes:
@@ -214,7 +217,7 @@ class Context(msgspec.Struct, gc=False):
             correlation_id=cause.correlation_id or identity,
             causation_id=identity,
             traceparent=cause.traceparent,
-            hops=cause.hops + 1,
+            hops=hops,
             session_id=outlet.session_of(queue, message, work.key) if way.is_ordered else "",
             properties=way.properties,
         )
@@ -321,6 +324,24 @@ class Context(msgspec.Struct, gc=False):
         return await result if isinstance(result, Awaitable) else result
 
     # Capture
+
+    def _hops(self, due_ms: int) -> int:
+        """How many handlers are behind an output; none where it is due a second or more after this handling.
+
+        Raises:
+            PoisonMessage: there are too many of them, or of outputs.
+        """
+        cause, hops_max = self.message, self.outlet.hops_max
+        if len(self.outputs) >= OUTPUT_COUNT_MAX:
+            text = f"message {cause.identity} has {OUTPUT_COUNT_MAX:,} outputs, the limit of one handling; send fewer, "
+            raise PoisonMessage("failed", f"{text}or a message to this queue whose handling sends the rest")
+        if due_ms - self.now_ms >= CHAIN_GAP_MS:
+            return 0
+        if cause.hops >= hops_max:
+            text = f"message {cause.identity} has passed {cause.hops} handlers without a pause of a second, the limit "
+            cure = "end the cycle of messages, send after_s=1 or later, or raise hops_max"
+            raise PoisonMessage("cycle", f"{text}is App(hops_max={hops_max}); {cure}")
+        return cause.hops + 1
 
     def _due_ms(self, after_s: float | None, at: datetime | float | None) -> int:
         if after_s is not None and at is not None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from outbox.errors import Refused
 from outbox.message import Message
 
 SUBSCRIPTIONS = "/Subscriptions/"
@@ -95,6 +96,23 @@ def is_copy(one: Message, other: Message) -> bool:
     """Whether two messages are one, of whatever attempts; of those without an identity nobody can tell."""
     names = (one.identity, one.type, one.body, one.claim)
     return bool(one.identity) and names == (other.identity, other.type, other.body, other.claim)
+
+
+def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message:
+    """A dead letter's message as it is run again: a later attempt, with its first time.
+
+    Neither the failures that it has had count any more, nor the handlers that its chain had passed.
+    """
+    created_ms = message.created_ms or enqueued_ms
+    return msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
+
+
+def late(where: str) -> Refused:
+    """Why a dead letter is not run again whose refusal nobody remembers any more."""
+    return Refused(
+        f"{where} was refused so long ago that the record of it is gone, and would be refused as too-old now; look at "
+        "its state, discard it, and if it is still to be done send it again under a new id"
+    )
 
 
 def next_attempt(message: Message, others: Iterable[Message]) -> int:

@@ -129,7 +129,7 @@ def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Me
         correlation_id=text(PROPERTY_CORRELATION),
         causation_id=text(PROPERTY_CAUSATION),
         traceparent=text(PROPERTY_TRACEPARENT),
-        hops=number(PROPERTY_HOPS),
+        hops=max(0, number(PROPERTY_HOPS)),
         attempt=number(PROPERTY_ATTEMPT),
         claim=text(PROPERTY_CLAIM),
         failures=max(0, number(PROPERTY_FAILURES)),

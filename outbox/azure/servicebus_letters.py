@@ -23,7 +23,7 @@ from outbox.azure.servicebus_messages import from_wire, milliseconds
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.servicebus_outcomes import FAILURES, as_error
 from outbox.azure.servicebus_receivers import release
-from outbox.deliveries import identified, is_copy, next_attempt
+from outbox.deliveries import identified, is_copy, next_attempt, resubmission
 from outbox.errors import Refused
 from outbox.ports import SUBSCRIPTIONS, Buried, Output
 
@@ -63,13 +63,12 @@ class ServiceBusLetters:
         async with self._taken(path, sequence) as (receiver, letter, others):
             message = buried(path, letter).message
             copies = [other for other in others if is_copy(buried(path, other).message, message)]
+            attempt = next_attempt(message, [from_wire(copy) for copy in copies])
+            enqueued_ms = milliseconds(letter.enqueued_time_utc)
             again = replace(
-                message,
+                resubmission(message, attempt=attempt, enqueued_ms=enqueued_ms),
                 outbox_id=message.identity,
                 message_id=f"{message.identity}~{uuid4().hex}",  # a broker that drops duplicates has seen the other
-                attempt=next_attempt(message, [from_wire(copy) for copy in copies]),
-                created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc),
-                failures=0,
             )
             await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])
             for copy in [letter, *copies]:

@@ -19,9 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
-from outbox.deliveries import is_copy, next_attempt
+from outbox.deliveries import is_copy, late, next_attempt, resubmission
 from outbox.engine import records, snapshot
 from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
 from outbox.engine.checks import check_clock, check_deletes
@@ -254,15 +252,17 @@ class Engine(Topology):
 
         Raises:
             LookupError: there is no such dead letter, or somebody has claimed it.
+            Refused: the record of its refusal is gone, so it could only be refused as too old.
         """
         dead, task = self._dead_letter(path, sequence)
+        if 0 < task.remembered_until_ms <= self.now_ms():
+            raise late(f"{path}/{task.message.identity or sequence}")
         copies = [other for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
         attempt = next_attempt(task.message, [other.message for other in copies])
         if copies:
             self.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
-        now_ms, created_ms = self.now_ms(), task.message.created_ms or task.enqueued_ms
-        message = msgspec.structs.replace(task.message, attempt=attempt, created_ms=created_ms)
-        self.do(records.Resubmitted(now_ms, dead.number, sequence, message))
+        message = resubmission(task.message, attempt=attempt, enqueued_ms=task.enqueued_ms)
+        self.do(records.Resubmitted(self.now_ms(), dead.number, sequence, message))
         self.wake()
 
     def discard(self, path: str, sequence: int) -> None:

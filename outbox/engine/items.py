@@ -92,6 +92,8 @@ class Task(msgspec.Struct, gc=False):
     description: str = ""
     lock: int = 0
     locked_until_ms: int = 0
+    remembered_until_ms: int = 0
+    """Of a dead letter that a commit refused, when the record of its refusal goes; 0: it has none."""
 
     @property
     def state(self) -> str:

@@ -256,6 +256,8 @@ class State:
             queue = self.queues[buried.queue]
             task = queue.tasks[buried.sequence]
             task.failures, task.version = buried.failures, version
+            if record.refused:
+                task.remembered_until_ms = record.markers_expire_ms
             self.bury(queue, task, buried.reason, buried.description, stops_session=buried.stops_session)
         for postponed in record.postponed:
             self._postpone(postponed, version)

@@ -251,7 +251,7 @@ class Operator:
             sequences, count = [task.sequence for task in tasks], 0
         for start in range(0, len(sequences), BATCH_COUNT_MAX):
             for sequence in sequences[start : start + BATCH_COUNT_MAX]:
-                with suppress(LookupError):  # somebody receives it, or settled it between two batches
+                with suppress(LookupError, Refused):  # somebody receives it, or settled it between two batches
                     move(queue, sequence)
                     count += 1
             await self._engine.gate()

@@ -136,6 +136,10 @@ class Batch:
         """Whether the refusal of a message is in this batch."""
         return any(entry.work is work and entry.record.reason for entry in self.entries)
 
+    def may_be_old(self, work: Work) -> bool:
+        """Whether no age fence applies to a message: its own record shows that it was not applied."""
+        return work.was_refused
+
     def _add(self, work: Work, record: Record, reply: Reply | None = None) -> None:
         message = work.delivery.message
         digest = work.fingerprint or fingerprint(message.body, message.type)

@@ -153,6 +153,10 @@ class Group:
         marker = self.markers.get(work.inbox)
         return isinstance(marker, Refusal) and marker.attempt >= work.delivery.message.attempt
 
+    def may_be_old(self, work: Work) -> bool:
+        """Whether no age fence applies to a message that is run: its own refusal is there, of an earlier attempt."""
+        return work.remembered and isinstance(self.markers.get(work.inbox), Refusal)
+
     def _mark(self, work: Work, marker: Marker) -> None:
         commit, key = self.commit, work.inbox
         earlier = self.markers.get(key)

@@ -18,10 +18,11 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from outbox.app import Handler
 from outbox.context import Context
 from outbox.errors import PoisonMessage
+from outbox.retries import Retry
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
+from outbox.runtime.step import PUT_OFF, Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import cancelled, go_on
-from outbox.runtime.telling import FAILURES
+from outbox.runtime.telling import FAILURES, told, written
 
 
 class Effects(Protocol):
@@ -47,6 +48,9 @@ class Effects(Protocol):
 
     def has_refused(self, work: Work) -> bool:
         """Whether the refusal of a message is on record for this attempt or a later one."""
+
+    def may_be_old(self, work: Work) -> bool:
+        """Whether no age fence applies to a message, because its own record shows that it was not applied."""
 
 
 Made = TypeVar("Made", bound=Effects)
@@ -179,10 +183,22 @@ def _recorded(group: Effects, work: Work, found: PoisonMessage | bool) -> Outcom
     return poison
 
 
+def _put_off(plan: Plan, now_ms: int, work: Work, error: Retry, later: Later) -> PoisonMessage | Later:
+    """A message that is put off, or refused where it would be too old by then: now its handler's words are at hand."""
+    created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
+    due_ms = now_ms + round(later.delay_s * 1_000)
+    if created_ms > plan.memory.oldest_ms(due_ms) or work.delivery.queue not in plan.sources:
+        return later
+    text = f"{PUT_OFF}Retry({written(error)!r}, after_s={later.delay_s:g}), "
+    return PoisonMessage("too-old", told(text + plan.memory.too_old(created_ms, now_ms)))
+
+
 def failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
     """What an error of a handling means; a refusal makes its record."""
     own = work.handler.retries if work.handler is not None else None
     outcome = judge(error, work.delivery, own or plan.retries)
+    if isinstance(error, Retry) and isinstance(outcome, Later) and not group.may_be_old(work):
+        outcome = _put_off(plan, group.now_ms, work, error, outcome)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)
     return outcome

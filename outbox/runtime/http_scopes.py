@@ -81,6 +81,10 @@ class Look:
     def refuse(self, work: Work, poison: PoisonMessage) -> None:
         """Nothing is kept of a read."""
 
+    def may_be_old(self, work: Work) -> bool:
+        """A request that reads has no age."""
+        return True
+
     def has_refused(self, work: Work) -> bool:
         return True
 

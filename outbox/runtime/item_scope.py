@@ -74,6 +74,7 @@ from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, shows_unapplied
+from outbox.runtime.waiting import WAITS, Waiting, Waits
 
 log = logging.getLogger("outbox.item_scope")
 
@@ -111,6 +112,7 @@ class ItemScope:
             plan, infrastructure, blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
         )
         self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
+        self._waiting = Waiting(plan, infrastructure, now_ms=now_ms, new_tx=new_tx)
         self._left = StagedLeft(infrastructure)
         self.fullness = Fullness(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, infrastructure, states, blobs, now_ms=now_ms)
@@ -143,12 +145,19 @@ class ItemScope:
         except Superseded as found:
             return self._follow(work, found.record)
 
+    async def hold(self, work: Work) -> Outcome | Waits:
+        if work.state_id is None:
+            return await self.stateless.hold(work)
+        found = await self._waiting.note(work, processed_key(work.state_id, work.inbox))
+        return WAITS if found is None or self._resubmits(work, found) else self._follow(work, found)
+
     async def _handle(self, work: Work, state_id: str, state: Held) -> Outcome:
         """Steps 3 to 10 of one message, over a state that points nowhere."""
         marker = await read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3
         if marker is not None and not self._resubmits(work, marker):
             return self._follow(work, marker)
         batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
+        self._waiting.forget(work)
         work.was_refused = marker is not None and shows_unapplied(items.decode(marker, Record))
         batch.durable = partial(self._look, work, batch, state.item.token)
         await self._failures.recall(work)
@@ -179,7 +188,7 @@ class ItemScope:
         """Whether a message is the resubmission of what its marker refused."""
         record = items.decode(marker, Record)
         is_same = not work.fingerprint or record.fingerprint == work.fingerprint
-        return is_same and bool(record.reason) and record.attempt < work.delivery.message.attempt
+        return is_same and (record.waits or (bool(record.reason) and record.attempt < work.delivery.message.attempt))
 
     def _follow(self, work: Work, marker: Document) -> Outcome:
         record = items.decode(marker, Record)

@@ -5,8 +5,8 @@ business: a record whose outputs may not have left yet, or a state that points t
 What has no time to live stays until it is finished.
 
     partition = state id      `state`          the state, its version, and in item scope its pointer
-                              `inbox:<key>`    partition scope: the record of one handled message
-                              `done:<key>`     item scope: the processed marker of one handled message
+                              `inbox:<key>`    partition scope: the record of one handled message, or of one that waits
+                              `done:<key>`     item scope: the processed marker of one handled message, or that it waits
                               `staged:<tx>`    item scope: what an attempt will do if its state is swapped in
                               `overflow:<tx>`  the blob that an attempt may have written outputs to that did not fit
                               `failures:<key>` how often a message of an ordered source has failed
@@ -32,6 +32,8 @@ STAGED_PREFIX = "staged:"
 RECORD_PREFIX = "inbox:"
 OVERFLOW_PREFIX = "overflow:"
 NO_VALUE = msgspec.Raw(b"null")
+WAITING, WAITING_ATTEMPT = "waiting", -1
+"""The reason and attempt of a record that says of a message only that it waits: any attempt at it is a later one."""
 
 
 class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,6 +81,11 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def refusal(self) -> PoisonMessage | None:
         """Why the message was refused; None where it was applied."""
         return PoisonMessage(self.reason, self.description) if self.reason else None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it says only that its message waits behind a blocked key: nothing has become of it yet."""
+        return self.reason == WAITING and self.attempt == WAITING_ATTEMPT
 
     def marked(self) -> Record:
         """The same when its outputs have left: without them, they are not needed any more."""

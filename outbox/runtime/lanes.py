@@ -28,6 +28,7 @@ from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 from outbox.runtime.stops import Stop, Stops
+from outbox.runtime.waiting import Waits
 from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.lanes")
@@ -56,6 +57,13 @@ class StoreProtocol(Protocol):
 
         Raises:
             Again: nothing is known to have been committed, or it could not be pushed now.
+        """
+
+    async def hold(self, work: Work) -> Outcome | Waits:
+        """Put on record that a message waits behind a blocked key; what became of it, where that is on record.
+
+        Raises:
+            Again: it is not known to be on record.
         """
 
     async def redo(self, document: Document) -> bool:
@@ -189,8 +197,17 @@ class Lanes:
             self._tell(behind, works)
         for work in works:
             if not work.is_stopper:
-                await self._endings.end(work, Later(GIVE_BACK_DELAY_S, work.delivery.failures))
+                await self._endings.end(work, await self._held(work))
         return own, own[0].delivery.sequence if own else works[0].delivery.sequence
+
+    async def _held(self, work: Work) -> Outcome:
+        """What becomes of a message that is behind a blocked key: it waits, or is a copy of one that was applied."""
+        waits = Later(GIVE_BACK_DELAY_S, work.delivery.failures)
+        try:
+            outcome = await self.protocol.hold(work)
+        except (Again, CorruptRecord):
+            return waits  # it comes again
+        return None if outcome is None else waits  # a copy of what was refused takes its turn
 
     def _tell(self, behind: Stop, works: Sequence[Work]) -> None:
         """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""

@@ -22,7 +22,7 @@ from hashlib import sha256
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.deliveries import is_copy
+from outbox.deliveries import is_copy, resubmission
 from outbox.errors import CorruptRecord, Refused
 from outbox.message import Message
 from outbox.ports import (
@@ -135,12 +135,9 @@ class Letters:
         letter = _decoded(document)
         message = letter.message
         again = msgspec.structs.replace(
-            message,
+            resubmission(message, attempt=attempt, enqueued_ms=letter.enqueued_ms),
             outbox_id=message.identity,
             message_id=_broker_id(message.identity, sequence, attempt),
-            attempt=attempt,
-            created_ms=message.created_ms or letter.enqueued_ms,
-            failures=0,
         )
         letters = await self.list(queue)
         copies = {x.sequence for x in letters if is_copy(x.message, message) and x.message.attempt < attempt}

@@ -41,6 +41,7 @@ from outbox.runtime.marks import Marks
 from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, shows_unapplied
+from outbox.runtime.waiting import WAITS, Waiting, Waits
 
 LOOK_COUNT_MAX = 5
 """How often a record is read that must be there, before the attempt starts again."""
@@ -107,6 +108,7 @@ class PartitionScope:
         self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
         """States that were found to have moved, and the session in which that can be seen."""
+        self._waiting = Waiting(plan, store, now_ms=now_ms, new_tx=new_tx)
         self._unpushed: dict[bytes, None] = {}
         """Messages that were committed here and whose outputs could not be pushed yet."""
 
@@ -162,6 +164,12 @@ class PartitionScope:
                 return await self._follow(work, lost.current or await self._find(work, lost.session))
             await self._push(batch, work.state_id)
         return outcome
+
+    async def hold(self, work: Work) -> Outcome | Waits:
+        found = await self._waiting.note(work, record_key(work.state_id, work.inbox))
+        if found is None or self._is_resubmitted(work, items.decode(found, Record)):
+            return WAITS
+        return await self._follow(work, found)
 
     # 1. Have the state
 
@@ -332,7 +340,8 @@ class PartitionScope:
             text = f"id {work.delivery.message.identity} was used with another payload; use a new id"
             return PoisonMessage("payload-differs", text)
         if self._is_resubmitted(work, record):
-            work.replaces = document.version
+            work.replaces, work.was_refused = document.version, shows_unapplied(record)
+            self._waiting.forget(work)
             raise Again
         work.know(record)
         await self.dispatch(document.key, document, record, work.inbox)
@@ -340,7 +349,7 @@ class PartitionScope:
 
     def _is_resubmitted(self, work: Work, record: Record) -> bool:
         is_same = not work.fingerprint or record.fingerprint == work.fingerprint
-        return is_same and bool(record.reason) and record.attempt < work.delivery.message.attempt
+        return is_same and (record.waits or (bool(record.reason) and record.attempt < work.delivery.message.attempt))
 
     async def dispatch(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
         """Push what a record holds, if it may not have left, and mark it; for whoever finds it.

@@ -290,9 +290,13 @@ REJECTED = "rejected by the handler"
 """The description of what a handler itself refused, in whatever words."""
 
 
+PUT_OFF = "put off until it is too old: "
+"""How the description begins of what a handler put off beyond retention: it ran, and was not applied."""
+
+
 def is_unknowable(reason: str, description: str) -> bool:
     """Whether a refusal leaves open if its message was applied before: the age fence's does, no other."""
-    return reason == "too-old" and description != REJECTED
+    return reason == "too-old" and description != REJECTED and not description.startswith(PUT_OFF)
 
 
 def shows_unapplied(record: Record) -> bool:

@@ -13,6 +13,7 @@ from hashlib import sha256
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
+from outbox.deliveries import resubmission
 from outbox.message import Message
 from outbox.ports import (
     BlobStore,
@@ -112,13 +113,8 @@ class Stops:
         found = await self._store.read(_key(queue, message.session_id))
         stop = None if found is None else _decoded(found)
         if found is not None and stop is not None and stop.is_behind(message):
-            again = msgspec.structs.replace(
-                message,
-                outbox_id=message.identity,
-                attempt=attempt,
-                created_ms=message.created_ms or letter.enqueued_ms,
-                failures=0,
-            )
+            again = resubmission(message, attempt=attempt, enqueued_ms=letter.enqueued_ms)
+            again = msgspec.structs.replace(again, outbox_id=message.identity)
             again = await check_in(again, self._blobs, above_bytes=CLAIM_CHECK_BYTES)  # a document holds 2 MB
             body = items.encode(msgspec.structs.replace(stop, resubmitted=True, again=again))
             await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])

@@ -10,7 +10,8 @@ a former one could have told more simply:
 
 3 and 4 run the production runtime over models of the stores, breadth first, so that what is found has a shortest way.
 Where time does not suffice for all of it, the report says that it is not exhausted, and what is left of the time goes
-into runs that are drawn by `seed`.
+into runs that are drawn by `seed`.  An application that schedules itself without an end is explored over its first
+pauses, and the scope in the report says so.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from outbox.app import App
 from outbox.lineage import Key
 from outbox.verify.apps.asked import Asked, check, request_of
 from outbox.verify.apps.orders import order_that_shows
-from outbox.verify.apps.rehearsal import Rehearsal
+from outbox.verify.apps.rehearsal import PAUSES_FOLLOWED, Rehearsal
 from outbox.verify.apps.report import Anomaly, Part, Report, shortened
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.models.told import short
@@ -136,6 +137,7 @@ class Exploration:
         self._found: list[Anomaly] = []
         self._parts: list[Part] = []
         self._left_out = ""
+        self._horizon = ""
 
     def run(self) -> Report:
         """Take the steps, up to the first that finds anything."""
@@ -146,7 +148,7 @@ class Exploration:
         if self._left_out and not self._found:
             self._draw()
         return Report(
-            scope=self._asked.told(),
+            scope=", ".join(filter(None, (self._asked.told(), self._horizon))),
             exhausted=not self._left_out and not self._found,
             anomalies=tuple(self._found),
             parts=tuple(self._parts),
@@ -160,6 +162,11 @@ class Exploration:
         found = self._rehearsal.run()
         if found is not None:
             self._found.append(found)
+        if self._rehearsal.endless:
+            self._whole = replace(self._whole, pauses_max=PAUSES_FOLLOWED)
+            self._horizon = (
+                f"{self._rehearsal.endless} schedules itself without an end: followed over {PAUSES_FOLLOWED} pauses"
+            )
 
     def _calm(self) -> None:
         calm = replace(_lone(self._whole), budgets=Budgets())

@@ -136,7 +136,8 @@ async def test_a_resubmitted_letter_runs_once_and_its_copies_go(place: Place) ->
 
 
 async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
-    await place.keep("a", 7, enqueued_ms=9, has_time=False)
+    first_ms = place.ports.operations.now_ms() - 5_000
+    await place.keep("a", 7, enqueued_ms=first_ms, has_time=False)
     await place.keep("b", 8)
     (_, with_time) = sorted(await place.letters.list("notes"), key=lambda letter: letter.message.identity)
     place.clock.seconds += 60
@@ -144,7 +145,7 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
         await place.client.resubmit("notes", id)
     tasks = place.engine.queue("notes").tasks.values()
     times = {task.message.identity: task.message.created_ms for task in tasks}
-    assert times == {"a": 9, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
+    assert times == {"a": first_ms, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
 
 
 async def test_a_resubmitted_letter_has_not_failed_yet(place: Place) -> None:
@@ -233,3 +234,12 @@ async def test_a_letter_that_came_since_is_no_copy_of_what_is_resubmitted(place:
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(1)
+
+
+async def test_a_resubmitted_letter_begins_its_chain_and_its_failures_anew(place: Place) -> None:
+    now_ms = place.ports.operations.now_ms()
+    message = Message(body=b'{"id":"a","amount":5}', outbox_id="a", type="Note", created_ms=now_ms, hops=64, failures=4)
+    await place.letters.keep(Delivery("notes", 7, message, 1, 5, 10), "cycle", "too long")
+    await place.client.resubmit("notes", "a")
+    (again,) = await place.ports.bus.receive("notes", count_max=1, wait_s=1)
+    assert (again.message.attempt, again.message.hops, again.message.failures) == (1, 0, 0)

@@ -5,6 +5,7 @@ Each is planted alone, and the tests that it names must fail of it.  Data only; 
 
 from __future__ import annotations
 
+from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.planting import (
     ADAPTERS,
     BATCH,
@@ -26,6 +27,7 @@ STORED_LETTERS = "outbox/runtime/letters.py"
 BUS_LETTERS = "outbox/azure/servicebus_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
 HANDLING = "outbox/runtime/handling.py"
+DELIVERIES = "outbox/deliveries.py"
 
 OF_PROCESSOR = "functions/test_processor.py"
 OF_LETTERS = "functions/test_letters.py"
@@ -125,27 +127,27 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one of the bus takes a new time", BUS_LETTERS,
         f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_keeps_its_first_time",
-        ("created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc)", "created_ms=self._bus._now_ms()"),
+        ("            enqueued_ms = milliseconds(letter.enqueued_time_utc)\n", "            enqueued_ms = self._bus._now_ms()\n"),
     ),
     mutant(
-        "letters: one of the bus without a time is as old as its resubmission", BUS_LETTERS,
-        f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_keeps_its_first_time",
-        ("                created_ms=message.created_ms or milliseconds(letter.enqueued_time_utc),\n", ""),
-    ),
-    mutant(
-        "letters: one of the store takes the time of its delivery", STORED_LETTERS,
+        "letters: one without a time is as old as its resubmission", DELIVERIES,
         f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
-        ("created_ms=message.created_ms or letter.enqueued_ms", "created_ms=letter.enqueued_ms"),
+        ("    created_ms = message.created_ms or enqueued_ms\n", "    created_ms = message.created_ms\n"),
     ),
     mutant(
-        "letters: one of the store without a time is as old as its resubmission", STORED_LETTERS,
+        "letters: one takes the time of its delivery", DELIVERIES,
         f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
-        ("            created_ms=message.created_ms or letter.enqueued_ms,\n", ""),
+        ("    created_ms = message.created_ms or enqueued_ms\n", "    created_ms = enqueued_ms\n"),
+    ),
+    mutant(
+        "letters: one of the store has no time", STORED_LETTERS,
+        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        ("attempt=attempt, enqueued_ms=letter.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
     ),
     mutant(
         "letters: what is noted as resubmitted has no time", STOPS,
         f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time",
-        ("                created_ms=message.created_ms or letter.enqueued_ms,\n", ""),
+        ("attempt=attempt, enqueued_ms=letter.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
     ),
     mutant(
         "a delayed copy is as old as itself", ENDINGS, f"{OF_PROCESSOR}::test_a_delayed_copy_keeps_the_time_of_its_message",
@@ -159,7 +161,7 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one of the bus keeps its failures", BUS_LETTERS,
         f"{OF_CONNECTING}::test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go",
-        ("                failures=0,\n", ""),
+        ("                outbox_id=message.identity,\n", "                outbox_id=message.identity,\n                failures=message.failures,\n"),
     ),
     mutant(
         "letters: one of the bus keeps the id that the broker knows", BUS_LETTERS,
@@ -169,12 +171,12 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one of the store keeps its failures", STORED_LETTERS,
         f"{OF_LETTERS}::test_a_resubmitted_letter_has_not_failed_yet",
-        ("            failures=0,\n", ""),
+        ("            outbox_id=message.identity,\n", "            outbox_id=message.identity,\n            failures=message.failures,\n"),
     ),
     mutant(
         "letters: what is noted as resubmitted keeps its failures", STOPS,
         f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time",
-        ("                failures=0,\n", ""),
+        ("(again, outbox_id=message.identity)", "(again, outbox_id=message.identity, failures=message.failures)"),
     ),
     mutant(
         "letters: one that somebody else has moved is taken for discarded", STORED_LETTERS,
@@ -315,7 +317,7 @@ DIRECT_MUTANTS = (
 )  # fmt: skip
 
 TABLE = Table(
-    DIRECT_MUTANTS,
+    (*DIRECT_MUTANTS, *AGE_MUTANTS),
     "tests/",
     (
         "aiohttp.web", "azure.cosmos.aio", "azure.functions", "azure.identity.aio", "azure.servicebus.aio",

@@ -303,3 +303,38 @@ def test_a_key_that_stands_still_is_an_end_and_no_finding(scope: str, duplicates
     passes(explore(stopping("stop_key"), [O1, O2], invariant=lambda world: not world.states(Customer), **options))
     goes_on = explore(stopping("continue"), [O1, O2], invariant=lambda world: not world.states(Customer), **options)
     assert "the invariant is broken" in one(goes_on, "Invariant")
+
+
+@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+@pytest.mark.parametrize("faults", [{}, {"crashes": 1, "duplicates": 1}], ids=["calm", "crash"])
+def test_an_application_that_schedules_itself_is_explored_to_a_horizon_that_is_named(
+    scope: str, faults: dict[str, int]
+) -> None:
+    def ticks(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.spent += order.price
+        ctx.schedule("orders", Order(order.id, order.customer, order.price), after_s=86_400)
+
+    report = explored(ticks, scope=scope, **({"crashes": 0, "duplicates": 0} | faults))
+    passes(report)
+    assert "take schedules itself without an end: followed over 3 pauses" in report.text
+
+
+def test_what_goes_wrong_behind_a_pause_is_found() -> None:
+    def ticks(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.spent += order.price
+        if customer.spent >= 15:
+            raise ValueError("the third is too much")
+        ctx.schedule("orders", Order(order.id, order.customer, order.price), after_s=86_400)
+
+    assert "the third is too much" in one(explored(ticks), "NoDeadLetter")
+
+
+def test_a_schedule_with_an_end_is_explored_to_it() -> None:
+    def counts_down(order: Order, customer: Customer, ctx: Context) -> None:
+        customer.spent += 1
+        if order.price:
+            ctx.schedule("orders", Order(order.id, order.customer, order.price - 1), after_s=86_400)
+
+    report = explored(counts_down, ("orders", Order("o1", "ann", 12), "o1"), crashes=0, duplicates=0)
+    passes(report)
+    assert "without an end" not in report.text

@@ -136,12 +136,14 @@ def _sections_of(item: Claim | Task) -> bytes:
     message = item.message
     wire = message.wire or encode_sections(message)
     added: dict[bytes, bytes] = {}
-    if message.attempt and message.wire:  # resubmitted: the stored bytes still tell the earlier attempt and time
+    if message.attempt and message.wire:  # resubmitted: the stored bytes still tell of the earlier attempt
         added = {
             string(PROPERTY_ATTEMPT): long_(message.attempt),
             string(PROPERTY_CREATED): long_(message.created_ms),
+            string(PROPERTY_HOPS): long_(message.hops),
+            string(PROPERTY_FAILURES): long_(message.failures),
         }
-    if message.failures and message.wire:  # a delayed copy of what a client sent
+    elif message.failures and message.wire:  # a delayed copy of what a client sent
         added[string(PROPERTY_FAILURES)] = long_(message.failures)
     if item.reason or item.description:
         added[string(DEAD_LETTER_REASON)] = string(item.reason)

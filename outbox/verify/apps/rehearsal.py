@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from outbox.context import HOP_COUNT_MAX
 from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.plan import compile_plan
@@ -29,6 +28,12 @@ from outbox.verify.monitors.watching import Deed, Watch, watched, watched_app
 HANDLING_COUNT_MAX = 1_000
 """How many handlings are looked at; what goes on beyond is explored, or is a circle that ends by its hops."""
 
+PAUSE_COUNT_MAX = 64
+"""Over how many pauses messages may schedule each other before that is taken to have no end."""
+
+PAUSES_FOLLOWED = 3
+"""Over how many pauses messages without an end are explored."""
+
 ROUND_COUNT_MAX = 50
 """How often a message may be given back."""
 
@@ -39,17 +44,24 @@ LEAVES_LOOP = "a handler under exploration may not use threads, sockets or proce
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A handling whose turn comes, and how often it was given back."""
+    """A handling whose turn comes, how often it was given back, when its message is due, behind how many pauses."""
 
     handling: Handling
     round: int = 0
+    due_ms: int = 0
+    pauses: int = 0
 
 
 class Rehearsal:
-    """Handlings one after the other; `raised` is what those of a message have failed with."""
+    """Handlings one after the other; `raised` is what those of a message have failed with.
+
+    `endless` names the handler whose messages schedule each other without an end; empty where they come to one.
+    """
 
     def __init__(self, scenario: Scenario) -> None:
         self.raised: dict[str, str] = {}
+        self.endless = ""
+        self._hops_max = scenario.app.hops_max
         plan = compile_plan(scenario.app)
         self._reference = Reference(watched(plan))
         _, self._routes = queues_of(scenario.app, plan)
@@ -73,24 +85,36 @@ class Rehearsal:
             found = self._take(self._turns.popleft())
             if found is not None:
                 return found
+        last = max(self._turns, key=lambda turn: turn.pauses, default=None)
+        if last is not None and last.pauses > PAUSES_FOLLOWED:
+            self.endless = self.endless or last.handling.handler.name
         return None
 
-    def _turns_of(self, destination: str, message: Message) -> Iterator[_Turn]:
+    def _turns_of(self, destination: str, message: Message, *, due_ms: int = 0, pauses: int = 0) -> Iterator[_Turn]:
         for path in self._routes.get(destination, ()):
             for handling in self._reference.handlings(path, message):
-                yield _Turn(handling)
+                yield _Turn(handling, due_ms=due_ms, pauses=pauses)
+
+    def _next(self, turn: _Turn, output: Output) -> Iterator[_Turn]:
+        """The turns of what a handling sends."""
+        pauses = turn.pauses + (output.message.hops == 0)  # one that is scheduled begins its chain anew
+        if pauses > PAUSE_COUNT_MAX:
+            self.endless = self.endless or turn.handling.handler.name
+            return iter(())
+        due_ms = max(turn.due_ms, output.due_ms)
+        return self._turns_of(output.destination, output.message, due_ms=due_ms, pauses=pauses)
 
     def _take(self, turn: _Turn) -> Anomaly | None:
-        handling = turn.handling
+        handling, now_ms = turn.handling, max(self._now_ms, turn.due_ms)
         before = None if handling.state_id is None else self._states.get(handling.state_id)
         try:
             with Listener() as listener, Watch() as watch:
-                first = self._reference.run(handling, before, self._now_ms)
+                first = self._reference.run(handling, before, now_ms)
                 watch.deeds.clear()  # what is imported is imported by now
-                again = self._reference.run(handling, before, self._now_ms)
+                again = self._reference.run(handling, before, now_ms)
                 deeds = tuple(watch.deeds)
             asks = first == again and listener.asked_from
-            third = self._another_day(handling, before, listener, first) if asks else first
+            third = self._another_day(handling, before, now_ms, listener, first) if asks else first
         except ProgramSpins as error:
             return self._wrong("Ends", f"{_name(handling)} goes round without end: {error}")
         self._way.append(f"{handling.handler.name} handles {short(handling.message.identity)}{_at(handling, before)}")
@@ -104,12 +128,12 @@ class Rehearsal:
         return self._done(turn, handling, first)
 
     def _another_day(
-        self, handling: Handling, before: Stored | None, listener: Listener, first: Effect | Declined
+        self, handling: Handling, before: Stored | None, now_ms: int, listener: Listener, first: Effect | Declined
     ) -> Effect | Declined:
         """What it does on another day; that on which it differs, if there is one."""
         for ahead in AHEADS:
             with later(listener.asked_from, ahead):
-                found = self._reference.run(handling, before, self._now_ms)
+                found = self._reference.run(handling, before, now_ms)
             if found != first:
                 return found
         return first
@@ -117,8 +141,8 @@ class Rehearsal:
     def _done(self, turn: _Turn, handling: Handling, effect: Effect | Declined) -> Anomaly | None:
         """Take an effect as committed, or a message as given back."""
         if isinstance(effect, Declined):
-            if handling.message.hops >= HOP_COUNT_MAX:
-                text = f"{_name(handling)} is the {HOP_COUNT_MAX}th in a row of messages that cause each other"
+            if handling.message.hops >= self._hops_max:
+                text = f"{_name(handling)} is the {self._hops_max}th in a row of messages that cause each other"
                 return self._wrong("Ends", f"{text}, where it is cut: they go in a circle", last=6)
             if effect.error == LEAVES_LOOP:
                 return self._wrong("StaysInside", f"{_name(handling)} starts a thread, a connection or a process")
@@ -130,12 +154,12 @@ class Rehearsal:
                 reason = effect.error or "without a reason"
                 text = f"{_name(handling)} was given back {turn.round} times, with days in between: Retry, {reason}"
                 return self._wrong("Ends", text, last=3)
-            self._turns.append(_Turn(turn.handling, turn.round + 1))
+            self._turns.append(replace(turn, round=turn.round + 1))
             self._now_ms += min(1_000 << turn.round, DAY_MS)  # it may wait for a time
             return None
         if handling.state_id is not None and effect.state is not None:
             self._states[handling.state_id] = effect.state
-        turns = [each for output in effect.outputs for each in self._turns_of(output.destination, output.message)]
+        turns = [each for output in effect.outputs for each in self._next(turn, output)]
         self._turns.extendleft(reversed(turns))  # what follows from it first: a circle shows soon
         return None
 

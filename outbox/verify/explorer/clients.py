@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from outbox.deliveries import is_copy, next_attempt
+from outbox.deliveries import is_copy, next_attempt, resubmission
 from outbox.ports import (
     SUBSCRIPTIONS,
     BlobStore,
@@ -151,11 +151,9 @@ class ExploredOperations:
         copies = [other for other in letters if is_copy(other.message, message)]
         attempt = next_attempt(message, [copy.message for copy in copies])
         again = msgspec.structs.replace(
-            message,
+            resubmission(message, attempt=attempt, enqueued_ms=letter.enqueued_ms),
             outbox_id=message.identity,
             message_id=f"{message.identity}~{attempt}",
-            attempt=attempt,
-            failures=0,
         )
         await self._calls(self._resource, "send", (Output(queue.partition(SUBSCRIPTIONS)[0], 0, again),))
         await self._calls(self._resource, "unbury", queue, tuple(copy.sequence for copy in copies))

@@ -29,6 +29,7 @@ from outbox.runtime.step import Outcome, Work
 from outbox.runtime.stops import Stops
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.sweep import sweep
+from outbox.runtime.waiting import Waits
 from outbox.verify.explorer.clients import (
     ExploredBlobs,
     ExploredBus,
@@ -155,6 +156,9 @@ class Forgetting:
             known = remembered(self._tries, outcome, work, self._protocol, self._lanes)
             if known is not None:
                 self._calls.remembers(known)
+
+    async def hold(self, work: Work) -> Outcome | Waits:
+        return await self._protocol.hold(work)
 
     async def together(self, works: Sequence[Work]) -> list[Outcome]:
         return await self._protocol.together(works)

@@ -59,7 +59,8 @@ class Scenario:
     attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
     not.  Nobody waits longer than `patience_ms` for what is due later (0: as long as it takes), where an application
     would wait for ever.  A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
-    An operator makes so many `resubmissions`, of whichever dead letters there are.
+    An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
+    are followed over `pauses_max` pauses (0: over all).
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -90,6 +91,7 @@ class Scenario:
     front_batch: int = 1
     item_bytes_max: int = CAPABILITIES.item_bytes_max
     resubmissions: int = 0
+    pauses_max: int = 0
 
     def told(self) -> str:
         """The scope in a few words."""
@@ -180,6 +182,7 @@ def _engine(scenario: Scenario) -> Kernel:
         retention_ms=plan.retention_ms,
         merges_copies=scenario.symmetric,
         resubmissions=scenario.resubmissions,
+        pauses_max=scenario.pauses_max,
     )
     book = Book(Reference(plan), _as_tuples(routes), sent)
     monitor = JournalMonitor(
@@ -202,7 +205,12 @@ def _store(scenario: Scenario) -> Kernel:
     app, plan = scenario.app, compile_plan(scenario.app)
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
-    limits = {"retention_ms": plan.retention_ms, "start_ms": START_MS, "resubmissions": scenario.resubmissions}
+    limits = {
+        "retention_ms": plan.retention_ms,
+        "start_ms": START_MS,
+        "resubmissions": scenario.resubmissions,
+        "pauses_max": scenario.pauses_max,
+    }
     budgets = scenario.budgets
     locks_hold = scenario.ample and not budgets.expire
     bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, locks_hold=locks_hold, **limits)
@@ -222,11 +230,7 @@ def _store(scenario: Scenario) -> Kernel:
     make_store = partial(
         StoreModel, capabilities=capabilities, stale_count=budgets.stale, private=private, look_count=1 + budgets.stale
     )
-    models: list[Model] = [
-        make_store(documents=documents),
-        bus,
-        BlobModel(),
-    ]
+    models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
     if apart:
         models.append(make_store(name="infrastructure"))
     book = Book(Reference(plan), _as_tuples(routes), sent)

@@ -223,6 +223,8 @@ class JournalMonitor:
             return None if message is not None else Finding("NoLost", f"{short(identity)} is not in {path}")
         if message is not None and self._book.stands_still(ghost, path, logical):
             return None
+        if self._model.is_left_out(state, path, identity):
+            return None
         if message is not None:
             return Finding("EveryMessageEnds", f"{short(identity)} lies in {path}, and nobody handles it any more")
         handlings = self._book.handlings(path, logical)

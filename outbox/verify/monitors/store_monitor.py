@@ -16,6 +16,7 @@ from outbox.message import Message
 from outbox.ports import Delete, Delivery, Output, Settle, Won, Write
 from outbox.runtime.items import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
 from outbox.verify.explorer.models.bus import BusModel, BusState
+from outbox.verify.explorer.models.queues import NEVER_MS
 from outbox.verify.explorer.models.store import StoreState, visible
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
@@ -112,13 +113,20 @@ class StoreMonitor:
             if id.startswith(RECORD_PREFIX):
                 record, known = _record(body), bodies.get(write.key)
                 inbox = bytes.fromhex(id.removeprefix(RECORD_PREFIX))
-                if known is not None and _record(known).tx == record.tx:
+                if record.waits:
+                    if known is not None:
+                        return Finding("NoDuplicate", f"{self._book.name(inbox)} waits over what is on record")
+                elif known is not None and _record(known).tx == record.tx:
                     marked += () if record.pending else (inbox,)  # or written as it is, which confirms it
                 else:
                     fresh.append((inbox, record))
             elif id == STATE:
                 state = (bodies.get(write.key, b"{}"), body, write.key.partition)
             elif id.startswith(DONE_PREFIX):
+                if _record(body).waits:
+                    if write.key in bodies:
+                        return Finding("NoDuplicate", f"{write.key.id} waits over what is on record")
+                    continue
                 marked.append(bytes.fromhex(id.removeprefix(DONE_PREFIX)))
             elif id.startswith(STAGED_PREFIX):
                 return staging(write)
@@ -254,7 +262,7 @@ class StoreMonitor:
             (queue.path, self._bus.messages[task.message])
             for queue, tasks in zip(self._bus.queues, state.tasks, strict=True)
             for task in tasks
-            if task.due_ms > now_ms
+            if now_ms < task.due_ms < NEVER_MS
         ]
         return bool(due) and all(self._book.stands_still(ghost, path, message) for path, message in due)
 
@@ -291,6 +299,8 @@ class StoreMonitor:
         if not self._bus.queues[self._bus.numbers[path]].is_read:
             return None if lies else Finding("NoLost", f"{name} is not in {path}")
         if lies and self._book.stands_still(ghost, path, message):
+            return None
+        if self._bus.is_left_out(state, path, message.identity):
             return None
         if lies:
             return Finding("EveryMessageEnds", f"{name} lies in {path}, and nobody handles it any more")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outbox.deliveries import resubmission
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.deliveries import encode_delivery, encode_peeked
 from outbox.emulator.amqp.errors import OperationFault
@@ -108,10 +108,20 @@ def test_the_creation_time_is_read_from_every_type_that_clients_can_send(created
 
 
 def test_a_resubmitted_message_tells_its_new_attempt() -> None:
-    message = decode_message(described(0x74, map_([string("outbox-created"), types.long_(5)])) + BODY).message
-    again = msgspec.structs.replace(message, attempt=2, created_ms=9)
-    out = parts(encode_delivery(claimed(again)))
-    assert out[0x74] == {"outbox-attempt": 2, "outbox-created": 9}
+    sent = map_(
+        [part for name in ("created", "hops", "failures") for part in (string(f"outbox-{name}"), types.long_(5))]
+    )
+    message = decode_message(described(0x74, sent) + BODY).message
+    assert (message.created_ms, message.hops, message.failures) == (5, 5, 5)
+    out = parts(encode_delivery(claimed(resubmission(message, attempt=2, enqueued_ms=9))))
+    assert out[0x74] == {"outbox-attempt": 2, "outbox-created": 5, "outbox-hops": 0, "outbox-failures": 0}
+
+
+def test_a_resubmitted_message_without_a_time_has_that_of_its_arrival() -> None:
+    message = decode_message(described(0x74, map_([string("k"), uint(1)])) + BODY).message
+    out = parts(encode_delivery(claimed(resubmission(message, attempt=2, enqueued_ms=9))))
+    found = out[0x74]
+    assert isinstance(found, dict) and (found["outbox-attempt"], found["outbox-created"], found["k"]) == (2, 9, 1)
 
 
 def test_a_dead_letter_says_why_once() -> None:

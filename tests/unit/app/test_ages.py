@@ -83,3 +83,35 @@ async def test_a_scheduled_message_is_as_old_as_its_due_time() -> None:
         await world.send("q", Task("a"), id="1", after_s=5 * DAY_S)
         await world.advance(days=6)
         assert await world.state(Count, "a") == Count(1) and world.dead_letters("q") == []
+
+
+# What is put off until it is too old
+
+
+@pytest.mark.parametrize(("after_s", "is_put_off"), [(3_599.999, True), (3_600, False)])
+async def test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words(
+    after_s: float, is_put_off: bool
+) -> None:
+    plant = Plant(retention=timedelta(hours=1))
+    plant.act = raising(Retry("the bank is closed", after_s=after_s))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.wait_idle()
+        assert (world.dead_letters("q") == []) == is_put_off
+        await world.advance(hours=1)
+        letter = await only(world)
+        assert letter.reason == "too-old" and len(plant.runs) == 1 + is_put_off
+        assert "the bank is closed" in letter.description and "retention is 3600000 ms" in letter.description
+
+
+async def test_what_was_put_off_until_it_was_too_old_can_be_resubmitted() -> None:
+    plant = Plant(retention=timedelta(hours=1), margin=timedelta(minutes=20))
+    plant.act = raising(Retry("the bank is closed", after_s=1_800))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.advance(hours=1, minutes=5)
+        assert (await only(world)).reason == "too-old" and len(plant.runs) == 2
+        plant.act = lambda task, ctx: None
+        await world.resubmit("q", "1")
+        await world.wait_idle()
+        assert await world.state(Count, "a") == Count(1) and world.dead_letters("q") == []

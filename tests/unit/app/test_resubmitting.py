@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -123,11 +124,12 @@ async def test_what_one_handler_applied_is_not_applied_again_with_what_the_other
         await world.wait_idle()
         await world.advance(days=days)
         mode[0] = "open"
-        await world.resubmit("q", "m")
+        with nullcontext() if is_run else pytest.raises(Refused, match="so long ago"):
+            await world.resubmit("q", "m")
         await world.wait_idle()
         assert await world.state(Ledger, "a") == Ledger(1)
         assert await world.state(Account, "a") == (Account(5) if is_run else None)
-        assert [letter.reason for letter in world.dead_letters("q")] == ([] if is_run else ["too-old"])
+        assert [letter.reason for letter in world.dead_letters("q")] == ([] if is_run else ["closed"])
 
 
 async def test_a_resubmission_that_is_put_off_past_retention_applies_nothing_twice() -> None:
@@ -158,7 +160,59 @@ async def test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_recor
         world.engine.tick()
         assert [letter.id for letter in world.dead_letters("q")] == ["m"]
         await world.advance(days=2)
-        await world.resubmit("q", "m")
+        with pytest.raises(Refused, match="so long ago"):
+            await world.resubmit("q", "m")
+        assert [letter.reason for letter in world.dead_letters("q")] == ["TTLExpiredException"]
+        world.engine.resubmit("q", world.engine.peek("q/$DeadLetterQueue", 0, 1)[0].sequence)  # as a tool of a broker
         await world.wait_idle()
         assert await world.state(Ledger, "a") == Ledger(1)
         assert [letter.reason for letter in world.dead_letters("q")] == ["too-old"]
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 86_400])
+async def test_a_late_resubmission_is_refused_up_front_and_the_dead_letter_keeps_its_reason(seconds: float) -> None:
+    app, is_bad = App("late", retention=timedelta(days=1), margin=timedelta(hours=1)), [True]
+
+    @app.handler("deposits", key="account")
+    def deposit(message: Deposit, account: Account) -> None:
+        if is_bad[0]:
+            raise Reject("closed")
+        account.balance += message.amount
+
+    async with Harness(app) as world:
+        await world.send("deposits", Deposit("a", 5), id="m")
+        await world.wait_idle()
+        is_bad[0] = False
+        await world.advance(seconds=25 * 3_600 + seconds)
+        if seconds < 0:  # the record of its refusal is there for another second
+            await world.resubmit("deposits", "m")
+            await world.wait_idle()
+            assert await world.state(Account, "a") == Account(5) and world.dead_letters("deposits") == []
+            return
+        for _ in range(2):
+            with pytest.raises(Refused, match="deposits/m was refused so long ago"):
+                await world.resubmit("deposits", "m")
+            await world.wait_idle()
+            assert [letter.reason for letter in world.dead_letters("deposits")] == ["closed"]
+        await world.discard("deposits", "m")
+
+
+@pytest.mark.engine_only("operators ask the engine itself")
+async def test_an_operator_cannot_resubmit_late_either_and_the_others_go() -> None:
+    app = App("late", retention=timedelta(days=1), margin=timedelta(hours=1))
+
+    @app.handler("deposits", key="account")
+    def deposit(message: Deposit, account: Account) -> None:
+        raise Reject("closed")
+
+    async with Harness(app) as world:
+        await world.send("deposits", Deposit("a", 5), id="old")
+        await world.advance(hours=25)
+        await world.restart()  # the log has kept until when it is remembered
+        await world.send("deposits", Deposit("a", 5), id="new")
+        await world.wait_idle()
+        with pytest.raises(Refused, match="deposits/old was refused so long ago"):
+            await Operator(world.engine).resubmit("deposits", "old")
+        moved = await Operator(world.engine).resubmit("deposits", None)
+        assert (moved.count, moved.in_hand) == (1, 1)
+        assert [letter.id for letter in world.dead_letters("deposits")] == ["old"]

@@ -49,8 +49,16 @@ class BusModel(Queues):
         merges_copies: bool = True,
         locks_hold: bool = False,
         resubmissions: int = 0,
+        pauses_max: int = 0,
     ) -> None:
-        super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, is_bus=True)
+        super().__init__(
+            queues,
+            routes,
+            retention_ms=retention_ms,
+            merges_copies=merges_copies,
+            is_bus=True,
+            pauses_max=pauses_max,
+        )
         self._locks_hold = locks_hold
         self._initial = self._plain(BusState(self.filled(sent, start_ms), (), resubmissions))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from outbox.deliveries import is_copy, next_attempt
+from outbox.deliveries import is_copy, next_attempt, resubmission
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.verify.explorer.models.queues import Dead, QueueModel, Queues, QueueState
 from outbox.verify.explorer.models.told import said, short, told
@@ -39,8 +39,9 @@ class JournalModel(Queues):
         retention_ms: int = 0,
         merges_copies: bool = True,
         resubmissions: int = 0,
+        pauses_max: int = 0,
     ) -> None:
-        super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies)
+        super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, pauses_max=pauses_max)
         known = tuple(sorted((documents or {}).items()))
         self._initial = JournalState(self.filled(sent, start_ms), (), resubmissions, known)
 
@@ -81,7 +82,8 @@ class JournalModel(Queues):
             return Outcome("-> nothing", state, None)
         number, message = self.numbers[path], self.messages[letter]
         copies = [each for each in self.letters(state, path) if is_copy(each.message, message)]
-        again = msgspec.structs.replace(message, attempt=next_attempt(message, [each.message for each in copies]))
+        attempt = next_attempt(message, [each.message for each in copies])
+        again = resubmission(message, attempt=attempt, enqueued_ms=now_ms)
         tasks = [list(queue) for queue in state.tasks]
         self.put(tasks[number], number, Output(path, 0, again), now_ms)
         if self.queues[number].is_ordered:  # nothing of its session was handled since

@@ -21,6 +21,8 @@ from outbox.verify.explorer.models.told import short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
 
 LOCK_MS = 60_000
+NEVER_MS = 1 << 62
+"""When a message is due that an exploration leaves out."""
 DELIVERY_COUNT_MAX = 100
 LOCK_COUNT = 16
 """After so many claims of a message its locks begin anew; else one that is given back for ever had no end of worlds.
@@ -82,7 +84,11 @@ State = TypeVar("State", bound=QueueState)
 
 
 class Queues:
-    """What queues do."""
+    """What queues do.
+
+    Messages that schedule each other without end are followed over so many pauses (`pauses_max`, 0: all) and no
+    further: what is due behind them lies there and is never due.
+    """
 
     def __init__(
         self,
@@ -92,6 +98,7 @@ class Queues:
         retention_ms: int = 0,
         merges_copies: bool = True,
         is_bus: bool = False,
+        pauses_max: int = 0,
     ) -> None:
         self.queues = tuple(queues)
         self.messages: Table[Message] = Table()
@@ -100,6 +107,9 @@ class Queues:
         self._retention_ms = retention_ms
         self._merges_copies = merges_copies
         self._is_bus = is_bus
+        self._pauses_max = pauses_max
+        self._pauses: dict[str, int] = {}
+        """How many pauses lie before each message, by identity: one that is scheduled begins its chain anew."""
 
     def filled(self, sent: Sequence[Output], start_ms: int) -> tuple[tuple[Task, ...], ...]:
         """The queues with what was sent to them from outside."""
@@ -286,9 +296,23 @@ class Queues:
         name = b"%d/%d/%b" % (number, copy, canonical(output.message))
         sequence = int.from_bytes(sha256(name).digest()[:6], "big")
         kind = {"from_outside": self._is_bus, "has_digest": self._is_bus}
-        queue.append(Task(sequence, message, max(output.due_ms, now_ms), output.due_ms, **kind))
+        due_ms = NEVER_MS if self._is_beyond(output.message) else output.due_ms
+        queue.append(Task(sequence, message, max(output.due_ms, now_ms), due_ms, **kind))
         if not self.queues[number].is_ordered:
             queue.sort(key=_sequence)
+
+    def _is_beyond(self, message: Message) -> bool:
+        """Whether a message lies behind more pauses than are followed."""
+        if not self._pauses_max:
+            return False
+        before = self._pauses.get(message.causation_id, 0)
+        begins_anew = bool(message.causation_id) and message.hops == 0
+        return self._pauses.setdefault(message.identity, before + begins_anew) > self._pauses_max
+
+    def is_left_out(self, state: QueueState, path: str, identity: str) -> bool:
+        """Whether a message lies in a queue that is due behind everything which is explored."""
+        tasks = state.tasks[self.numbers[path]]
+        return any(task.due_ms == NEVER_MS and self.messages[task.message].identity == identity for task in tasks)
 
     # What happens by itself
 
@@ -313,7 +337,7 @@ class Queues:
         return msgspec.structs.replace(state, tasks=tuple(tasks), dead=dead)
 
     def due_ms(self, state: QueueState, now_ms: int) -> int | None:
-        times = [task.due_ms for queue in state.tasks for task in queue if task.due_ms > now_ms]
+        times = [task.due_ms for queue in state.tasks for task in queue if now_ms < task.due_ms < NEVER_MS]
         return min(times, default=None)
 
     def fences_ms(self, state: QueueState, now_ms: int) -> tuple[int, ...]:
