@@ -182,6 +182,15 @@ async def test_pages_are_what_they_would_be_without_a_snapshot(
     assert looked_count < COUNT * page_count / (2 if size_bytes == 60_000 else 8)
 
 
+async def test_distinct_results_are_computed_anew_after_a_write(place: Place) -> None:
+    """They go on by count, so one that is new and comes first moves all others."""
+    text = "SELECT DISTINCT VALUE c.n FROM c ORDER BY c.n"
+    results, continuation = await place.page(text)
+    assert results == list(range(PAGE_COUNT))
+    await place.put(5_000, -1)
+    assert (await place.page(text, continuation))[0] == list(range(PAGE_COUNT - 1, 2 * PAGE_COUNT - 1))
+
+
 async def test_a_page_of_the_past_keeps_and_takes_nothing(place: Place) -> None:
     """A stale read is of another state than the one that was kept."""
     place.emulator.faults.install(FaultRule(kind="stale-read", operation="query", behind_count=2, count=None, after=1))
