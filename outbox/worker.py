@@ -28,6 +28,7 @@ from outbox.client import Client
 from outbox.errors import EngineStopped, OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
 from outbox.runtime.backoff import Backoff
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
@@ -131,6 +132,7 @@ class Worker(Client):
             settled=self._settled,
             is_stopping=self._draining.is_set,
             new_tx=new_tx or (lambda: uuid4().hex),
+            failure_log=FailureLog(self._operations.now_ms),
             linger=lambda: self._pause(MARK_AFTER_S),
         )
 

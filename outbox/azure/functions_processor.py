@@ -44,6 +44,7 @@ from outbox.http import Response
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, StorePorts
 from outbox.runtime.backoff import Again, Backoff
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.letters import Letters
@@ -54,6 +55,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stops import Stop
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.sweep import Swept, sweep
+from outbox.seldom import printable
 
 log = logging.getLogger("outbox.functions")
 
@@ -115,6 +117,7 @@ class Processor:
         self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
         letters = Letters(ports.infrastructure or ports.store, ports.blobs)
         self._bus = TriggerBus(ports.bus, letters)
+        failure_log = FailureLog(self._operations.now_ms)
         scope = scope_over(
             self._plan,
             StorePorts(ports.store, self._bus, ports.operations, ports.blobs, ports.infrastructure),
@@ -124,13 +127,20 @@ class Processor:
             settled=self._bus.settled,
             is_stopping=lambda: False,
             new_tx=new_tx,
+            failure_log=failure_log,
             linger=_linger,
         )
         assert isinstance(scope, Lanes), "a store and a bus make lanes"
         self._scope = scope
         protocol, spawn = scope.protocol, self._spawn_request
         self._entry = HttpEntry(
-            app, backend, plan=self._plan, protocol=protocol, spawn=spawn, mark_after_s=MARK_AFTER_S
+            app,
+            backend,
+            plan=self._plan,
+            protocol=protocol,
+            spawn=spawn,
+            mark_after_s=MARK_AFTER_S,
+            failure_log=failure_log,
         )
 
     async def open(self) -> None:
@@ -162,7 +172,7 @@ class Processor:
                 case "":
                     await self._rest(invocation)
         if not invocation.is_done:
-            where = f"{source}/{delivery.sequence} ({delivery.message.identity or 'without an id'})"
+            where = f"{source}/{delivery.sequence} ({printable(delivery.message.identity) or 'without an id'})"
             raise GivenBack(f"{where}: {why}; it comes again")
 
     async def _handled(self, delivery: Delivery, within_s: float) -> tuple[Invocation, str]:

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.deliveries import letter_identity
+from outbox.deliveries import letter_identity, told_apart
 from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
@@ -347,12 +347,13 @@ def _identity(queue: str, task: Task) -> str:
 
 def _letter(queue: str, task: Task, only_type: str) -> Letter:
     message = task.message
+    description, stack = told_apart(task.description)
     return Letter(
         id=_identity(queue, task),
         sequence=task.sequence,
         queue=queue,
         reason=task.reason,
-        description=task.description,
+        description=description,
         type=message.type,
         delivery_count=task.failures + task.delivery_count,
         created=(message.created_ms or task.enqueued_ms) / 1_000,
@@ -360,6 +361,7 @@ def _letter(queue: str, task: Task, only_type: str) -> Letter:
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
         handled_as=message.type or only_type,
+        traceback=stack,
     )
 
 

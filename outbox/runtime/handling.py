@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from outbox.app import Handler
 from outbox.context import Context
 from outbox.errors import PoisonMessage
+from outbox.runtime.failure_log import failure_of
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import cancelled, go_on
@@ -151,7 +152,7 @@ async def abandon(suspended: Suspended[Made]) -> None:
 
 async def run_part(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
     """Run one handler's part of a message to its end."""
-    began_ms = life.now_ms()
+    began_ms, work.failure = life.now_ms(), None
     outcome = start(plan, group, work)
     if isinstance(outcome, Suspended):
         outcome = await resume(plan, group, outcome, life, began_ms=began_ms)
@@ -180,9 +181,10 @@ def _recorded(group: Effects, work: Work, found: PoisonMessage | bool) -> Outcom
 
 
 def failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
-    """What an error of a handling means; a refusal makes its record."""
-    own = work.handler.retries if work.handler is not None else None
-    outcome = judge(error, work.delivery, own or plan.retries)
+    """What an error of a handling means; a refusal makes its record, and the work keeps what is to be logged."""
+    retries = (work.handler.retries if work.handler is not None else None) or plan.retries
+    outcome = judge(error, work.delivery, retries)
+    work.failure = failure_of(error, outcome, work, retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)
     return outcome
