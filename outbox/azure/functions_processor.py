@@ -68,6 +68,10 @@ REST_DOUBLINGS_MAX = 7
 LOOK_FIRST_S = 1.0
 """How long until a key that stands still is looked at again; each time twice as long."""
 LOOK_MAX_S = 15.0
+KEPT = "refused messages are kept"
+"""The line that infra/modules/alerts.bicep watches, as long as there are any."""
+KEPT_COUNT_MAX = 50
+"""How far they are counted: each one is read for it, at every sweep."""
 LEAST_S = 10.0
 """How much must be left for another attempt to begin; what it commits later is found by the next delivery."""
 TELL_DELIVERIES = 90
@@ -115,8 +119,8 @@ class Processor:
         self._sweep_start = 0
         stopping = {handler.source for handler in app.handlers if handler.on_dead_letter == "stop_key"}
         self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
-        letters = Letters(ports.infrastructure or ports.store, ports.blobs)
-        self._bus = TriggerBus(ports.bus, letters)
+        self._letters = Letters(ports.infrastructure or ports.store, ports.blobs)
+        self._bus = TriggerBus(ports.bus, self._letters)
         failure_log = FailureLog(self._operations.now_ms)
         scope = scope_over(
             self._plan,
@@ -260,7 +264,7 @@ class Processor:
     # Sweeping
 
     async def sweep(self) -> Swept:
-        """Finish what crashes have left, of this process or any other; what could not be sent is told.
+        """Finish what crashes have left, of this process or any other; log what could not be sent or was refused.
 
         Raises:
             Refused, OutcomeUnknown: the store cannot be asked.
@@ -275,7 +279,19 @@ class Processor:
         if swept.seen_count:
             fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
             log.info("swept", extra=fields)
+        await self._count_kept()
         return swept
+
+    async def _count_kept(self) -> None:
+        """Log how many refused messages lie in the store: no metric of Azure counts them, and an alert reads this line.
+
+        Raises:
+            Refused, OutcomeUnknown: the store cannot be asked.
+        """
+        for path in self._plan.paths:
+            count = await self._letters.count(path, count_max=KEPT_COUNT_MAX)
+            if count:
+                log.error(KEPT, extra={"count": count, "queue": path})
 
     # Tasks
 

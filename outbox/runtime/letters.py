@@ -111,6 +111,15 @@ class Letters:
             )
         return found
 
+    async def count(self, queue: str, *, count_max: int) -> int:
+        """How many dead letters of a queue or subscription lie here, as far as `count_max`: each is read for it."""
+        count = 0
+        async for _ in self._store.scan(_partition(queue), prefix=_PREFIX):
+            count += 1
+            if count >= count_max:
+                break
+        return count
+
     async def has(self, queue: str, sequence: int) -> bool:
         """Whether a dead letter lies here."""
         return await self._store.read(_key(queue, sequence)) is not None
