@@ -30,10 +30,10 @@ class DeadLetter:
     """A refused message.
 
     `reason` is the text of a `Reject`, else a code (`failed`, `undecodable`, `unknown-type`, `missing-key`,
-    `no-identity`, `payload-differs`, `too-old`, `unstorable`, `oversize`); `description` is the detail.
-    `message` is the decoded message, None where it cannot be decoded; `created` is in seconds since 1970.  `traceback`
-    is where the application's code raised what the description says, empty where it did not: bounded, without what
-    looks like a secret.
+    `no-identity`, `payload-differs`, `too-old`, `unstorable`, `oversize`, `no-blob-store`); `description` is the
+    detail.  `message` is the decoded message, None where it cannot be decoded; `created` is in seconds since 1970.
+    `traceback` is where the application's code raised what the description says, empty where it did not: bounded,
+    without what looks like a secret.
     """
 
     id: str

@@ -34,6 +34,7 @@ from outbox.http_paths import Place, find
 from outbox.ports import Backend, StorePorts
 from outbox.runtime import http_answers
 from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.claims import check_blobs
 from outbox.runtime.endings import Endings
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.handling import Life, run_part
@@ -121,6 +122,7 @@ class HttpEntry:
         self._working: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         ports = backend.ports()
+        check_blobs(app, ports.blobs)
         self._operations = operations_over(ports)
         self._now_ms = self._operations.now_ms
         self._life = Life(self._now_ms, lambda: self._is_stopping)

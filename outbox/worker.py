@@ -28,6 +28,7 @@ from outbox.client import Client
 from outbox.errors import EngineStopped, OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
 from outbox.runtime.backoff import Backoff
+from outbox.runtime.claims import check_blobs
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.item_scope import ItemScope
@@ -103,6 +104,7 @@ class Worker(Client):
         super().__init__(app, backend, new_id=new_id)
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency}: a worker handles at least one message at a time")
+        check_blobs(app, self._ports.blobs)
         self._plan = compile_plan(app)
         self._concurrency = concurrency
         self._drain_s = drain_s

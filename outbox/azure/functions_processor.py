@@ -102,7 +102,7 @@ class Processor:
         """Take an application and the backend that it runs on; nothing is opened yet.
 
         Raises:
-            NotRegistrable: the backend has no store and bus of its own.
+            NotRegistrable: the backend has no store and bus of its own, or no blob store for handlers that write blobs.
         """
         ports = backend.ports()
         if not isinstance(ports, StorePorts):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
+from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, Refused, TooLarge
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery
 from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
-from outbox.runtime.claims import redeem
+from outbox.runtime.claims import redeem, without_blobs
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Work, admit, unhandled
 from outbox.runtime.telling import failure_text
@@ -55,5 +55,7 @@ class Admission:
             return await redeem(delivery.message, self._blobs)
         except TooLarge as error:
             raise PoisonMessage("oversize", str(error)) from error
+        except NoBlobStore as error:
+            raise without_blobs(error) from error
         except NOT_DONE as error:
             raise Again from error
