@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from outbox.seldom import printable
+
 OURS = "outbox"
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -19,7 +21,7 @@ class FieldsFormatter(logging.Formatter):
         line = super().formatMessage(record)
         if record.name.split(".")[0] != OURS:
             return line
-        fields = [f"{name}={value}" for name, value in record.__dict__.items() if name not in _ORDINARY]
+        fields = [f"{name}={printable(str(value))}" for name, value in record.__dict__.items() if name not in _ORDINARY]
         return " ".join([line, *fields])
 
 

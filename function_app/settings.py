@@ -52,6 +52,7 @@ def read(environment: Mapping[str, str]) -> FunctionsSettings:
     return FunctionsSettings(
         connect=partial(connect, dict(environment)),
         servicebus=SERVICEBUS,
+        has_blobs=bool(address(environment, BLOBS)) if environment.get(UNDER_HOST) else None,
         sweep_schedule=environment.get("OUTBOX_SWEEP") or "30 * * * * *",
         sweep_grace_s=number(environment, "OUTBOX_SWEEP_GRACE_S", GRACE_S),
     )

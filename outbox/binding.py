@@ -30,6 +30,8 @@ class Binding:
     wants_context: bool
     is_async: bool
     call: Call
+    writes_blobs: bool = False
+    """Whether its own code is seen to call `ctx.write_blob`; what it calls in turn is not looked at."""
 
 
 def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Binding:
@@ -62,7 +64,22 @@ def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Bindin
             state = _one_type(name, parameter, hint)
             roles.append("state")
     call = _caller(function, tuple(roles))
-    return Binding(messages, state, "context" in roles, inspect.iscoroutinefunction(function), call)
+    wants_context = "context" in roles
+    writes_blobs = wants_context and _names(function, "write_blob")
+    return Binding(messages, state, wants_context, inspect.iscoroutinefunction(function), call, writes_blobs)
+
+
+def _names(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function's code, or that of a function in it, uses an attribute of this name."""
+    found = inspect.unwrap(function)
+    code = getattr(getattr(found, "__func__", found), "__code__", None)
+    waiting = [code] if isinstance(code, types.CodeType) else []
+    while waiting:
+        code = waiting.pop()
+        if name in code.co_names:
+            return True
+        waiting += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
+    return False
 
 
 _KINDS: Mapping[object, str] = {str: "text", int: "int", UUID: "uuid"}

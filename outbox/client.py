@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
-from outbox.deliveries import late
+from outbox.deliveries import late, told_apart
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message, Scalar, excess, message_from_properties
@@ -32,8 +32,10 @@ class DeadLetter:
     """A refused message.
 
     `reason` is the text of a `Reject`, else a code (`failed`, `undecodable`, `unknown-type`, `missing-key`,
-    `no-identity`, `payload-differs`, `too-old`, `unstorable`, `oversize`); `description` is the detail.
-    `message` is the decoded message, None where it cannot be decoded; `created` is in seconds since 1970.
+    `no-identity`, `payload-differs`, `too-old`, `unstorable`, `oversize`, `no-blob-store`); `description` is the
+    detail.  `message` is the decoded message, None where it cannot be decoded; `created` is in seconds since 1970.
+    `traceback` is where the application's code raised what the description says, empty where it did not: bounded,
+    without what looks like a secret.
     """
 
     id: str
@@ -44,6 +46,7 @@ class DeadLetter:
     body: bytes
     delivery_count: int
     created: float
+    traceback: str = ""
 
 
 class Client:
@@ -162,15 +165,17 @@ class Client:
     def dead_letter(self, buried: Buried) -> DeadLetter:
         """A dead letter with its message decoded."""
         message = buried.message
+        description, stack = told_apart(buried.description)
         return DeadLetter(
             message.identity,
             buried.queue,
             buried.reason,
-            buried.description,
+            description,
             self.decode(buried.queue, message),
             message.body,
             buried.delivery_count,
             (message.created_ms or buried.enqueued_ms) / 1_000,
+            stack,
         )
 
     def decode(self, source: str, message: Message) -> Any:

@@ -15,6 +15,10 @@ SUBSCRIPTIONS = "/Subscriptions/"
 """Between the names of a topic and of its subscription, where both name a source."""
 
 
+STACK_HEAD = "\nTraceback (most recent call last):\n"
+"""What stands in a dead letter's description between what happened and the stack of the code that raised it."""
+
+
 class Output(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message, the queue or topic it goes to, and when it may be seen (`due_ms` 0: at once)."""
 
@@ -67,6 +71,12 @@ class Buried(msgspec.Struct, frozen=True, gc=False):
     description: str
     delivery_count: int
     enqueued_ms: int
+
+
+def told_apart(description: str) -> tuple[str, str]:
+    """A description as it is stored, in two: what happened, and the stack with its head line; empty without one."""
+    text, head, stack = description.partition(STACK_HEAD)
+    return text, f"{head.lstrip()}{stack}"
 
 
 # What is resubmitted

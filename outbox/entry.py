@@ -34,7 +34,9 @@ from outbox.http_paths import Place, find
 from outbox.ports import Backend, StorePorts
 from outbox.runtime import http_answers
 from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.claims import check_blobs
 from outbox.runtime.endings import Endings
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.handling import Life, run_part
 from outbox.runtime.http_scopes import requests_over
 from outbox.runtime.http_telling import HttpTelling
@@ -100,6 +102,7 @@ class HttpEntry:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         backoff: Backoff | None = None,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] | None = None,
+        failure_log: FailureLog | None = None,
     ) -> None:
         self.app = app
         self.body_bytes_max = body_bytes_max
@@ -119,10 +122,11 @@ class HttpEntry:
         self._working: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         ports = backend.ports()
+        check_blobs(app, ports.blobs)
         self._operations = operations_over(ports)
         self._now_ms = self._operations.now_ms
         self._life = Life(self._now_ms, lambda: self._is_stopping)
-        self._telling = HttpTelling(self._now_ms)
+        self._telling = HttpTelling(self._now_ms, failure_log or FailureLog(self._now_ms))
         self._endings: Endings | None = None
         if protocol is None and isinstance(ports, StorePorts):
             protocol = self._own_protocol(ports, new_tx or (lambda: uuid4().hex))

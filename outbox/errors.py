@@ -5,6 +5,7 @@
     |   |-- Throttled        nothing was written; try again after `retry_after_s`
     |   |-- LeaseLost        nothing was written; somebody else holds the lease now
     |   |-- LockLost         nothing was settled; the message will be, or was, delivered again
+    |   |-- NoBlobStore      nothing was written; what needs a blob store has none
     |   `-- TooLarge         nothing was written; the limit is named
     |-- OutcomeUnknown       it may have been written: read before acting
     |-- PoisonMessage        this message can never be handled as it stands
@@ -43,6 +44,10 @@ class LeaseLost(Refused):
 
 class LockLost(Refused):
     """Nothing was settled; the lock on the message or session ran out or was voided by a restart."""
+
+
+class NoBlobStore(Refused):
+    """Nothing was written or read; the application runs without a blob store, so trying again is of no use."""
 
 
 class TooLarge(Refused):

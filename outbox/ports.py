@@ -33,8 +33,10 @@ from outbox.documents import (
     Won,
     Write,
 )
+from outbox.errors import NoBlobStore
 
 __all__ = [
+    "BLOBS_CURE",
     "SUBSCRIPTIONS",
     "Backend",
     "BlobStore",
@@ -52,6 +54,7 @@ __all__ = [
     "Lost",
     "Marker",
     "MessageBus",
+    "NoBlobs",
     "Operations",
     "Output",
     "Ports",
@@ -71,6 +74,11 @@ __all__ = [
     "Won",
     "Write",
 ]
+
+BLOBS_CURE = (
+    "connect(..., blobs=...) names one, in a Functions app the setting OUTBOX_BLOBS__blobServiceUri or OUTBOX_BLOBS"
+)
+"""What to do where a blob store is missing."""
 
 # Documents
 
@@ -146,6 +154,32 @@ class BlobStore(Protocol):
 
     async def delete(self, name: str) -> None:
         """Delete a blob; one that is not there is fine."""
+
+
+class NoBlobs:
+    """A blob store for applications that need none: it refuses, and says what to do."""
+
+    async def write(self, name: str, data: bytes) -> bool:
+        """Write nothing.
+
+        Raises:
+            NoBlobStore: always.
+        """
+        raise NoBlobStore(f"blob {name} needs a blob store; {BLOBS_CURE}")
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        """Read nothing.
+
+        Raises:
+            NoBlobStore: always.
+        """
+        raise NoBlobStore(f"blob {name} needs a blob store; {BLOBS_CURE}")
+
+    async def delete(self, name: str) -> None:
+        """Nothing can be there."""
+
+
+_nothing: type[BlobStore] = NoBlobs
 
 
 # Engine scope

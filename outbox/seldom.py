@@ -1,4 +1,4 @@
-"""What is worth a line in the log, but not each time that it happens: one for each subject within a time."""
+"""What a line of the log may hold, and how often: one for each subject within a time."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ class Seldom:
         if len(self._due) > SUBJECT_COUNT_MAX:
             del self._due[next(iter(self._due))]
         return True
+
+
+def printable(text: str) -> str:
+    """A text on one line: what a terminal would obey, and what would begin a line of its own, is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -7,13 +7,16 @@
 
 The runtime and the engine are those of production; only the disk, the clock and chance are the harness's, so the same
 seed runs the same way.  With `faults` the worker's ports fail as planned: after a crash the harness reopens the engine
-on what was durable and goes on.
+on what was durable and goes on.  What a worker would log of handlers that failed, the harness adds to the exception of
+a test that fails, as a note with their tracebacks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -49,6 +52,7 @@ from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Backoff
 from outbox.runtime.cache import held
+from outbox.runtime.failure_log import FailureLog, write_to_log
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.items import StateItem, state_key
 from outbox.runtime.lanes import Lanes
@@ -63,6 +67,9 @@ State = TypeVar("State")
 
 START_S = 1_767_225_600.0
 """When a harness's time begins: 2026-01-01 00:00 UTC, in seconds since 1970."""
+
+FAILURE_COUNT_MAX = 8
+"""How many of the last failures of handlers the note of a failed test holds."""
 
 STEP_COUNT_MAX = 100_000
 BATCH_COUNT_MAX = 8
@@ -120,7 +127,11 @@ class Harness:
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self._stopping = False
-        self._clientele = Clientele(app, self._plan, spawn=self._spawn, crash=self._crash)
+        self._failures: deque[str] = deque(maxlen=FAILURE_COUNT_MAX)
+        self._failure_log = FailureLog(self._clock.wall_ms, self._heard)
+        self._clientele = Clientele(
+            app, self._plan, spawn=self._spawn, crash=self._crash, failure_log=self._failure_log
+        )
 
     async def __aenter__(self) -> Self:
         self._open(self._disk)
@@ -132,6 +143,16 @@ class Harness:
     ) -> None:
         await self._abandon()
         self._engine.close()
+        if error is not None and self._failures:
+            error.add_note("\n".join(["the harness saw, last:", *self._failures]))
+
+    def _heard(self, level: int, event: str, fields: dict[str, Any], traceback: str) -> None:
+        """Keep a line that a worker would log, for the note of a test that fails; those of requests are logged too."""
+        if event.startswith("request"):
+            write_to_log(level, event, fields, traceback)
+        if level >= logging.WARNING:
+            line = " ".join([event, *(f"{name}={value}" for name, value in fields.items())])
+            self._failures.append(f"{line}\n{traceback}" if traceback else line)
 
     def _open(self, disk: MemoryDisk) -> None:
         blobs = self.__dict__.get("_engine")
@@ -155,6 +176,7 @@ class Harness:
             settled=self._settled,
             is_stopping=lambda: self._stopping,
             new_tx=lambda: self._chance.randbytes(16).hex(),
+            failure_log=self._failure_log,
         )
         self._clientele.open(ports, self._scope, self._engine, self._outputs)
 

@@ -17,6 +17,7 @@ from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.http import Response
 from outbox.ports import Commit, Conflict, Journal, Output, Ports, StorePorts
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import Scope
@@ -67,7 +68,9 @@ class Clientele:
         *,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         crash: Callable[[], Awaitable[None]],
+        failure_log: FailureLog,
     ) -> None:
+        self._failure_log = failure_log
         self._app = app
         self._plan = plan
         self._spawn = spawn
@@ -94,6 +97,7 @@ class Clientele:
             mark_after_s=0,
             sleep=lambda _: asyncio.sleep(0),
             spawn=self._spawn,
+            failure_log=self._failure_log,
         )
 
     def stop(self) -> None:

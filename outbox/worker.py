@@ -28,6 +28,8 @@ from outbox.client import Client
 from outbox.errors import EngineStopped, OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
 from outbox.runtime.backoff import Backoff
+from outbox.runtime.claims import check_blobs
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
@@ -102,6 +104,7 @@ class Worker(Client):
         super().__init__(app, backend, new_id=new_id)
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency}: a worker handles at least one message at a time")
+        check_blobs(app, self._ports.blobs)
         self._plan = compile_plan(app)
         self._concurrency = concurrency
         self._drain_s = drain_s
@@ -131,6 +134,7 @@ class Worker(Client):
             settled=self._settled,
             is_stopping=self._draining.is_set,
             new_tx=new_tx or (lambda: uuid4().hex),
+            failure_log=FailureLog(self._operations.now_ms),
             linger=lambda: self._pause(MARK_AFTER_S),
         )
 

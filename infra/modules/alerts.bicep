@@ -14,7 +14,7 @@ var receivers = empty(email) ? [] : [{ name: 'mail', emailAddress: email, useCom
 var metrics = [
   {
     name: 'dead-letters'
-    description: 'Messages lie in a dead-letter queue; outbox dead-letters, or Client.dead_letters, shows why'
+    description: 'Messages lie in a dead-letter queue; outbox dead-letters list QUEUE --cosmos ENDPOINT --servicebus HOST shows why'
     severity: 2
     scope: serviceBusId
     namespace: 'Microsoft.ServiceBus/namespaces'
@@ -47,7 +47,7 @@ var metrics = [
   }
 ]
 
-// A line of the sweeper: swept unfinished=3 finished=2 oldest_s=71.5
+// Lines of the sweeper: swept unfinished=3 finished=2 oldest_s=71.5, and refused messages are kept count=2 queue=orders
 var queries = [
   {
     name: 'outbox-age'
@@ -55,6 +55,13 @@ var queries = [
     severity: 1
     query: 'AppTraces | where Message startswith "swept" | extend value = todouble(extract("oldest_s=([0-9.]+)", 1, Message)) | project TimeGenerated, value'
     threshold: outboxAgeSeconds
+  }
+  {
+    name: 'refused'
+    description: 'Handlers have refused messages, which lie in the store; outbox dead-letters list QUEUE --cosmos ENDPOINT --servicebus HOST shows why'
+    severity: 2
+    query: 'AppTraces | where Message startswith "refused messages are kept" | extend value = todouble(extract("count=([0-9]+)", 1, Message)) | project TimeGenerated, value'
+    threshold: 0
   }
   {
     name: 'critical'

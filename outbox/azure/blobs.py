@@ -1,4 +1,4 @@
-"""Blob Storage as a blob store: write-once bytes, and a store for those who have none.
+"""Blob Storage as a blob store: write-once bytes.
 
 A blob is written under the condition that nothing is there, so a second write changes nothing.  Nothing is sent
 again: an upload whose answer was lost would meet itself.  Names are written as Azure takes them: everything but
@@ -149,19 +149,6 @@ class AzureBlobStore:
             self.usage.note(kind, failed=failed)
 
 
-class NoBlobs:
-    """A blob store for applications that need none: it refuses, and says what to do."""
-
-    async def write(self, name: str, data: bytes) -> bool:
-        raise Refused(f"blob {name} needs a blob store; connect(..., blobs=...) names one")
-
-    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
-        raise Refused(f"blob {name} needs a blob store; connect(..., blobs=...) names one")
-
-    async def delete(self, name: str) -> None:
-        """Nothing can be there."""
-
-
 def encode_name(name: str) -> str:
     """A name as Azure takes it; different names stay different."""
     encoded = _ESCAPED.sub(_escape, name)
@@ -192,4 +179,3 @@ def as_error(error: BaseException, what: str) -> OutboxError:
 
 
 _conforms: type[BlobStore] = AzureBlobStore
-_nothing: type[BlobStore] = NoBlobs

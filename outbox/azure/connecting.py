@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 from azure.identity.aio import DefaultAzureCredential
 
-from outbox.azure.blobs import AzureBlobStore, BlobAccount, NoBlobs
+from outbox.azure.blobs import AzureBlobStore, BlobAccount
 from outbox.azure.cosmos import CosmosStateStore
 from outbox.azure.cosmos_account import CosmosAccount
 from outbox.azure.cosmos_containers import ContainerSpec
@@ -31,7 +31,7 @@ from outbox.azure.servicebus_entities import ServiceBusEntities
 from outbox.azure.servicebus_letters import ServiceBusLetters
 from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.azure.usage import Usage
-from outbox.ports import Backend, BlobStore, Operations, StateStore, StorePorts
+from outbox.ports import Backend, BlobStore, NoBlobs, StateStore, StorePorts
 
 CONTAINER = "outbox"
 BLOB_CONTAINER = "outbox"
@@ -46,7 +46,7 @@ class AzureBackend:
 
     store: StateStore
     bus: ServiceBusBus
-    operations: Operations
+    operations: AzureOperations
     blobs: BlobStore
     usage: Usage
     infrastructure: StateStore | None = None

@@ -18,6 +18,7 @@ from typing import Any
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from outbox.azure.cosmos_containers import ContainerSpec, check_containers, create_containers
+from outbox.azure.cosmos_outcomes import FAILURES, as_error
 from outbox.azure.transport import OnceTransport
 
 CONNECT_S = 5.0
@@ -90,7 +91,11 @@ class CosmosAccount:
             OutcomeUnknown: nobody can tell.
         """
         handle = create_containers if create else check_containers
-        await handle(await self.client(), self.database, *specs)
+        try:
+            client = await self.client()
+        except FAILURES as error:
+            raise as_error(error, f"account {self.endpoint}") from error
+        await handle(client, self.database, *specs)
 
     async def close(self) -> None:
         """Close the client; a later use opens another."""

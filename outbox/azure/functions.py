@@ -26,7 +26,8 @@ from outbox.app import App, HttpRoute
 from outbox.azure.functions_processor import GivenBack, Processor, pause_s
 from outbox.azure.functions_settings import FunctionsSettings
 from outbox.errors import OutboxError, Refused
-from outbox.ports import SUBSCRIPTIONS, Backend
+from outbox.ports import SUBSCRIPTIONS, Backend, NoBlobs
+from outbox.runtime.claims import check_blobs
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.plan import Plan, Source, compile_plan
 
@@ -52,6 +53,8 @@ class Site:
     """One application in this process: its settings, and its processor once the running event loop has one."""
 
     def __init__(self, app: App, settings: FunctionsSettings) -> None:
+        if settings.has_blobs is False:
+            check_blobs(app, NoBlobs())
         self.app = app
         self.settings = settings
         self.plan = compile_plan(app)
@@ -101,6 +104,7 @@ def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
 
     Raises:
         Refused: the application has other settings in this process already.
+        NotRegistrable: a handler writes blobs, and the settings say that there is no blob store.
     """
     site, names = _site(app, settings), Names()
     made = func.Blueprint()  # type: ignore[no-untyped-call]  # the SDK gives its constructor no types

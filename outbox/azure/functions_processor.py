@@ -44,6 +44,7 @@ from outbox.http import Response
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, StorePorts
 from outbox.runtime.backoff import Again, Backoff
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.letters import Letters
@@ -54,6 +55,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stops import Stop
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.sweep import Swept, sweep
+from outbox.seldom import printable
 
 log = logging.getLogger("outbox.functions")
 
@@ -66,6 +68,10 @@ REST_DOUBLINGS_MAX = 7
 LOOK_FIRST_S = 1.0
 """How long until a key that stands still is looked at again; each time twice as long."""
 LOOK_MAX_S = 15.0
+KEPT = "refused messages are kept"
+"""The line that infra/modules/alerts.bicep watches, as long as there are any."""
+KEPT_COUNT_MAX = 50
+"""How far they are counted: each one is read for it, at every sweep."""
 LEAST_S = 10.0
 """How much must be left for another attempt to begin; what it commits later is found by the next delivery."""
 TELL_DELIVERIES = 90
@@ -96,7 +102,7 @@ class Processor:
         """Take an application and the backend that it runs on; nothing is opened yet.
 
         Raises:
-            NotRegistrable: the backend has no store and bus of its own.
+            NotRegistrable: the backend has no store and bus of its own, or no blob store for handlers that write blobs.
         """
         ports = backend.ports()
         if not isinstance(ports, StorePorts):
@@ -113,8 +119,9 @@ class Processor:
         self._sweep_start = 0
         stopping = {handler.source for handler in app.handlers if handler.on_dead_letter == "stop_key"}
         self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
-        letters = Letters(ports.infrastructure or ports.store, ports.blobs)
-        self._bus = TriggerBus(ports.bus, letters)
+        self._letters = Letters(ports.infrastructure or ports.store, ports.blobs)
+        self._bus = TriggerBus(ports.bus, self._letters)
+        failure_log = FailureLog(self._operations.now_ms)
         scope = scope_over(
             self._plan,
             StorePorts(ports.store, self._bus, ports.operations, ports.blobs, ports.infrastructure),
@@ -124,13 +131,20 @@ class Processor:
             settled=self._bus.settled,
             is_stopping=lambda: False,
             new_tx=new_tx,
+            failure_log=failure_log,
             linger=_linger,
         )
         assert isinstance(scope, Lanes), "a store and a bus make lanes"
         self._scope = scope
         protocol, spawn = scope.protocol, self._spawn_request
         self._entry = HttpEntry(
-            app, backend, plan=self._plan, protocol=protocol, spawn=spawn, mark_after_s=MARK_AFTER_S
+            app,
+            backend,
+            plan=self._plan,
+            protocol=protocol,
+            spawn=spawn,
+            mark_after_s=MARK_AFTER_S,
+            failure_log=failure_log,
         )
 
     async def open(self) -> None:
@@ -162,7 +176,7 @@ class Processor:
                 case "":
                     await self._rest(invocation)
         if not invocation.is_done:
-            where = f"{source}/{delivery.sequence} ({delivery.message.identity or 'without an id'})"
+            where = f"{source}/{delivery.sequence} ({printable(delivery.message.identity) or 'without an id'})"
             raise GivenBack(f"{where}: {why}; it comes again")
 
     async def _handled(self, delivery: Delivery, within_s: float) -> tuple[Invocation, str]:
@@ -250,7 +264,7 @@ class Processor:
     # Sweeping
 
     async def sweep(self) -> Swept:
-        """Finish what crashes have left, of this process or any other; what could not be sent is told.
+        """Finish what crashes have left, of this process or any other; log what could not be sent or was refused.
 
         Raises:
             Refused, OutcomeUnknown: the store cannot be asked.
@@ -265,7 +279,19 @@ class Processor:
         if swept.seen_count:
             fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
             log.info("swept", extra=fields)
+        await self._count_kept()
         return swept
+
+    async def _count_kept(self) -> None:
+        """Log how many refused messages lie in the store: no metric of Azure counts them, and an alert reads this line.
+
+        Raises:
+            Refused, OutcomeUnknown: the store cannot be asked.
+        """
+        for path in self._plan.paths:
+            count = await self._letters.count(path, count_max=KEPT_COUNT_MAX)
+            if count:
+                log.error(KEPT, extra={"count": count, "queue": path})
 
     # Tasks
 

@@ -31,6 +31,8 @@ class FunctionsSettings:
     rest_s: float = 60.0
     lock_s: float = 300.0
     """How long the host renews a lock (maxAutoLockRenewalDuration)."""
+    has_blobs: bool | None = None
+    """Whether `connect` names a blob store: a handler that needs one fails at the start; None: at the first message."""
 
     def __post_init__(self) -> None:
         if not 0 < self.attempt_s + self.rest_s < self.lock_s:

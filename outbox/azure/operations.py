@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from outbox.azure.servicebus import ServiceBusBus
-from outbox.azure.servicebus_entities import ServiceBusEntities
+from outbox.azure.servicebus_entities import EntityCounts, ServiceBusEntities
 from outbox.azure.servicebus_letters import ServiceBusLetters
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.ports import (
@@ -107,6 +107,15 @@ class AzureOperations:
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_drained(queues)
+
+    async def counts(self) -> dict[str, EntityCounts]:
+        """What the bus counts in all of its queues and subscriptions, whoever uses them.
+
+        Raises:
+            Refused: they cannot be asked.
+            OutcomeUnknown: nobody can tell.
+        """
+        return await self._entities.counts()
 
     async def note(self, name: str) -> Document | None:
         return await self._infrastructure.read(DocumentKey("notes", name))

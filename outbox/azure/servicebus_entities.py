@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 CALL_S = 30.0
 LOOK_S = 5.0
 """How long looking at what is there may hold up a start."""
+ENTITY_COUNT_MAX = 1_000
 LOOK_COUNT_MAX = 8
 """How many entities are looked at side by side."""
 _LIMITS: dict[str, Any] = {
@@ -42,6 +44,15 @@ _LIMITS: dict[str, Any] = {
 }
 
 log = logging.getLogger("outbox.servicebus")
+
+
+@dataclass(frozen=True, slots=True)
+class EntityCounts:
+    """What a namespace counts in a queue or subscription."""
+
+    active: int
+    scheduled: int
+    dead_letters: int
 
 
 class ServiceBusEntities:
@@ -175,6 +186,30 @@ class ServiceBusEntities:
                     return False
         return True
 
+    async def counts(self) -> dict[str, EntityCounts]:
+        """What lies in every queue and subscription of the namespace, up to a thousand of them.
+
+        Raises:
+            Refused: they cannot be asked: it takes the right to manage.
+            OutcomeUnknown: nobody can tell.
+        """
+        return await self._call(f"what {self._namespace.host} holds", self._all_counts)
+
+    async def _all_counts(self) -> dict[str, EntityCounts]:
+        admin, found = self._namespace.administration(), dict[str, EntityCounts]()
+        async for queue in admin.list_queues_runtime_properties():
+            found[queue.name] = _counted(queue, queue.scheduled_message_count)
+            if len(found) >= ENTITY_COUNT_MAX:
+                return found
+        async for topic in admin.list_topics_runtime_properties():
+            async for one in admin.list_subscriptions_runtime_properties(topic.name):
+                found[f"{topic.name}{SUBSCRIPTIONS}{one.name}"] = _counted(
+                    one, 0
+                )  # what is scheduled lies in the topic
+                if len(found) >= ENTITY_COUNT_MAX:
+                    return found
+        return found
+
     async def _counts(self, path: str) -> QueueRuntimeProperties | SubscriptionRuntimeProperties:
         """What the namespace counts in a queue or subscription."""
         admin = self._namespace.administration()
@@ -189,6 +224,10 @@ class ServiceBusEntities:
                 return await call()
         except (AzureError, TimeoutError, OSError) as error:
             raise as_error(error, what) from error
+
+
+def _counted(found: QueueRuntimeProperties | SubscriptionRuntimeProperties, scheduled: int | None) -> EntityCounts:
+    return EntityCounts(found.active_message_count or 0, scheduled or 0, found.dead_letter_message_count or 0)
 
 
 class _CannotLook(Exception):

@@ -50,6 +50,8 @@ class State:
         self.time_ms = 0
         self.body_bytes = 0
         """What the contents of messages and documents take."""
+        self.on_given_up: Callable[[str, Task], None] | None = None
+        """Called with the queue and message that the engine itself dead-letters; set after a log was replayed."""
         self.expiring: list[tuple[int, str, str]] = []
         """Documents that expire, tombstones among them: when, namespace, id; soonest first."""
         self._apply: dict[type[Any], Callable[[Any, int], None]] = {
@@ -168,7 +170,7 @@ class State:
         task.delivery_count += counted
         if counted and task.delivery_count >= queue.settings.max_delivery_count and queue.is_primary:
             text = f"delivered {task.delivery_count} times without being settled"
-            self.bury(queue, task, "MaxDeliveryCountExceeded", text, stops_session=queue.settings.stop_key)
+            self._give_up(queue, task, "MaxDeliveryCountExceeded", text)
             return
         queue.index(task)
         queue.unlocked(task)
@@ -182,7 +184,7 @@ class State:
             task = queue.tasks[sequence]
             if queue.settings.dead_letter_on_expiry and queue.is_primary:
                 text = "the message expired and was dead lettered"
-                self.bury(queue, task, "TTLExpiredException", text, stops_session=queue.settings.stop_key)
+                self._give_up(queue, task, "TTLExpiredException", text)
             else:
                 self.remove(queue, task)
 
@@ -226,6 +228,12 @@ class State:
         if isinstance(primary, KeyedQueue):
             primary.session(task.message.session_id).stopped_by.discard(task.sequence)
             primary.unlocked(task)
+
+    def _give_up(self, queue: Queue, task: Task, reason: str, description: str) -> None:
+        """Dead-letter a task because of the queue's own limits."""
+        self.bury(queue, task, reason, description, stops_session=queue.settings.stop_key)
+        if self.on_given_up is not None:
+            self.on_given_up(queue.path, task)
 
     def bury(self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False) -> None:
         """Move a task to the dead-letter sub-queue; a task that is there already stays."""

@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from outbox.errors import OutboxError
+from outbox.runtime.redacting import redacted
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DISTRIBUTION = "outbox-azure"
@@ -27,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
     parser = make_parser()
     options = parser.parse_args(arguments)
+    if hasattr(options, "cosmos"):
+        _place(options)
     from outbox.ops import commands
 
     try:
@@ -49,13 +53,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(text: str) -> int:
-    print(f"outbox: {' '.join(text.split())}", file=sys.stderr)
+    print(f"outbox: {redacted(' '.join(text.split()))}", file=sys.stderr)
     return REFUSED
+
+
+def _place(options: argparse.Namespace) -> None:
+    """Settle where a command is to look: in a folder, or on Azure as options or the environment say.
+
+    The environment is asked only where no folder is named, so that a setting left in a shell moves no command.
+    """
+    named = [name for name in _AZURE_OPTIONS if getattr(options, name)]
+    if options.data is not None:
+        if named:
+            options.parser.error(f"--data and --{named[0]} name two places; keep one")
+        return
+    for name, (variables, default, _) in _AZURE_OPTIONS.items():
+        found = next((os.environ[variable] for variable in variables if os.environ.get(variable)), default)
+        setattr(options, name, getattr(options, name) or found)
+    missing = [name for name in ("cosmos", "servicebus") if not getattr(options, name)]
+    if len(missing) == 2:
+        options.parser.error("say where to look: --data FOLDER, or --cosmos ADDRESS --servicebus ADDRESS")
+    if missing:
+        variable = _AZURE_OPTIONS[missing[0]][0][0]
+        options.parser.error(f"--{missing[0]} is missing; give it, or set {variable}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints repeat no secret of the command line."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redacted(message))
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="outbox",
         description="Message handlers that act exactly once: run them, feed them, look after them.",
         epilog="Exit code 0: done, 1: refused, 2: usage.  `outbox COMMAND --help` tells more.",
@@ -94,25 +126,57 @@ class _Version(argparse.Action):
 _Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
 
 
-def _add(commands: _Commands[argparse.ArgumentParser], name: str, text: str) -> argparse.ArgumentParser:
+def _add(commands: _Commands[_Parser], name: str, text: str) -> _Parser:
     parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
     parser.set_defaults(action=name, parser=parser)
     return parser
 
 
-def _add_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help=_DATA_HELP)
+def _add_data(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    parser.add_argument("--data", required=required, type=Path, metavar="FOLDER", help=_DATA_HELP)
     parser.add_argument("--json", action="store_true", help="answer in JSON")
     parser.add_argument("--accept-clock", action="store_true", help=_CLOCK_HELP)
 
 
-def _add_new(commands: _Commands[argparse.ArgumentParser]) -> None:
+_AZURE_OPTIONS = {
+    "cosmos": (
+        ("OUTBOX_COSMOS", "OUTBOX_COSMOS__accountEndpoint"),
+        "",
+        "Cosmos DB: its endpoint, or a connection string",
+    ),
+    "servicebus": (
+        ("OUTBOX_SERVICEBUS", "OUTBOX_SERVICEBUS__fullyQualifiedNamespace"),
+        "",
+        "Service Bus: its host name, or a connection string",
+    ),
+    "blobs": (("OUTBOX_BLOBS", "OUTBOX_BLOBS__blobServiceUri"), "", "Blob Storage, where large bodies lie"),
+    "database": (("OUTBOX_DATABASE",), "bank", "the database"),
+    "container": (("OUTBOX_CONTAINER",), "outbox", "the container of records and states"),
+    "states": (("OUTBOX_STATES",), "", "the container in which only states lie, if there is one"),
+}
+"""Options that name an application on Azure: the variables that stand in for them, the default, and what they are."""
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    """Let a command look in a folder or on Azure."""
+    _add_data(parser, required=False)
+    azure = parser.add_argument_group(
+        "on Azure, or on emulators",
+        "in place of --data; an address is asked with your identity (DefaultAzureCredential)",
+    )
+    for name, (variables, default, text) in _AZURE_OPTIONS.items():
+        known = f" ({default})" if default else ""
+        metavar = "ADDRESS" if name in ("cosmos", "servicebus", "blobs") else "NAME"
+        azure.add_argument(f"--{name}", metavar=metavar, default="", help=f"{text}{known}; or {variables[0]}")
+
+
+def _add_new(commands: _Commands[_Parser]) -> None:
     parser = _add(commands, "new", "Write a project that runs as it stands: handlers, tests, a Functions app.")
     parser.add_argument("name", metavar="NAME", help="its name, and that of the folder to make here")
     parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
-def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_run(commands: _Commands[_Parser]) -> None:
     parser = _add(commands, "run", "Run an application: durable engine, workers, Service Bus endpoint on loopback.")
     parser.add_argument("app", metavar="APP", help=_APP_HELP)
     parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="the engine's folder")
@@ -129,7 +193,7 @@ def _add_run(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_host(parser)
 
 
-def _add_emulator(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_emulator(commands: _Commands[_Parser]) -> None:
     parser = _add(
         commands, "emulator", "Serve Service Bus, and on request Cosmos DB, on loopback without an application."
     )
@@ -151,7 +215,7 @@ def _add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accept-clock", action="store_true", help=_CLOCK_HELP)
 
 
-def _add_send(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_send(commands: _Commands[_Parser]) -> None:
     parser = _add(commands, "send", "Send a message, or one for each line of stdin.")
     parser.add_argument("queue", metavar="QUEUE", help="a queue or topic")
     parser.add_argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin')
@@ -165,11 +229,11 @@ def _add_send(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_data(parser)
 
 
-def _add_status(commands: _Commands[argparse.ArgumentParser]) -> None:
-    _add_data(_add(commands, "status", "Count messages and dead letters of every queue."))
+def _add_status(commands: _Commands[_Parser]) -> None:
+    _add_place(_add(commands, "status", "Count messages and dead letters of every queue."))
 
 
-def _add_state(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_state(commands: _Commands[_Parser]) -> None:
     parser = _add(commands, "state", "Show the state of a key.")
     parser.add_argument("type", metavar="TYPE", help="the state's name")
     parser.add_argument("key", metavar="KEY")
@@ -177,17 +241,17 @@ def _add_state(commands: _Commands[argparse.ArgumentParser]) -> None:
     kind.add_argument("--int", dest="kind", action="store_const", const="int", help="the key is an integer")
     kind.add_argument("--uuid", dest="kind", action="store_const", const="uuid", help="the key is a UUID")
     parser.set_defaults(kind="text")
-    _add_data(parser)
+    _add_place(parser)
 
 
-def _add_export(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_export(commands: _Commands[_Parser]) -> None:
     parser = _add(commands, "export", "Write all states of one instant as JSON lines.")
     parser.add_argument("--type", default="", help="only states of this name")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to (default: stdout)")
     _add_data(parser)
 
 
-def _add_dead_letters(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_dead_letters(commands: _Commands[_Parser]) -> None:
     parent = _add(commands, "dead-letters", "List, show, resubmit or discard refused messages.")
     verbs = parent.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, text in (
@@ -204,10 +268,10 @@ def _add_dead_letters(commands: _Commands[argparse.ArgumentParser]) -> None:
         elif verb != "list":
             parser.add_argument("id", metavar="ID", nargs="?")
             parser.add_argument("--all", action="store_true", help="all of the queue's, instead of one ID")
-        _add_data(parser)
+        _add_place(parser)
 
 
-def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_log(commands: _Commands[_Parser]) -> None:
     parent = _add(commands, "log", "Look at, compact or salvage a folder's log.")
     verbs = parent.add_subparsers(dest="verb", metavar="VERB", required=True)
     inspect = _add(verbs, "inspect", "Read every segment and tell what is there; change nothing.")
@@ -222,7 +286,7 @@ def _add_log(commands: _Commands[argparse.ArgumentParser]) -> None:
         _add_data(parser)
 
 
-def _add_audit(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_audit(commands: _Commands[_Parser]) -> None:
     text = "Judge a history that `run --history` recorded: which promises hold, and the first event that breaks one."
     parser = _add(commands, "audit", text)
     parser.add_argument("history", type=Path, metavar="FILE")
@@ -230,7 +294,7 @@ def _add_audit(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
-def _add_bench(commands: _Commands[argparse.ArgumentParser]) -> None:
+def _add_bench(commands: _Commands[_Parser]) -> None:
     parser = _add(commands, "bench", "Measure this machine: the same work here and in hand-written SQLite.")
     parser.add_argument("--messages", type=count, default=5_000, metavar="N")
     parser.add_argument("--repeats", type=count, default=1, metavar="N")

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import redirect_stdout
+from contextlib import AbstractAsyncContextManager, redirect_stdout
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage
+from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
 
 Options = argparse.Namespace
 
@@ -316,14 +316,27 @@ def bench(options: Options) -> None:
 
 
 def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Reach whoever answers for the folder and ask."""
-    from outbox.ops.reach import reach
+    """Reach whoever answers for the folder, or the application on Azure, and ask."""
 
     async def asked() -> Any:
-        async with reach(options.data, accept_clock=options.accept_clock) as operator:
+        async with _reached(options) as operator:
             return await ask(operator)
 
     return asyncio.run(asked())
+
+
+def _reached(options: Options) -> AbstractAsyncContextManager[Operates]:
+    if options.data is not None:
+        from outbox.ops.reach import reach
+
+        return reach(options.data, accept_clock=options.accept_clock)
+    import logging
+
+    from outbox.ops.store_operator import Addresses, reach_azure
+
+    logging.getLogger("azure").addHandler(logging.NullHandler())  # what it says of connections is no answer
+    names = ("cosmos", "servicebus", "database", "container", "states", "blobs")
+    return reach_azure(Addresses(**{name: getattr(options, name) for name in names}))
 
 
 def _print_json(value: Any) -> None:

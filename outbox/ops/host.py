@@ -21,6 +21,7 @@ from typing import Any
 
 from outbox.app import App
 from outbox.engine.engine import Engine
+from outbox.engine.items import Task
 from outbox.errors import AlreadyOpen, EngineStopped
 from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints
@@ -28,6 +29,7 @@ from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, liste
 from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
 from outbox.ports import Backend
+from outbox.seldom import printable
 from outbox.worker import Worker
 
 log = logging.getLogger("outbox.host")
@@ -170,11 +172,18 @@ def _watch(engine: Engine) -> asyncio.Future[Any]:
             stopped.set_exception(reason)
 
     engine.on_stop = on_stop
+    engine.state.on_given_up = _log_given_up
     return stopped
 
 
+def _log_given_up(queue: str, task: Task) -> None:
+    """Log a dead letter that no worker makes: its deliveries never ended, or its time to live ran out."""
+    fields = {"id": printable(task.message.identity) or "-", "queue": queue, "handler": "-", "reason": task.reason}
+    log.error("message dead-lettered", extra=fields | {"error": task.description})
+
+
 def _unwatch(engine: Engine) -> None:
-    engine.on_stop = None
+    engine.on_stop = engine.state.on_given_up = None
 
 
 def _declare(engine: Engine, entities: Path | None) -> None:

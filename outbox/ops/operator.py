@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.deliveries import letter_identity
+from outbox.deliveries import letter_identity, told_apart
 from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
@@ -86,7 +86,7 @@ class Operator:
             if is_keyed and not message.key:
                 raise Refused(f"{queue} is ordered by key and message {message.id} has none; give --key")
             if len(types) > 1 and not message.type:
-                raise Refused(f"{queue} takes several types of message; say by --type which: {_shown(types)}")
+                raise Refused(f"{queue} takes several types of message; say by --type which: {listed(types)}")
             outgoing.append(await self._outgoing(message, types))
         engine.send(queue, outgoing)
         await engine.gate()
@@ -183,7 +183,7 @@ class Operator:
         ids = self._engine.state.documents[STATES]
         if not any(id.startswith(f"{type}:") for id in ids):
             known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
-            raise LookupError(f"no state is of type {type[:80]!r}; there are: {_shown(known)}.  Check the spelling")
+            raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
 
     # Dead letters
 
@@ -213,7 +213,7 @@ class Operator:
                 message = await redeem(message, self._engine.blobs)
             except PoisonMessage as gone:
                 raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return _with_body(_letter(queue, task, only), message.body)
+        return with_body(_letter(queue, task, only), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         """Run the newest dead letter of an id again, or (None) all of the queue's but those that were too old.
@@ -276,7 +276,7 @@ class Operator:
 
     def _unknown(self, name: str, known: list[str]) -> UnknownDestination:
         return UnknownDestination(
-            f"{name!r} does not exist; there are: {_shown(known)}.  Check the spelling, or start `outbox run` with the "
+            f"{name!r} does not exist; there are: {listed(known)}.  Check the spelling, or start `outbox run` with the "
             "application that declares it"
         )
 
@@ -327,7 +327,7 @@ def parse_key(text: str, kind: KeyKind) -> Key:
         raise Refused(f"key {text[:80]!r} is not {'a UUID' if kind == 'uuid' else kind}; check it") from error
 
 
-def _shown(names: Collection[str]) -> str:
+def listed(names: Collection[str]) -> str:
     """The first of some names, and how many more there are."""
     more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
     return (", ".join(sorted(names)[:NAMES_SHOWN_MAX]) or "none yet") + more
@@ -347,12 +347,13 @@ def _identity(queue: str, task: Task) -> str:
 
 def _letter(queue: str, task: Task, only_type: str) -> Letter:
     message = task.message
+    description, stack = told_apart(task.description)
     return Letter(
         id=_identity(queue, task),
         sequence=task.sequence,
         queue=queue,
         reason=task.reason,
-        description=task.description,
+        description=description,
         type=message.type,
         delivery_count=task.failures + task.delivery_count,
         created=(message.created_ms or task.enqueued_ms) / 1_000,
@@ -360,10 +361,12 @@ def _letter(queue: str, task: Task, only_type: str) -> Letter:
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
         handled_as=message.type or only_type,
+        traceback=stack,
     )
 
 
-def _with_body(letter: Letter, body: bytes) -> Letter:
+def with_body(letter: Letter, body: bytes) -> Letter:
+    """A dead letter with its body as JSON, else as text, else as base64."""
     replace = msgspec.structs.replace
     try:
         text = body.decode()

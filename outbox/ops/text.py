@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from outbox.errors import OutboxError
 from outbox.ops.values import Letter, Status
+from outbox.seldom import printable
 
 REASON_LENGTH_MAX = 60
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -23,7 +24,7 @@ class LogFormatter(logging.Formatter):
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
-        fields = [f"{name}={value}" for name, value in record.__dict__.items() if name not in _ORDINARY]
+        fields = [f"{name}={printable(str(value))}" for name, value in record.__dict__.items() if name not in _ORDINARY]
         return " ".join([super().formatMessage(record), *fields])
 
 

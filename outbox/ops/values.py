@@ -70,7 +70,8 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter; its body, where it is shown, is JSON or else text or else base64.  `created` in seconds.
 
     `type` is what the message itself names; one that names none is to its handler of the one type that the queue
-    takes, which `handled_as` says (empty where several could be meant, or none is known).
+    takes, which `handled_as` says (empty where several could be meant, or none is known).  `traceback` is where the
+    application's code raised what the description says; empty where it did not.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str
     size_bytes: int
     handled_as: str = ""
+    traceback: str = ""
     body: msgspec.Raw | UnsetType = UNSET
     body_text: str | UnsetType = UNSET
     body_base64: str | UnsetType = UNSET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from outbox.errors import OutcomeUnknown
+from outbox.errors import NoBlobStore, OutcomeUnknown
 from outbox.ports import BlobStore, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
@@ -56,10 +56,13 @@ async def write_blobs(blobs: BlobStore, named: Iterable[tuple[str, bytes]]) -> N
     """Write blobs whose names say what is in them; one that is there already is the same.
 
     Raises:
+        NoBlobStore: none of them can be.
         Again: one of them may not be there.
     """
     for name, data in named:
         try:
             await blobs.write(name, data)
+        except NoBlobStore:
+            raise
         except NOT_DONE as error:
             raise Again from error

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
+from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, Refused, TooLarge
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery
-from outbox.runtime.backoff import Again, Backoff, RetryError
-from outbox.runtime.claims import redeem
+from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
+from outbox.runtime.claims import redeem, without_blobs
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Work, admit, unhandled
+from outbox.runtime.telling import failure_text
 
 NOT_DONE = (OutcomeUnknown, Refused)
 """What a port raises when nothing was written, or when nobody can tell."""
@@ -36,7 +37,7 @@ class Admission:
     async def _redeemed(self, delivery: Delivery, now_ms: int) -> Work:
         """A message whose body lies in the blob store; one whose body cannot be had now rests for a while."""
         plan, replace = self._plan, msgspec.structs.replace
-        refusal: PoisonMessage | Later = Later(GIVE_BACK_DELAY_S, delivery.failures)
+        refusal: PoisonMessage | Later
         try:
             async for attempt in self._backoff.attempts():
                 with attempt:
@@ -44,8 +45,9 @@ class Admission:
                     return admit(plan, [whole], now_ms)[0]
         except PoisonMessage as poison:
             refusal = poison
-        except RetryError:
-            pass
+        except RetryError as error:
+            text = failure_text(cause_of(error) or error)
+            refusal = Later(GIVE_BACK_DELAY_S, delivery.failures, f"its body cannot be fetched: {text}")
         return unhandled(plan, delivery, refusal)
 
     async def _redeem(self, delivery: Delivery) -> Message:
@@ -53,5 +55,7 @@ class Admission:
             return await redeem(delivery.message, self._blobs)
         except TooLarge as error:
             raise PoisonMessage("oversize", str(error)) from error
+        except NoBlobStore as error:
+            raise without_blobs(error) from error
         except NOT_DONE as error:
             raise Again from error

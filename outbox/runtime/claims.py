@@ -12,12 +12,34 @@ from hashlib import sha256
 
 import msgspec
 
-from outbox.errors import PoisonMessage
+from outbox.app import App
+from outbox.errors import NoBlobStore, NotRegistrable, PoisonMessage
 from outbox.message import Message
-from outbox.ports import BlobStore
+from outbox.ports import BLOBS_CURE, BlobStore, NoBlobs
 
 CLAIM_BYTES_MAX = 256 << 20
 _NAME = re.compile(r"claims/([0-9a-f]{64})/([0-9a-f]{64})")
+
+
+def without_blobs(error: NoBlobStore) -> PoisonMessage:
+    """As what a message is refused that needs a blob store where there is none; trying again would not end."""
+    return PoisonMessage("no-blob-store", f"{error}; then resubmit it")
+
+
+def check_blobs(app: App, blobs: BlobStore) -> None:
+    """Refuse a start without a blob store to handlers that are seen to write blobs.
+
+    Raises:
+        NotRegistrable: there is such a handler.
+    """
+    if isinstance(blobs, NoBlobs):
+        writing = [
+            handler.name
+            for handler in (*app.handlers, *(route.handler for route in app.routes))
+            if handler.binding.writes_blobs
+        ]
+        if writing:
+            raise NotRegistrable(f"{', '.join(writing)} calls ctx.write_blob, and there is no blob store; {BLOBS_CURE}")
 
 
 def to_claim(message: Message) -> tuple[str, bytes]:

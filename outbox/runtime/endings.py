@@ -15,12 +15,13 @@ from contextlib import suppress
 import msgspec
 
 from outbox.deliveries import sequence_identity
-from outbox.errors import PoisonMessage, UnknownDestination
+from outbox.errors import NoBlobStore, PoisonMessage, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
 from outbox.runtime.claims import check_in
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, refusal_of_all
 
@@ -92,7 +93,9 @@ class Endings:
         now_ms: Callable[[], int],
         new_tx: Callable[[], str],
         settled: Callable[[Sequence[Delivery]], None],
+        failure_log: FailureLog | None = None,
     ) -> None:
+        """Take the parts; without a `failure_log` what is not applied leaves no line, for those who end no delivery."""
         self._plan = plan
         self._bus = bus
         self._blobs = blobs
@@ -100,6 +103,7 @@ class Endings:
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._settled = settled
+        self._failure_log = failure_log
         self.unsent = Unsent()
 
     def expect(self, work: Work) -> None:
@@ -112,6 +116,7 @@ class Endings:
     async def end(self, part: Work, outcome: Outcome) -> None:
         """End a delivery, or note what became of one handler's part of it."""
         whole: Whole | None = part.whole
+        parts = [part]
         if whole is not None:
             whole.outcomes[id(part)] = outcome
             if len(whole.outcomes) < len(whole.parts):
@@ -122,8 +127,10 @@ class Endings:
             part, outcome = parts[0], later[0] if later else refusal_of_all(parts, found)
         elif part.is_given_back:
             return
-        await self._settle(part, outcome)
+        is_settled = await self._settle(part, outcome)
         self._settled([part.delivery])
+        if outcome is not None and self._failure_log is not None:
+            self._failure_log.note(parts, outcome, is_settled=is_settled)
 
     def is_applied(self, part: Work) -> bool:
         """Whether a message is applied as a whole when this part of it is; one that was given back comes again."""
@@ -171,9 +178,13 @@ class Endings:
         except (*NOT_DONE, UnknownDestination) as error:
             raise Again from error
 
-    async def _settle(self, work: Work, outcome: Outcome) -> None:
+    async def _settle(self, work: Work, outcome: Outcome) -> bool:
+        """Settle a delivery; False where that is known to have had no effect.
+
+        Then, and where nobody can tell, the message is delivered again, and its record found.
+        """
         delivery = work.delivery
-        with suppress(*NOT_DONE):  # it will be delivered again, and its record found
+        try:
             match outcome:
                 case None:
                     await self._bus.settle(delivery, Settle("complete"))
@@ -185,6 +196,9 @@ class Endings:
                     await self._bus.settle(delivery, Settle("abandon" if counts else "release", due_ms=due_ms))
                 case Later():
                     await self._put_off(delivery, outcome)
+        except NOT_DONE as error:
+            return not isinstance(error, Refused)
+        return True
 
     async def _put_off(self, delivery: Delivery, later: Later) -> None:
         """Send a delayed copy in the delivery's place, then let go of it; twice there is better than not at all."""
@@ -208,4 +222,6 @@ class Endings:
             failures=failures,
         )
         # It may have come whole, from a sender with another limit.
-        return await check_in(copy, self._blobs, above_bytes=self._plan.claim_check_bytes)
+        with suppress(NoBlobStore):  # then it goes whole, as it came
+            copy = await check_in(copy, self._blobs, above_bytes=self._plan.claim_check_bytes)
+        return copy

@@ -25,6 +25,7 @@ from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.admission import NOT_DONE, Admission
 from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run
@@ -50,7 +51,9 @@ class EngineScope:
         spawn: Spawn,
         settled: Callable[[Sequence[Delivery]], None],
         is_stopping: Callable[[], bool],
+        failure_log: FailureLog | None = None,
     ) -> None:
+        """Take the parts; without a `failure_log` what is not applied leaves no line, as in an exploration."""
         self._plan = plan
         self._journal = journal
         self._blobs = blobs
@@ -61,6 +64,7 @@ class EngineScope:
         self.giving_up = GivingUp(backoff, now_ms)
         self._spawn = spawn
         self._settled = settled
+        self._failure_log = failure_log
         self.suspending: set[str] = set()
         """Handlers that were seen to suspend; their messages are handled on their own from the start."""
         self._busy: dict[str, list[Work]] = {}
@@ -215,6 +219,9 @@ class EngineScope:
             self.giving_up.is_over()
             all_consumed = len(commit.consumed) == len(group.works)
             self._settled(commit.consumed if all_consumed else [work.delivery for work in group.works])
+            if group.unapplied and self._failure_log is not None:
+                for work, outcome in group.unapplied:
+                    self._failure_log.note((work, *work.others), outcome)
         return conflict
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:

@@ -24,7 +24,7 @@ from outbox.runtime.step import Later, Work, is_unknowable
 class Group:
     """A commit in the making."""
 
-    __slots__ = ("_plan", "blobs", "commit", "documents", "durable", "markers", "now_ms", "works")
+    __slots__ = ("_plan", "blobs", "commit", "documents", "durable", "markers", "now_ms", "unapplied", "works")
 
     def __init__(
         self,
@@ -42,6 +42,8 @@ class Group:
         """Waits until what was loaded survives the declared failures; a call out of a handler needs that."""
         self.works: list[Work] = []
         """The first part of every message that is settled in this commit."""
+        self.unapplied: tuple[tuple[Work, PoisonMessage | Later], ...] = ()
+        """Those of them that are not applied, and what becomes of each; for the log, once it is committed."""
         self.blobs: list[tuple[str, bytes]] = []
         self.commit = Commit(now_ms, now_ms + plan.record_life_ms, [], {}, {}, [], {}, {}, {}, [], [], [])
 
@@ -184,6 +186,7 @@ class Group:
     def settle(self, work: Work, outcome: PoisonMessage | Later) -> None:
         """End a delivery whose message was not: dead-letter it, or give it back until a delay is over."""
         self.works.append(work)
+        self.unapplied += ((work, outcome),)
         delivery, commit = work.delivery, self.commit
         if isinstance(outcome, Later):
             due_ms = self.now_ms + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0

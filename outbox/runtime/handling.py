@@ -19,6 +19,7 @@ from outbox.app import Handler
 from outbox.context import Context
 from outbox.errors import PoisonMessage
 from outbox.retries import Retry
+from outbox.runtime.failure_log import failure_of
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import PUT_OFF, Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import cancelled, go_on
@@ -155,7 +156,7 @@ async def abandon(suspended: Suspended[Made]) -> None:
 
 async def run_part(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
     """Run one handler's part of a message to its end."""
-    began_ms = life.now_ms()
+    began_ms, work.failure = life.now_ms(), None
     outcome = start(plan, group, work)
     if isinstance(outcome, Suspended):
         outcome = await resume(plan, group, outcome, life, began_ms=began_ms)
@@ -194,11 +195,12 @@ def _put_off(plan: Plan, now_ms: int, work: Work, error: Retry, later: Later) ->
 
 
 def failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
-    """What an error of a handling means; a refusal makes its record."""
-    own = work.handler.retries if work.handler is not None else None
-    outcome = judge(error, work.delivery, own or plan.retries)
+    """What an error of a handling means; a refusal makes its record, and the work keeps what is to be logged."""
+    retries = (work.handler.retries if work.handler is not None else None) or plan.retries
+    outcome = judge(error, work.delivery, retries)
     if isinstance(error, Retry) and isinstance(outcome, Later) and not group.may_be_old(work):
         outcome = _put_off(plan, group.now_ms, work, error, outcome)
+    work.failure = failure_of(error, outcome, work, retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)
     return outcome

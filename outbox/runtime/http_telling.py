@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from outbox.errors import CorruptRecord, PoisonMessage
+from outbox.errors import CorruptRecord
 from outbox.http import Response
 from outbox.runtime import http_answers
 from outbox.runtime.backoff import RetryError, cause_of
-from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.failure_log import FailureLog
+from outbox.runtime.step import Outcome, Work
 from outbox.runtime.telling import failure_text
 from outbox.seldom import Seldom
 
@@ -21,7 +22,8 @@ TELL_EVERY_MS = 60_000
 class HttpTelling:
     """The log of one entry."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], failure_log: FailureLog) -> None:
+        self._failure_log = failure_log
         self._unavailable = Seldom(TELL_EVERY_MS, now_ms)
 
     def unavailable(self, error: RetryError) -> Response:
@@ -38,9 +40,5 @@ class HttpTelling:
 
     def ended(self, work: Work, outcome: Outcome) -> None:
         """Say that a handler failed, if it did."""
-        text = outcome.text if isinstance(outcome, Later) else ""
-        if isinstance(outcome, PoisonMessage) and outcome.reason == "failed":
-            text = outcome.description
-        if text and work.handler is not None:
-            fields = {"handler": work.handler.name, "id": work.inbox.hex() or "-", "error": text}
-            log.warning("request failed", extra=fields)
+        if outcome is not None:
+            self._failure_log.note_request(work, outcome)

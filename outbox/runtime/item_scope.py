@@ -32,7 +32,7 @@ from functools import partial
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage
+from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage
 from outbox.ports import (
     BlobStore,
     Create,
@@ -53,6 +53,7 @@ from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch
 from outbox.runtime.cache import Held, held
+from outbox.runtime.claims import without_blobs
 from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
 from outbox.runtime.fullness import Fullness
@@ -222,7 +223,11 @@ class ItemScope:
             refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
             work.refuse_over(batch.loaded.version, refusal)
             raise Again
-        await write_blobs(self._blobs, batch.blobs)
+        try:
+            await write_blobs(self._blobs, batch.blobs)
+        except NoBlobStore as error:
+            work.refuse_over(batch.loaded.version, without_blobs(error))
+            raise Again from error
         return staged
 
     async def _stage(self, state_id: str, tx: str, staged: Staged) -> tuple[Session, Version]:

@@ -257,7 +257,8 @@ class Lanes:
             await self._give_up([work], error)
             return work.in_order
         except CorruptRecord as error:
-            log.error("message put off", extra={"error": str(error)})
+            fields = {"id": work.delivery.message.identity, "queue": work.delivery.queue}
+            log.error("message put off", extra={**fields, "error": str(error)})
             outcome = Later(GIVE_BACK_DELAY_S, work.delivery.failures)
         self.giving_up.is_over()
         return await self._end(work, outcome)

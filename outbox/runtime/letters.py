@@ -23,7 +23,7 @@ import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.deliveries import is_copy, resubmission
-from outbox.errors import CorruptRecord, Refused
+from outbox.errors import CorruptRecord, NoBlobStore, Refused
 from outbox.message import Message
 from outbox.ports import (
     SUBSCRIPTIONS,
@@ -78,7 +78,9 @@ class Letters:
         Raises:
             Refused, OutcomeUnknown: it may not be kept; the delivery must come again.
         """
-        message = await check_in(delivery.message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
+        message = delivery.message
+        with suppress(NoBlobStore):  # then it is kept whole, as it came
+            message = await check_in(message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
         count = 1 + delivery.delivery_count + delivery.failures
         letter = Letter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
         body, first = msgspec.json.encode(letter), _number(letter)
@@ -110,6 +112,15 @@ class Letters:
                 )
             )
         return found
+
+    async def count(self, queue: str, *, count_max: int) -> int:
+        """How many dead letters of a queue or subscription lie here, as far as `count_max`: each is read for it."""
+        count = 0
+        async for _ in self._store.scan(_partition(queue), prefix=_PREFIX):
+            count += 1
+            if count >= count_max:
+                break
+        return count
 
     async def has(self, queue: str, sequence: int) -> bool:
         """Whether a dead letter lies here."""

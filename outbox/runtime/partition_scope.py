@@ -24,7 +24,7 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, TooLarge
+from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime import items, spill
 from outbox.runtime.access import read, write_blobs
@@ -32,6 +32,7 @@ from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch, Entry
 from outbox.runtime.cache import NOTHING, Held, StateCache, held
+from outbox.runtime.claims import without_blobs
 from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
 from outbox.runtime.fullness import Fullness
@@ -295,16 +296,22 @@ class PartitionScope:
             life_ms = self._plan.record_life_ms
             await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms(), life_ms))
             batch.blobs.append((name, data))
-        await write_blobs(self._blobs, batch.blobs)
+        try:
+            await write_blobs(self._blobs, batch.blobs)
+        except NoBlobStore as error:
+            raise self._impossible(batch, state_id, without_blobs(error)) from error
         return writes
 
     def _too_large(self, batch: Batch, state_id: str | None, text: str) -> Again:
-        """What does not fit is tried in parts; one that does not fit alone is refused if the state is still that."""
+        """What does not fit."""
+        refusal = spill.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
+        return self._impossible(batch, state_id, refusal)
+
+    def _impossible(self, batch: Batch, state_id: str | None, refusal: PoisonMessage) -> Again:
+        """Try in parts what can never be committed; what cannot alone is refused, if the state is still that."""
         self.cache.forget(state_id)
         if len(batch.entries) == 1:
-            entry = batch.entries[0]
-            refusal = spill.smaller(entry.record, f"its state and record are too large: {text}")
-            entry.work.refuse_over(batch.loaded.version, refusal)
+            batch.entries[0].work.refuse_over(batch.loaded.version, refusal)
         return Again()
 
     def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:

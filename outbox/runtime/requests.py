@@ -32,7 +32,8 @@ from outbox.ports import Delivery
 from outbox.retries import Reject
 from outbox.runtime.http_bodies import read_body, write_body
 from outbox.runtime.step import Work
-from outbox.runtime.telling import FAILURES, failure_text, told, written
+from outbox.runtime.telling import FAILURES, failure_text, raised_at, told, written
+from outbox.seldom import printable
 
 log = logging.getLogger("outbox.http")
 
@@ -62,7 +63,8 @@ class Reader:
         except Reject as refusal:
             raise Unfit(403, "forbidden", told(written(refusal)) or "this caller may not do that") from refusal
         except Exception as error:
-            log.error("caller unknown", extra={"route": self.route.name, "error": failure_text(error)})
+            fields = {"route": self.route.name, "line": raised_at(error)}
+            log.error("caller unknown", extra={**fields, "error": printable(failure_text(error))})
             raise Unfit(500, "failed", "the caller could not be told; nothing took effect") from error
         try:
             caller.encode()

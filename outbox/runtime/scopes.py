@@ -9,6 +9,7 @@ from outbox.ports import Delivery, Ports, StateStore, StorePorts
 from outbox.runtime.backoff import Backoff
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.marks import Lingering
@@ -29,6 +30,7 @@ def scope_over(
     settled: Callable[[Sequence[Delivery]], None],
     is_stopping: Callable[[], bool],
     new_tx: Callable[[], str],
+    failure_log: FailureLog,
     linger: Callable[[], Awaitable[None]] | None = None,
 ) -> Scope:
     """What handles one worker's deliveries over these ports; marks wait for others as long as `linger` does."""
@@ -42,8 +44,18 @@ def scope_over(
             spawn=spawn,
             settled=settled,
             is_stopping=is_stopping,
+            failure_log=failure_log,
         )
-    endings = Endings(plan, ports.bus, ports.blobs, backoff=backoff, now_ms=now_ms, new_tx=new_tx, settled=settled)
+    endings = Endings(
+        plan,
+        ports.bus,
+        ports.blobs,
+        backoff=backoff,
+        now_ms=now_ms,
+        new_tx=new_tx,
+        settled=settled,
+        failure_log=failure_log,
+    )
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     lingering = None if linger is None else Lingering(protocol, linger)
     stops = Stops(ports.infrastructure or ports.store, ports.blobs)

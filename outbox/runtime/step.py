@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
-from outbox.deliveries import sequence_identity
+from outbox.deliveries import sequence_identity, told_apart
 from outbox.errors import FormatTooNew, PoisonMessage, Refused
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message, excess, is_slight
@@ -22,7 +22,7 @@ from outbox.ports import Delivery, Version
 from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
 from outbox.runtime.items import Record
 from outbox.runtime.plan import REASON_LENGTH_MAX, Plan, Route, Source
-from outbox.runtime.telling import FAILURES, failure_text, told, written
+from outbox.runtime.telling import FAILURES, described, failure_text, told, written
 
 GIVE_BACK_DELAY_S = 5.0
 """How long a message rests that this code cannot handle yet."""
@@ -30,7 +30,7 @@ GIVE_BACK_DELAY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A delivery that is given back: for how long, how many failures it has had, and what the last one was."""
+    """A delivery that is given back: for how long, how many failures it has had, and why, where no handler ran."""
 
     delay_s: float
     failures: int
@@ -79,6 +79,8 @@ class Work(msgspec.Struct, gc=False):
     """What is on record for it, as soon as it is known to be."""
     on_record: Callable[[], None] | None = None
     """Told then: whoever waits for a reply need not wait until outputs have left."""
+    failure: Any = None
+    """What the last attempt raised, as a `failure_log.Failure`; None where it raised nothing to log."""
 
     def refuse_over(self, version: Version, refusal: PoisonMessage) -> None:
         """Learn why it cannot be handled over a state of this version; the next attempt records it."""
@@ -177,7 +179,8 @@ def _part(source: Source, route: Route, handler: Handler, delivery: Delivery, id
     except PoisonMessage as poison:
         refusal = _fit(poison)
     except FAILURES as error:  # a validator may raise anything
-        refusal = PoisonMessage("undecodable", told(f"not a {route.wire_type}: {written(error)}"))
+        text = told(f"not a {route.wire_type}: {written(error)}")
+        refusal = PoisonMessage("undecodable", described(text, error))
     if handler.key is not None and refusal is None:
         try:
             key = handler.key(value)
@@ -190,7 +193,7 @@ def _part(source: Source, route: Route, handler: Handler, delivery: Delivery, id
             key, refusal = None, _fit(poison)
         except FAILURES as error:  # the key function's own, or a key that cannot be written down
             text = f"the key for {handler.name} cannot be taken: {written(error, repr)}"
-            key, id, refusal = None, None, PoisonMessage("missing-key", told(text))
+            key, id, refusal = None, None, PoisonMessage("missing-key", described(told(text), error))
     if key is None:
         inbox = inbox_key(handler.prefix, None, identity)
     remembered = shared or delivery.from_outside or message.attempt > 0 or refusal is not None
@@ -223,7 +226,8 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
             known = ", ".join(sorted(source.routes))
             raise PoisonMessage("unknown-type", f"{message.type!r} has no handler on {source.path}; known are {known}")
         if message.schema > route.version:  # a newer worker will come for it
-            return unhandled(plan, delivery, Later(GIVE_BACK_DELAY_S, delivery.failures))
+            text = f"schema {message.schema} of {route.wire_type} is newer than {route.version}, the newest known here"
+            return unhandled(plan, delivery, Later(GIVE_BACK_DELAY_S, delivery.failures, text))
     except PoisonMessage as poison:
         return unhandled(plan, delivery, poison)
     shared = len(route.handlers) > 1
@@ -242,6 +246,8 @@ def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) ->
 
     There its dead letter stops its key if that of a handler would that it is for, or might be for.
     """
+    if isinstance(refusal, PoisonMessage):  # without the traceback, whose frames hold the work: that circle would stay
+        refusal = PoisonMessage(refusal.reason, refusal.description)
     source = plan.sources[delivery.queue]
     if not source.ordered:
         return Work(delivery, refusal=refusal)
@@ -331,8 +337,8 @@ def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonM
         return meant
     failures = delivery.failures + 1
     if failures < retries.limit:
-        return Later(retries.delay_s(failures), failures, failure_text(error))
-    return PoisonMessage("failed", failure_text(error))
+        return Later(retries.delay_s(failures), failures)
+    return PoisonMessage("failed", described(failure_text(error), error))
 
 
 def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | None:
@@ -346,7 +352,8 @@ def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | 
         case Reject():
             return PoisonMessage(told(written(error)) or "rejected", REJECTED)
         case PoisonMessage():
-            return _fit(error)
+            refusal = _fit(error)
+            return PoisonMessage(refusal.reason, described(refusal.description, error))
     return None
 
 
@@ -361,5 +368,7 @@ def refusal_of_all(works: Sequence[Work], outcomes: Sequence[Outcome]) -> Poison
     if not refused or len(works) == 1:
         return refused[0][1] if refused else None
     reasons = {poison.reason for _, poison in refused}
-    texts = [f"{work.handler.name if work.handler else '?'}: {p.reason}: {p.description}" for work, p in refused]
-    return PoisonMessage(reasons.pop() if len(reasons) == 1 else "rejected", "; ".join(texts)[:REASON_LENGTH_MAX])
+    apart = [(work.handler.name if work.handler else "?", p.reason, *told_apart(p.description)) for work, p in refused]
+    text = "; ".join(f"{name}: {reason}: {text}" for name, reason, text, _ in apart)[:REASON_LENGTH_MAX]
+    stacks = [stack for _, _, _, stack in apart if stack]
+    return PoisonMessage(reasons.pop() if len(reasons) == 1 else "rejected", "\n".join([text, *stacks[:1]]))

@@ -89,6 +89,10 @@ async def test_poison_is_kept_in_the_store_and_can_be_resubmitted(cloud: Any) ->
     assert letters["bad"].reason == "amount must be positive" and letters["bad"].message.amount == -5
     assert letters["raw"].reason == "undecodable" and letters["raw"].body == b"{nonsense"
     assert len(cloud.engine.queue("transfers/$DeadLetterQueue").tasks) == 0
+    said = cloud.hosts[0].log.read_text()
+    for id, reason in (("bad", "amount must be positive"), ("raw", "undecodable")):
+        line = f"message dead-lettered id={id} queue=transfers handler=withdraw reason={reason}"
+        assert said.count(line) == 1, said
     await cloud.client.resubmit("transfers", "bad")  # refused again, by the same rule
     await cloud.wait_idle()
     await cloud.wait_until(both)

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import azure.functions as func
@@ -130,6 +131,20 @@ async def test_what_cannot_be_decoded_is_kept_as_it_came(host: Host) -> None:
     await host.processor.message("orders", received("o1", b"{nonsense", 5))
     (letter,) = await host.processor.client.dead_letters("orders")
     assert (letter.reason, letter.body) == ("undecodable", b"{nonsense")
+
+
+async def test_a_refused_message_is_logged_once_as_an_error(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    assert await host.deliver("o1", 0)
+    (line,) = [record.__dict__ for record in caplog.records if record.levelname == "ERROR"]
+    assert line["message"] == "message dead-lettered"
+    assert (line["id"], line["queue"], line["reason"]) == ("o1", "orders", "nothing ordered")
+
+
+async def test_a_failed_attempt_is_logged_with_the_handlers_line(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    assert await host.deliver("o1", 13)
+    (line,) = [record for record in caplog.records if record.getMessage() == "handler failed"]
+    assert (line.__dict__["id"], line.__dict__["attempt"], line.__dict__["attempts"]) == ("o1", 1, 3)
+    assert line.exc_text is not None and Path(__file__).name in line.exc_text
 
 
 async def test_a_refusal_that_cannot_be_kept_is_given_back(host: Host) -> None:

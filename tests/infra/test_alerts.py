@@ -1,15 +1,31 @@
-"""The alert on old work finds the line that a Functions host writes."""
+"""The alerts find the lines that a Functions host writes, and name a command that there is."""
 
 from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+from azure.functions.servicebus import ServiceBusMessage
+
 from function_app.logs import FieldsFormatter, show_fields
+from outbox import App, Engine, Reject
+from outbox.azure.functions_processor import KEPT, Processor
+from outbox.azure.functions_settings import FunctionsSettings
+from outbox.engine.narrow import NarrowEngine
 from outbox.errors import Refused
+from outbox.ops.cli import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
+ALERTS = (ROOT / "infra/modules/alerts.bicep").read_text()
+
+
+@dataclass
+class Order:
+    id: str = ""
 
 
 class WorkersHandler(logging.Handler):
@@ -31,7 +47,7 @@ def logged(name: str) -> tuple[logging.Logger, WorkersHandler]:
 
 
 def test_the_query_of_the_alert_finds_the_age_in_the_sweepers_line() -> None:
-    query = re.search(r"query: '(AppTraces[^']*oldest_s[^']*)'", (ROOT / "infra/modules/alerts.bicep").read_text())
+    query = re.search(r"query: '(AppTraces[^']*oldest_s[^']*)'", ALERTS)
     assert query is not None
     start = re.search(r'startswith "([^"]+)"', query[1])
     field = re.search(r'extract\("([^"]+)", 1', query[1])
@@ -40,6 +56,63 @@ def test_the_query_of_the_alert_finds_the_age_in_the_sweepers_line() -> None:
     logger.info("swept", extra={"unfinished": 3, "finished": 2, "oldest_s": 71.5})
     found = re.search(field[1], handler.lines[0])
     assert handler.lines[0].startswith(start[1]) and found is not None and float(found[1]) == 71.5
+
+
+async def test_the_query_of_the_alert_on_refusals_finds_the_count_in_the_timers_line() -> None:
+    query = re.search(r"query: '(AppTraces[^']*count=[^']*)'", ALERTS)
+    assert query is not None
+    start = re.search(r'startswith "([^"]+)"', query[1])
+    field = re.search(r'extract\("([^"]+)", 1', query[1])
+    assert start is not None and field is not None and start[1] == KEPT
+    app = App("refusing")
+
+    @app.handler("orders")
+    def refuse(order: Order) -> None:
+        raise Reject("no")
+
+    async with Engine.in_memory() as engine:
+        backend = NarrowEngine(engine, "partition")
+        processor = Processor(app, backend, FunctionsSettings(lambda: backend))
+        await processor.open()
+        _, handler = logged("outbox.functions")
+        logging.getLogger("outbox.functions").addHandler(handler)
+        try:
+            await processor.sweep()
+            assert not any(line.startswith(start[1]) for line in handler.lines)
+            for id in ("a", "b"):
+                await processor.message("orders", received(id))
+            await processor.sweep()
+            (line,) = [line for line in handler.lines if line.startswith(start[1])]
+            found = re.search(field[1], line)
+            assert found is not None and float(found[1]) == 2 and "queue=orders" in line
+            for id in ("a", "b"):
+                await processor.client.discard("orders", id)
+            handler.lines.clear()
+            await processor.sweep()
+            assert not any(line.startswith(start[1]) for line in handler.lines)
+        finally:
+            logging.getLogger("outbox.functions").removeHandler(handler)
+
+
+def received(id: str) -> ServiceBusMessage:
+    return ServiceBusMessage(
+        body=b"{}",
+        trigger_metadata=None,
+        application_properties={"outbox-id": id, "outbox-type": "Order"},
+        user_properties={},
+        message_id=id,
+        sequence_number=1,
+        delivery_count=1,
+        enqueued_time_utc=datetime.now(UTC),
+    )
+
+
+@pytest.mark.parametrize("name", ["dead-letters", "refused"])
+def test_the_command_that_an_alert_names_is_one(name: str) -> None:
+    text = re.search(rf"name: '{name}'\n    description: '[^;]*; outbox ([^']*) shows why'", ALERTS)
+    assert text is not None
+    options = make_parser().parse_args(text[1].split())
+    assert (options.action, options.cosmos, options.servicebus) == ("dead-letters list", "ENDPOINT", "HOST")
 
 
 def test_an_error_keeps_its_traceback_and_other_libraries_their_lines() -> None:

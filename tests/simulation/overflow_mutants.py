@@ -59,12 +59,12 @@ OVERFLOW_MUTANTS = (
     ),
     mutant(
         "overflow: the blob is not there when the commit names it", "partition", "NoAlarm", PARTITION,
-        ("        await write_blobs(self._blobs, batch.blobs)\n        return writes\n", "        return writes\n"),
+        ("            await write_blobs(self._blobs, batch.blobs)\n", "            pass\n"),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(
         "overflow: the blob is not there when it is staged", "item", "NoAlarm", ITEM,
-        ("        await write_blobs(self._blobs, batch.blobs)\n        return staged\n", "        return staged\n"),
+        ("            await write_blobs(self._blobs, batch.blobs)\n", "            pass\n"),
         app="spilling",
     ),
 )  # fmt: skip

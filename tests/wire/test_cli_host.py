@@ -264,6 +264,25 @@ def test_dead_letters_of_a_running_host(running: Shell) -> None:
     assert running.stderr == "outbox: transfers has no dead letter 't'; list them to see what is there\n"
 
 
+def test_a_host_logs_a_handler_that_fails_with_its_line(shell: Shell) -> None:
+    handlers = shell.folder / "bank.py"
+    handlers.write_text(
+        handlers.read_text().replace("account.balance += deposit.amount", "raise KeyError(deposit.transfer)")
+    )
+    host, _ = shell.run()
+    shell.outbox("send", "deposits", '{"transfer": "d", "account": "a", "amount": 1}', "--id", "d\n2")
+    shell.wait_for("deposits", scheduled=1)
+    host.send_signal(signal.SIGINT)
+    _, _, err = ended(host)
+    start = err.index(
+        "handler failed id=d\\n2 queue=deposits handler=deposit attempt=1 attempts=5 again_s=1.0 error=KeyError"
+    )
+    assert (
+        "Traceback (most recent call last):\n" in err[start:]
+        and "    raise KeyError(deposit.transfer)\n" in err[start:]
+    )
+
+
 def test_the_log_of_a_running_host_is_compacted_by_the_host(running: Shell) -> None:
     before = total(running)
     feed(running, 1_000)

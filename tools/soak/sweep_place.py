@@ -38,6 +38,7 @@ from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Lost, Output, Session, StorePorts, Won, Write
 from outbox.runtime.backoff import Backoff
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.retention import register_retention
@@ -137,6 +138,7 @@ async def leave(near: NearStore, ports: StorePorts, name: str, count: int, every
         settled=lambda deliveries: None,
         is_stopping=lambda: False,
         new_tx=lambda: f"tx{next(numbers)}",
+        failure_log=FailureLog(then_ms),
     )
     assert isinstance(scope, Lanes), "a store and a bus make lanes"
     opened = [opening(number, account, then_ms()) for number, account in enumerate(accounts(name, count), 1)]

@@ -25,6 +25,7 @@ from outbox.http_paths import Place, find
 from outbox.message import Message
 from outbox.ports import Delivery, Output, Ports, Settle, StorePorts
 from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.failure_log import FailureLog, write_nowhere
 from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.plan import Plan
 from outbox.runtime.requests import Reader
@@ -174,6 +175,7 @@ class Front:
             sleep=at_once,
             backoff=BACKOFF,
             spawn=tasks.spawn,
+            failure_log=FailureLog(lambda: 0, write_nowhere),
         )
         await asyncio.gather(*[self._answer(entry, clients, delivery) for delivery in deliveries])
         await tasks.end()

@@ -20,6 +20,7 @@ from outbox.engine.narrow import NarrowEngine
 from outbox.ports import Backend, Ports
 from outbox.runtime.backoff import Backoff
 from outbox.runtime.intake import BusIntake, Intake
+from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over
@@ -98,6 +99,7 @@ class At:
             settled=lambda _: None,
             is_stopping=lambda: False,
             new_tx=lambda: f"{id(self)}-{next(names)}",
+            failure_log=FailureLog(site.engine.now_ms),
         )
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

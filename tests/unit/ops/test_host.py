@@ -9,7 +9,10 @@ import pytest
 
 from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.engine import Engine
-from outbox.ops.host import HostSettings, open_engine
+from outbox.engine.entities import QueueSettings
+from outbox.message import Message
+from outbox.ops.host import HostSettings, _watch, open_engine
+from outbox.testing import START_S, VirtualClock
 
 TAIL = b"torn"
 
@@ -35,3 +38,24 @@ async def test_a_host_says_how_many_bytes_it_cut_where_there_were_any(
     assert await opened(disk_path, caplog) == f"{disk_path}: opened"
     tear(disk_path)
     assert await opened(disk_path, caplog) == f"{disk_path}: opened, cut {len(TAIL)} bytes of unsynced tail"
+
+
+async def test_a_host_logs_what_its_engine_gives_up(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    engine.declare(QueueSettings("q", lock_s=5, max_delivery_count=1))
+    stopped = _watch(engine)
+    engine.send(
+        "q", [Message(body=b"m", outbox_id="dies\nhere"), Message(body=b"m", outbox_id="old", time_to_live_ms=9_000)]
+    )
+    engine.claim("q", 1)
+    clock.seconds += 6
+    engine.tick()
+    clock.seconds += 6
+    engine.tick()
+    found = [(line.levelname, line.__dict__["id"], line.__dict__["reason"]) for line in caplog.records]
+    assert found == [
+        ("ERROR", "dies\\nhere", "MaxDeliveryCountExceeded"),
+        ("ERROR", "old", "TTLExpiredException"),
+    ]
+    stopped.cancel()

@@ -1,0 +1,299 @@
+"""`outbox dead-letters|status|state` on an application apart from its engine: real SDKs against the emulators."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from azure.functions.servicebus import ServiceBusMessage
+
+from outbox import App, Client, Engine, Reject, azure
+from outbox.azure.functions_processor import Processor
+from outbox.azure.functions_settings import FunctionsSettings
+from outbox.emulator.cosmos.server import CosmosEmulator
+from outbox.emulator.servicebus import ServiceBusServer
+from outbox.errors import Refused
+from outbox.ops.cli import main, make_parser
+from outbox.ops.store_operator import Addresses, reach_azure
+from outbox.worker import Worker
+
+TIMEOUT_S = 60
+
+
+@dataclass
+class Order:
+    id: str
+    items: int = 1
+
+
+@dataclass
+class Stock:
+    ordered: int = 0
+
+
+def made() -> App:
+    app = App("shop")
+
+    @app.handler("orders", key="id")
+    def order(order: Order, stock: Stock) -> None:
+        if order.items < 1:
+            raise Reject("nothing ordered")
+        stock.ordered += order.items
+
+    return app
+
+
+class Site:
+    """The application on both emulators, and its command line in a process of its own."""
+
+    def __init__(self, servicebus: str, cosmos: CosmosEmulator) -> None:
+        self.app = made()
+        self.servicebus = servicebus
+        self.cosmos = cosmos
+        self.backend = azure.connect(
+            cosmos=cosmos.connection.connection_string, database="shop", servicebus=servicebus, create=True
+        )
+        self.client = Client(self.app, self.backend)
+        self.environment = {
+            "OUTBOX_SERVICEBUS": servicebus,
+            "OUTBOX_COSMOS": cosmos.connection.connection_string,
+            "OUTBOX_DATABASE": "shop",
+        }
+
+    async def refuse_by_worker(self, id: str) -> None:
+        """Have a worker dead-letter an order: it lies with the bus then."""
+        await self.client.send("orders", Order(id, 0), id=id)
+        async with Worker(self.app, self.backend) as worker:
+            await worker.wait_idle()
+
+    async def refuse_by_trigger(self, id: str) -> None:
+        """Have a Functions trigger refuse an order: it lies in the store then."""
+        processor = Processor(self.app, self.backend, FunctionsSettings(lambda: self.backend))
+        await processor.open()
+        await processor.message(
+            "orders",
+            ServiceBusMessage(
+                body=json.dumps({"id": id, "items": 0}).encode(),
+                trigger_metadata=None,
+                application_properties={"outbox-id": id, "outbox-type": "Order"},
+                user_properties={},
+                message_id=id,
+                sequence_number=1,
+                delivery_count=1,
+                enqueued_time_utc=datetime.now(UTC),
+            ),
+        )
+        await processor.finish()
+
+    async def outbox(self, *arguments: str, code: int = 0, **environment: str) -> tuple[str, str]:
+        """Run a command; what it printed on stdout and stderr."""
+        out, err = TextIOWrapper(BytesIO()), StringIO()
+        known = {name: text for name, text in os.environ.items() if not name.startswith("OUTBOX_")}
+        with (
+            mock.patch.dict(os.environ, known | (self.environment | environment), clear=True),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            found = await asyncio.to_thread(main, arguments)  # it has a loop of its own
+        out.flush()
+        assert found == code, err.getvalue()
+        return out.buffer.getvalue().decode(), err.getvalue()
+
+    async def spawn(self, *arguments: str, **environment: str) -> tuple[int | None, str, str]:
+        """Run a command in a process of its own; its exit code, and what it printed on stdout and stderr."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "outbox", *arguments),
+            env={"PATH": os.environ["PATH"], **environment},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            out, err = await process.communicate()
+        return process.returncode, out.decode(), err.decode()
+
+    async def json(self, *arguments: str) -> Any:
+        return json.loads((await self.outbox(*arguments, "--json"))[0])
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with (
+        Engine.in_memory() as engine,
+        ServiceBusServer(engine) as servicebus,
+        CosmosEmulator(engine, port=0) as cosmos,
+    ):
+        site = Site(servicebus.connection_string, cosmos)
+        async with site.backend:
+            await site.client.declare()
+            yield site
+
+
+async def test_dead_letters_of_both_places_are_one_list(site: Site) -> None:
+    await site.refuse_by_worker("with-the-bus")
+    await site.refuse_by_trigger("in-the-store")
+    listed = await site.json("dead-letters", "list", "orders")
+    assert [(letter["id"], letter["reason"], letter["type"]) for letter in listed] == [
+        ("with-the-bus", "nothing ordered", "Order"),
+        ("in-the-store", "nothing ordered", "Order"),
+    ]
+    text, err = await site.outbox("dead-letters", "list", "orders")
+    assert err == "" and all(id in text for id in ("with-the-bus", "in-the-store"))
+    for id in ("with-the-bus", "in-the-store"):
+        shown = await site.json("dead-letters", "show", "orders", id)
+        assert shown["body"] == {"id": id, "items": 0} and shown["key"] == ""
+    assert (await site.json("status"))["queues"]["orders"]["dead_letters"] == 2
+
+
+async def test_dead_letters_of_both_places_are_resubmitted_and_discarded(site: Site) -> None:
+    for id in ("a", "c"):
+        await site.refuse_by_worker(id)
+    for id in ("b", "d"):
+        await site.refuse_by_trigger(id)
+    assert await site.json("dead-letters", "resubmit", "orders", "a") == {"count": 1, "in_hand": 0}
+    assert await site.json("dead-letters", "resubmit", "orders", "b") == {"count": 1, "in_hand": 0}
+    status = (await site.json("status"))["queues"]["orders"]
+    assert (status["active"], status["dead_letters"]) == (2, 2)
+    assert await site.json("dead-letters", "discard", "orders", "d") == {"count": 1, "in_hand": 0}
+    assert await site.json("dead-letters", "resubmit", "orders", "--all") == {"count": 1, "in_hand": 0}
+    _, err = await site.outbox("dead-letters", "discard", "orders", "d", code=1)
+    assert err == "outbox: orders has no dead letter 'd'; list them to see what is there\n"
+    waiting = site.backend.operations
+    assert (await waiting.counts())["orders"].active == 3
+
+
+async def test_everything_of_a_queue_is_discarded(site: Site) -> None:
+    await site.refuse_by_worker("a")
+    await site.refuse_by_trigger("b")
+    out, _ = await site.outbox("dead-letters", "discard", "orders", "--all")
+    assert out == "discarded 2 of orders\n" and await site.client.dead_letters("orders") == []
+
+
+async def test_a_state_is_shown_and_an_unknown_type_is_named(site: Site) -> None:
+    await site.client.send("orders", Order("ann", 3), id="o1")
+    async with Worker(site.app, site.backend) as worker:
+        await worker.wait_idle()
+    assert (await site.outbox("state", "Stock", "ann", "--json"))[0] == '{"ordered":3}\n'
+    assert (await site.outbox("state", "Stock", "ben"))[0] == "Stock ben: none\n"
+    _, err = await site.outbox("state", "Stok", "ann")
+    assert "no state is of type 'Stok'; there are: Stock" in err
+
+
+async def test_a_state_in_a_container_of_its_own_is_found_by_its_name(site: Site) -> None:
+    addresses: Any = {"cosmos": site.environment["OUTBOX_COSMOS"], "servicebus": site.servicebus, "database": "shop"}
+    async with azure.connect(**addresses, states="stocks", container="apart", create=True) as backend:
+        client = Client(site.app, backend)
+        await client.declare()
+        await client.send("orders", Order("ann", 3), id="o1")
+        async with Worker(site.app, backend) as worker:
+            await worker.wait_idle()
+    where = ("--states", "stocks", "--container", "apart", "--json")
+    assert (await site.outbox("state", "Stock", "ann", *where))[0] == '{"ordered":3}\n'
+    assert (await site.outbox("state", "Stock", "ann", "--json"))[0] == "null\n"
+
+
+async def test_pages_of_a_long_list_continue_where_the_last_one_ended(site: Site) -> None:
+    await site.refuse_by_worker("a")
+    await site.refuse_by_trigger("b")
+    await site.refuse_by_trigger("c")
+    async with reach_azure(addresses_of(site)) as operator:
+        first = await operator.dead_letters("orders", count_max=2)
+        rest = await operator.dead_letters("orders", after=first[-1].sequence, count_max=2)
+        assert [letter.id for letter in (*first, *rest)] == ["a", "b", "c"]
+        assert await operator.dead_letters("orders", after=rest[-1].sequence) == []
+
+
+def addresses_of(site: Site, **changed: str) -> Addresses:
+    known = {"cosmos": site.environment["OUTBOX_COSMOS"], "servicebus": site.servicebus, "database": "shop"}
+    return Addresses(**{"container": "outbox", **known, **changed})
+
+
+# Where to look, and what is kept to oneself
+
+
+async def test_nothing_is_made_where_the_database_is_not_there(site: Site) -> None:
+    _, err = await site.outbox("status", code=1, OUTBOX_DATABASE="nowhere")
+    assert err.startswith("outbox: ") and "database" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"OUTBOX_COSMOS": "AccountEndpoint=http://127.0.0.1:1/;AccountKey=hunter2secret=="},
+        {"OUTBOX_COSMOS": "hunter2secret"},
+        {"OUTBOX_SERVICEBUS": "hunter2secret=1"},
+        {"OUTBOX_SERVICEBUS": "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=x;SharedAccessKey=hunter2secret"},
+        {"OUTBOX_SERVICEBUS": "Endpoint=sb://localhost;SharedAccessKeyNam=x;SharedAccessKey=hunter2secret;"},
+    ],
+    ids=str,
+)
+async def test_no_error_repeats_a_secret(site: Site, broken: dict[str, str]) -> None:
+    out, err = await site.outbox("dead-letters", "list", "orders", code=1, **broken)
+    assert out == "" and err.startswith("outbox: ") and err.count("\n") == 1, err
+    assert "hunter2" not in err
+
+
+async def test_a_wrong_key_is_refused_without_telling_it(site: Site) -> None:
+    key = base64.b64encode(b"hunter2 is a wrong key of a length").decode()
+    address = f"AccountEndpoint={site.cosmos.connection.url};AccountKey={key};"
+    with pytest.raises(Refused) as refused:
+        async with reach_azure(addresses_of(site, cosmos=address)):
+            raise AssertionError("it was let in")
+    assert key not in str(refused.value) and "keys" in str(refused.value)
+    assert key not in repr(addresses_of(site, cosmos=address))
+
+
+async def test_options_may_be_given_in_place_of_the_environment(site: Site) -> None:
+    where = ("--cosmos", site.environment["OUTBOX_COSMOS"], "--servicebus", site.servicebus, "--database", "shop")
+    assert await site.spawn("state", "Stock", "ann", *where) == (0, "Stock ann: none\n", "")
+    assert await site.spawn("dead-letters", "list", "orders", **site.environment) == (
+        0,
+        "orders has no dead letters\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "say where to look"),
+        (("--cosmos", "https://x"), "--servicebus is missing; give it, or set OUTBOX_SERVICEBUS"),
+        (("--data", "d", "--cosmos", "https://x"), "--data and --cosmos name two places"),
+        (("--cosmoss", "AccountKey=hunter2"), "AccountKey=***"),
+    ],
+)
+def test_a_command_says_what_it_is_missing(
+    arguments: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.startswith("OUTBOX_")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(SystemExit) as ended:
+        main(["status", *arguments])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and out == "" and text in err and "hunter2" not in err
+
+
+def test_a_folder_is_looked_at_whatever_the_environment_says(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Engine.open(disk_path).close()
+    monkeypatch.setenv("OUTBOX_COSMOS", "https://nowhere.invalid")
+    monkeypatch.setenv("OUTBOX_SERVICEBUS", "nowhere.invalid")
+    assert main(["status", "--data", str(disk_path)]) == 0
+    assert "pending transactions: 0" in capsys.readouterr().out
+
+
+def test_a_command_that_needs_a_folder_takes_no_address() -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["export", "--cosmos", "x"])
