@@ -19,8 +19,8 @@ from outbox import App, Client, Engine
 from outbox.engine.narrow import NarrowEngine
 from outbox.ports import Backend, Ports
 from outbox.runtime.backoff import Backoff
-from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.failure_log import FailureLog
+from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over
