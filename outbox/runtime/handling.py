@@ -184,7 +184,7 @@ def _recorded(group: Effects, work: Work, found: PoisonMessage | bool) -> Outcom
     return poison
 
 
-def _put_off(plan: Plan, now_ms: int, work: Work, error: Retry, later: Later) -> PoisonMessage | Later:
+def _put_off(plan: Plan, now_ms: int, work: Work, error: BaseException, later: Later) -> PoisonMessage | Later:
     """A message that is put off, or refused where it would be too old by then: now its handler's words are at hand."""
     created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
     due_ms = now_ms + round(later.delay_s * 1_000)
@@ -198,8 +198,8 @@ def failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outc
     """What an error of a handling means; a refusal makes its record, and the work keeps what is to be logged."""
     retries = (work.handler.retries if work.handler is not None else None) or plan.retries
     outcome = judge(error, work.delivery, retries)
-    if isinstance(error, Retry) and isinstance(outcome, Later) and not group.may_be_old(work):
-        outcome = _put_off(plan, group.now_ms, work, error, outcome)
+    if isinstance(outcome, Later) and issubclass(type(error), Retry) and not group.may_be_old(work):
+        outcome = _put_off(plan, group.now_ms, work, error, outcome)  # its class may be anybody's, and raise when asked
     work.failure = failure_of(error, outcome, work, retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(work, outcome)
