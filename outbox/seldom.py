@@ -13,17 +13,24 @@ class Seldom:
     def __init__(self, every_ms: int, now_ms: Callable[[], int]) -> None:
         self._every_ms = every_ms
         self._now_ms = now_ms
-        self._due: dict[str, int] = {}
+        self._due: dict[str, tuple[int, int]] = {}
+        """Until when a subject is left out, and how often it was."""
 
     def is_due(self, subject: str) -> bool:
         """Whether a subject is to be told of now; if so, not again for a while."""
+        return self.left_out(subject) is not None
+
+    def left_out(self, subject: str) -> int | None:
+        """How many lines of a subject were left out since its last one, if one is due now; None while none is."""
         now_ms = self._now_ms()
-        if now_ms < self._due.get(subject, 0):
-            return False
-        self._due[subject] = now_ms + self._every_ms
+        until_ms, count = self._due.get(subject, (0, 0))
+        if now_ms < until_ms:
+            self._due[subject] = until_ms, count + 1
+            return None
+        self._due[subject] = now_ms + self._every_ms, 0
         if len(self._due) > SUBJECT_COUNT_MAX:
             del self._due[next(iter(self._due))]
-        return True
+        return count
 
 
 def printable(text: str) -> str:

@@ -114,7 +114,7 @@ def rules(there: frozenset[str]) -> list[Forbidden]:
         Forbidden(
             "the emulator stands on the engine alone",
             outbox(("emulator",)),
-            without(first, outbox(("emulator", "engine", "message", "errors", "lineage"))),
+            without(first, outbox(("emulator", "engine", "message", "errors", "lineage", "seldom"))),
             direct=True,  # the engine itself may use the ports' values
         ),
         Forbidden(

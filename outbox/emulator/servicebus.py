@@ -25,6 +25,7 @@ from outbox.emulator.bus.peer import Peer
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
+from outbox.seldom import Seldom
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -35,6 +36,8 @@ CONNECTION_COUNT_MAX = 512
 KEY_NAME = "outbox"
 TIME_CHECK_S = 0.2
 CLOSE_WITHIN_S = 2.0
+LOG_EVERY_MS = 5_000
+"""Of each kind of line about a connection there is one in so long, with the number of those left out."""
 
 
 class ServiceBusServer:
@@ -70,6 +73,8 @@ class ServiceBusServer:
         self.limits = replace(limits or Limits(), message_size_max_bytes=message_size_max_bytes)
         self.pool = Pool(max(POOL_MAX_BYTES, 16 * message_size_max_bytes))
         """What unfinished messages and links of all connections hold."""
+        self.log_lines = Seldom(LOG_EVERY_MS, engine.now_ms)
+        """Which lines about connections are due: whoever connects again and again does not fill the log."""
         self.container_id = "outbox-servicebus"
         self.faults = Faults() if faults is None else faults
         """What is to go wrong; rules may be installed and removed while clients are connected."""

@@ -19,6 +19,7 @@ from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.message import Message
+from outbox.seldom import Seldom
 from tests.unit.amqp import amqp_client as client
 from tests.wire.test_servicebus_server import Wire
 
@@ -300,3 +301,28 @@ async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_
         server.engine.send("q", [Message(body=b"m")])
         assert await receiver.wait_frames(TRANSFER)
         receiver.writer.close()
+
+
+# What is logged
+
+
+async def test_a_peers_words_make_no_line_of_the_log_and_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """A link whose name holds a line feed, used before it was attached: the server closes and says which."""
+    any_session = types.map_([types.symbol("com.microsoft:session-filter"), types.NULL])
+    attach = client.attach("keyed", 3, receiver=True, filters=any_session)
+    pending = attach.replace(types.string("link-3"), types.string("a\n2026"))
+    async with serving() as server:
+        server.engine.declare(QueueSettings("keyed", "per_key"))
+        server.log_lines = Seldom(5_000, lambda: now_ms)
+        now_ms, lines = 0, caplog.records
+        for _ in range(20):
+            wire = await Wire.open(server, pending, client.transfer(3, 0, b""))
+            await wire.wait_frames(CLOSE)
+            wire.writer.close()
+        await until(lambda: not server._peers)
+        assert [record.getMessage() for record in lines] == ["service bus connection closed"]
+        now_ms = 5_000
+        await (await Wire.open(server, pending, client.transfer(3, 0, b""))).wait_frames(CLOSE)
+        fields = [record.__dict__ for record in lines]
+        assert [each["left_out"] for each in fields] == [0, 19]
+        assert all("a\\n2026" in each["text"] and each["text"].isprintable() for each in fields)

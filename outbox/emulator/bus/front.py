@@ -52,7 +52,7 @@ class Front(asyncio.Protocol):
         elif data[0] in _HTTP_FIRST:
             self._turn_to_http(data)
         else:
-            if data[0] == _TLS_FIRST:
+            if data[0] == _TLS_FIRST and self._server.log_lines.is_due("tls"):
                 log.warning("a client speaks TLS to the Service Bus endpoint, which is plain; see its documentation")
             assert self._transport is not None
             self._transport.set_protocol(self._peer)

@@ -39,6 +39,7 @@ from outbox.emulator.bus.requests import Replies
 from outbox.emulator.bus.senders import Sender
 from outbox.emulator.faults import FaultRule
 from outbox.errors import EngineStopped, LockLost
+from outbox.seldom import printable
 
 if TYPE_CHECKING:
     from outbox.emulator.servicebus import ServiceBusServer
@@ -57,6 +58,8 @@ IDLE_MAX_S = 600.0
 """How long a connection with links may be silent, unless one of them waits for messages."""
 KEEPALIVE_IDLE_S = 60
 KEEPALIVE_COUNT = 4
+LOG_TEXT_LENGTH_MAX = 500
+"""How much of a peer's words a line of the log holds."""
 
 
 class Peer(asyncio.Protocol):
@@ -171,7 +174,7 @@ class Peer(asyncio.Protocol):
         error = task.exception()
         if error is not None:
             if not isinstance(error, EngineStopped):
-                log.error("service bus connection failed", exc_info=error)
+                self._log_failure(error)
             self.abort()
 
     def call_later(self, delay_s: float, work: Callable[[], object]) -> None:
@@ -312,10 +315,15 @@ class Peer(asyncio.Protocol):
             yield
         except EngineStopped:
             self.abort()
-        except Exception:
-            log.exception("service bus connection failed")
+        except Exception as error:
+            self._log_failure(error)
             self.connection.fail(INTERNAL_ERROR, "the server failed on this; its log has the details")
             self._drop_all(release=False)
+
+    def _log_failure(self, error: BaseException) -> None:
+        left_out = self._server.log_lines.left_out("failed")
+        if left_out is not None:
+            log.error("service bus connection failed; this is a bug", exc_info=error, extra={"left_out": left_out})
 
     def _on_opened(self, event: Opened) -> None:
         self._idle_s = event.idle_timeout_ms / 1_000
@@ -443,10 +451,10 @@ class Peer(asyncio.Protocol):
         self._drop_all(release=event.orderly)
         for link in event.links:
             link.app = None
-        if event.condition:
-            log.warning(
-                "service bus connection closed", extra={"condition": event.condition, "text": event.description}
-            )
+        if event.condition and (left_out := self._server.log_lines.left_out("closed")) is not None:
+            texts = {"condition": event.condition, "text": event.description}  # a peer's words may be in both
+            fields = {name: printable(text[:LOG_TEXT_LENGTH_MAX]) for name, text in texts.items()}
+            log.warning("service bus connection closed", extra={**fields, "left_out": left_out})
 
     def _drop_all(self, *, release: bool) -> None:
         for link in list(self.receivers):
