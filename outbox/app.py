@@ -57,6 +57,7 @@ class App:
     """How messages of a type go to a destination, as far as it was asked for."""
     jobs: set[str] = field(default_factory=set, init=False, repr=False)
     _codecs: dict[type[Any], Codec] = field(default_factory=dict, init=False, repr=False)
+    _named: set[type[Any]] = field(default_factory=set, init=False, repr=False)
     _states: dict[type[Any], StateCodec] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -132,6 +133,7 @@ class App:
         def register(kind: Type) -> Type:
             lifted = _checked_upcasts(f"message {name!r}", version, upcasts)
             self._check_unnamed(kind, name, self._codecs)
+            self._named.add(kind)
             self._codecs[kind] = replace(codec_for(kind, name), version=version, upcasts=lifted)
             return kind
 
@@ -184,6 +186,14 @@ class App:
         if found is None:
             found = self._add_state(kind, StateCodec(codec_for(kind, kind.__name__)))
         return found
+
+    def named_messages(self) -> set[type[Any]]:
+        """The message types that `message` names."""
+        return set(self._named)
+
+    def named_states(self) -> dict[type[Any], StateCodec]:
+        """The codecs of all state types known so far, whether a handler uses them or not."""
+        return dict(self._states)
 
     def states(self) -> dict[str, StateCodec]:
         """The states that handlers use, by name."""

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
+from outbox.declared import known_state, known_state_id, named_states
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
-from outbox.lineage import Key, as_key, state_id
+from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, Buried, Output, Ports, StorePorts
 from outbox.runtime.claims import check_in, redeem
@@ -125,9 +126,15 @@ class Client:
         return message.identity
 
     async def state(self, kind: type[State], key: Key) -> State | None:
-        """The state of a key; None where there is none or it was deleted."""
-        codec = self.app.state_codec(kind)
-        found = await self._operations.state(state_id(codec.name, as_key(key)))
+        """The state of a key; None where there is none or it was deleted.
+
+        Raises:
+            UnknownType: no handler has such a state, and `@app.state` does not name it.
+            TypeError: its handlers have keys of another kind.
+        """
+        known = named_states(self.app)
+        codec, id = known_state(self.app, kind, known), known_state_id(self.app, kind, key, known)
+        found = await self._operations.state(id)
         if found is None:
             return None
         value: State = codec.decode(found.value, found.schema)
