@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from outbox.answering import answering
-from outbox.binding import Binding, bind, key_kind, name_of_key
+from outbox.binding import Binding, bind, check_key, key_kind, name_of_key
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
@@ -355,6 +355,8 @@ class App:
         for codec in codecs:
             if isinstance(key, str) and key not in codec.fields and not hasattr(codec.type, key):
                 raise NotRegistrable(f"{name}: {codec.type.__name__} has no field {key!r} to take the key from")
+        if key is not None:
+            check_key(name, binding.messages, key)
         state = None if binding.state is None else self._checked_state(name, binding.state)
         getter = attrgetter(key) if isinstance(key, str) else key
         known_as, kind = NO_KEY if key is None else key_name or name_of_key(key), key_kind(binding.messages, key)
