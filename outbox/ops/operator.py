@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from outbox.app import CLAIM_CHECK_BYTES
+from outbox.app import CLAIM_CHECK_BYTES, App
 from outbox.deliveries import letter_identity
 from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
@@ -27,6 +27,7 @@ from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
 from outbox.ops.meter import Meter
+from outbox.ops.sending import as_handled
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -58,11 +59,12 @@ class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Operator:
-    """An operator with direct access to an engine; a host with workers passes their `meter`."""
+    """An operator with direct access to an engine; a host with workers passes their `meter` and application."""
 
-    def __init__(self, engine: Engine, meter: Meter | None = None) -> None:
+    def __init__(self, engine: Engine, meter: Meter | None = None, app: App | None = None) -> None:
         self._engine = engine
         self._meter = meter
+        self._app = app
 
     # Send
 
@@ -71,7 +73,8 @@ class Operator:
 
         Raises:
             UnknownDestination: no such queue or topic.
-            Refused: a body is not JSON, a key or one type of several is missing, or the engine takes no more.
+            Refused: a body is not JSON or not what its handler takes, a key or one type of several is missing, a key
+                is not the message's, or the engine takes no more.
         """
         engine = self._engine
         routes = engine.state.routes.get(queue)
@@ -82,7 +85,8 @@ class Operator:
         types = await self._types(queue)
         is_keyed = any(route.settings.ordering == "per_key" for route in routes)
         outgoing = []
-        for message in messages:
+        for new in messages:
+            message = new if self._app is None else as_handled(self._app, queue, new, versions=types)
             if is_keyed and not message.key:
                 raise Refused(f"{queue} is ordered by key and message {message.id} has none; give --key")
             if len(types) > 1 and not message.type:
