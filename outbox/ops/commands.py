@@ -203,11 +203,7 @@ def status(options: Options) -> None:
 
 def state(options: Options) -> None:
     """Print the state of a key."""
-    try:
-        found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
-    except LookupError as unknown:  # no state is of that type: what was asked for is not there, and why may be a typo
-        found = None
-        print(f"outbox: {' '.join(str(unknown).split())}", file=sys.stderr)
+    found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
     if options.json:
         sys.stdout.buffer.write((found or b"null") + b"\n")
     elif found is None:

@@ -40,7 +40,7 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.registry import NOTE_PREFIX, NOTES, types_of
+from outbox.runtime.registry import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.step import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500
@@ -156,12 +156,12 @@ class Operator:
 
         Raises:
             Refused: the key is not of its kind.
-            LookupError: no state is of that type.
+            LookupError: no state is of that type, and no handler has such a one.
         """
         found = self._engine.document(STATES, state_id(type, parse_key(key, kind)))
         await self._engine.gate()
         if found is None:
-            self._check_type(type)
+            await self._check_type(type)
         return found.value if found is not None and found.value else None
 
     async def export(self, type: str = "") -> AsyncIterator[bytes]:
@@ -175,18 +175,20 @@ class Operator:
         found = [(id, document.value) for id, document in self._engine.state.documents[STATES].items()]
         await self._engine.gate()
         if type:
-            self._check_type(type)
+            await self._check_type(type)
         for start in range(0, len(found), EXPORT_PAGE_COUNT):
             page = found[start : start + EXPORT_PAGE_COUNT]
             lines = [_line(_exported(id, value)) for id, value in page if value and id.startswith(prefix)]
             if lines:
                 yield b"\n".join(lines) + b"\n"
 
-    def _check_type(self, type: str) -> None:
-        """Make sure that a type is one that states have, so that a misspelt one does not look like an empty one."""
+    async def _check_type(self, type: str) -> None:
+        """Make sure that a type is one that states have, or a handler's, so that a misspelt one does not look empty."""
         ids = self._engine.state.documents[STATES]
-        if not any(id.startswith(f"{type}:") for id in ids):
-            known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
+        known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
+        known |= await states_of(EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))
+        known |= set() if self._app is None else self._app.states().keys()
+        if type not in known:
             raise LookupError(f"no state is of type {type[:80]!r}; there are: {_shown(known)}.  Check the spelling")
 
     # Dead letters

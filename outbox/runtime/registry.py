@@ -92,6 +92,11 @@ async def types_of(queue: str, notes: AsyncIterable[Document]) -> dict[str, int]
     return found
 
 
+async def states_of(notes: AsyncIterable[Document]) -> set[str]:
+    """The names of the states that registered handlers have, out of the notes."""
+    return {handler.state async for note in notes for handler in _decoded(note) if handler.state}
+
+
 def _decoded(note: Document) -> list[HandlerName]:
     try:
         return msgspec.json.decode(note.body, type=list[HandlerName])

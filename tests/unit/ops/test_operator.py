@@ -14,6 +14,7 @@ from outbox.app import App
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ops import text
+from outbox.ops.operator import Operator
 from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
 from outbox.ports import StateDocument
 from outbox.worker import Worker
@@ -157,6 +158,17 @@ async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: An
     for ask in (operator.state("Acc", "alice"), exported(operator, "Acc")):
         with pytest.raises(LookupError, match="no state is of type 'Acc'; there are: Account"):
             await ask
+
+
+async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, operator: Operates) -> None:
+    with pytest.raises(LookupError, match="there are: none yet"):
+        await operator.state("Account", "alice")
+    assert await Operator(bank.engine, app=app).state("Account", "alice") is None, "a host knows its application"
+    async with Worker(app, bank.engine):
+        """It registers what its handlers have."""
+    assert await operator.state("Account", "alice") is None and await exported(operator, "Account") == []
+    with pytest.raises(LookupError, match="there are: Account"):
+        await operator.state("Acount", "alice")
 
 
 async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> None:
