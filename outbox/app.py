@@ -40,6 +40,7 @@ CLAIM_CHECK_BYTES = 192_000
 class App:
     """An application: its name scopes every identity, `retention` is how long a message is remembered.
 
+    `strict` refuses messages with unknown fields, where their types do not say otherwise.
     `margin` is kept beyond retention: clock skew, the longest attempt, the longest time that a write can be in flight.
     """
 
@@ -49,6 +50,7 @@ class App:
     claim_check_bytes: int = CLAIM_CHECK_BYTES
     margin: timedelta = timedelta(hours=1)
     clock_skew: timedelta = timedelta(minutes=5)
+    strict: bool = False
     handlers: list[Handler] = field(default_factory=list, init=False, repr=False)
     routes: list[HttpRoute] = field(default_factory=list, init=False, repr=False)
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
@@ -126,15 +128,20 @@ class App:
     # Types
 
     def message(
-        self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None
+        self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None, strict: bool | None = None
     ) -> Callable[[Type], Type]:
-        """Name a message type on the wire (else by its class), its schema version, and how to lift each older one."""
+        """Name a message type on the wire (else by its class), its schema version, and how to lift each older one.
+
+        A `strict` type (else as `App(strict=...)` says) takes no unknown field, at any depth: such a message is refused
+        as `undecodable`, and the text names the field.  The others drop what they do not know.
+        """
 
         def register(kind: Type) -> Type:
             lifted = _checked_upcasts(f"message {name!r}", version, upcasts)
             self._check_unnamed(kind, name, self._codecs)
             self._named.add(kind)
-            self._codecs[kind] = replace(codec_for(kind, name), version=version, upcasts=lifted)
+            codec = codec_for(kind, name, strict=self.strict if strict is None else strict)
+            self._codecs[kind] = replace(codec, version=version, upcasts=lifted)
             return kind
 
         return register
@@ -173,7 +180,7 @@ class App:
         """The codec of a message type, made at its first use."""
         found = self._codecs.get(kind)
         if found is None:
-            found = self._codecs[kind] = codec_for(kind, kind.__name__)
+            found = self._codecs[kind] = codec_for(kind, kind.__name__, strict=self.strict)
         return found
 
     def codecs(self) -> list[Codec]:
