@@ -102,6 +102,19 @@ async def test_a_client_refuses_a_state_that_is_neither_kept_nor_named() -> None
         await client.dead_letters("typo")
 
 
+async def test_a_client_that_sends_before_it_has_declared_is_shown_how() -> None:
+    client = Client(shop(), Engine.in_memory())
+    for sending in (
+        client.send("orders", Order("o")),
+        client.publish("news", Order("o")),
+        client.send_raw("orders", b""),
+    ):
+        with pytest.raises(UnknownDestination, match=r"is declared in shop.*`await client\.declare\(\)` once"):
+            await sending
+    await client.declare()
+    assert await client.send("orders", Order("o"), id="1") == "1"
+
+
 async def test_keys_of_any_kind_are_taken_where_handlers_do_not_say() -> None:
     app = App("a")
 
