@@ -285,7 +285,8 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     else:
         why = "somebody is receiving them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
         left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
-        print(f"{verb} {moved.count} of {options.queue}{left}")
+        which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
+        print(f"{verb} {moved.count} of {options.queue}{which}{left}")
 
 
 # The log

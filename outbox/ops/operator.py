@@ -6,6 +6,7 @@ what is returned is data, so that the same calls work over HTTP.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -205,11 +206,13 @@ class Operator:
         return [_letter(queue, task, only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> Letter:
-        """The newest dead letter of an id, with its body.
+        """The newest dead letter of an id, or of the one id that begins so, with its body.
 
         Raises:
             LookupError: there is none.
+            Refused: several ids begin so.
         """
+        id = self._whole_id(queue, id)
         task = self._find(queue, id)
         only = await self._only_type(queue)
         await self._engine.gate()
@@ -241,6 +244,7 @@ class Operator:
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
+            id = self._whole_id(queue, id)
             again = move == self._engine.resubmit
             found = self._find(queue, id, key=_for_resubmission if again else _sequence)
             if again:
@@ -249,7 +253,7 @@ class Operator:
             for task in same:
                 move(queue, task.sequence)
             await self._engine.gate()
-            return Moved(len(same))
+            return Moved(len(same), id=id)
         tasks = list(self._engine.queue(path).tasks.values())
         if move == self._engine.resubmit:
             sequences, count = [task.sequence for task in tasks if _may_be_resubmitted(task)], 0
@@ -262,6 +266,23 @@ class Operator:
                     count += 1
             await self._engine.gate()
         return Moved(count, len(tasks) - count)
+
+    def _whole_id(self, queue: str, text: str) -> str:
+        """The id that a text is, or else the only one that it begins.
+
+        Raises:
+            LookupError: no dead letter's id begins so.
+            Refused: several do.
+        """
+        tasks = self._engine.queue(self._dead(queue)).tasks.values()
+        ids = {_identity(queue, task) for task in tasks}
+        found = {text} & ids or {id for id in ids if begins(text, id)}
+        if not found:
+            raise LookupError(f"{queue} has no dead letter {text!r}; list them to see what is there")
+        if len(found) > 1:
+            shown = _shown([f"{id[:ID_SHOWN_LENGTH]!r}" for id in found])
+            raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {shown}; give more of it")
+        return found.pop()
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks
@@ -299,6 +320,25 @@ class Operator:
         ordinal = await self._engine.compact_in_background()
         await self._engine.gate()
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
+
+
+def begins(text: str, id: str) -> bool:
+    """Whether a text may stand for an id that it begins.
+
+    It has four characters at least, and does not end within a number: `order-1` is not `order-12`, whose own letter
+    may just have gone.  The digits of random ids are no numbers.
+    """
+    if len(text) < PREFIX_LENGTH_MIN or not id.startswith(text):
+        return False
+    random = _RANDOM(id)
+    is_random = random is not None and len(text) <= random.end("digits")
+    return is_random or not (text[-1].isdigit() and id[len(text) :][:1].isdigit())
+
+
+PREFIX_LENGTH_MIN = 4
+ID_SHOWN_LENGTH = 100
+_RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(-\d+)?").fullmatch
+"""A UUID, or an output's id: a digest, and the number of the output."""
 
 
 def compact_json(id: str, text: bytes) -> bytes:

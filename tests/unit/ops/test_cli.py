@@ -110,6 +110,14 @@ def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> No
     assert json.loads(cli("dead-letters", "discard", "transfers", "--all", "--json")[1]) == {"count": 0, "in_hand": 0}
 
 
+def test_a_command_says_which_id_a_short_one_meant(cli: Cli, folder: Path) -> None:
+    engine = Engine.open(folder)
+    engine.send("ledger", [Message(body=b"{}", outbox_id="order-\x1b[31m", session_id="k")])
+    engine.settle(engine.claim("ledger", 1)[0].token, Settlement.DEAD_LETTER, reason="r", description="d")
+    engine.close()
+    assert cli("dead-letters", "discard", "ledger", "order")[:2] == (0, "discarded 1 of ledger: 'order-\\x1b[31m'\n")
+
+
 def test_a_dead_letter_of_which_nothing_tells_the_type_has_a_dash_for_it(cli: Cli, folder: Path) -> None:
     engine = Engine.open(folder)
     engine.settle(engine.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="why", description="d")
