@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from outbox.answering import answering
-from outbox.binding import Binding, bind, key_kind, name_of_key
+from outbox.binding import Binding, bind, check_key, key_kind, name_of_key
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
@@ -40,6 +40,7 @@ CLAIM_CHECK_BYTES = 192_000
 class App:
     """An application: its name scopes every identity, `retention` is how long a message is remembered.
 
+    `strict` refuses messages with unknown fields, where their types do not say otherwise.
     `margin` is kept beyond retention: clock skew, the longest attempt, the longest time that a write can be in flight.
     `hops_max` is how many handlers a chain of messages may pass before it counts as a cycle; an output that is due a
     second or more after its handling begins a chain anew, and so does a resubmission.
@@ -52,6 +53,7 @@ class App:
     margin: timedelta = timedelta(hours=1)
     clock_skew: timedelta = timedelta(minutes=5)
     hops_max: int = 64
+    strict: bool = False
     handlers: list[Handler] = field(default_factory=list, init=False, repr=False)
     routes: list[HttpRoute] = field(default_factory=list, init=False, repr=False)
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
@@ -60,6 +62,7 @@ class App:
     """How messages of a type go to a destination, as far as it was asked for."""
     jobs: set[str] = field(default_factory=set, init=False, repr=False)
     _codecs: dict[type[Any], Codec] = field(default_factory=dict, init=False, repr=False)
+    _named: set[type[Any]] = field(default_factory=set, init=False, repr=False)
     _states: dict[type[Any], StateCodec] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -140,14 +143,20 @@ class App:
     # Types
 
     def message(
-        self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None
+        self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None, strict: bool | None = None
     ) -> Callable[[Type], Type]:
-        """Name a message type on the wire (else by its class), its schema version, and how to lift each older one."""
+        """Name a message type on the wire (else by its class), its schema version, and how to lift each older one.
+
+        A `strict` type (else as `App(strict=...)` says) takes no unknown field, at any depth: such a message is refused
+        as `undecodable`, and the text names the field.  The others drop what they do not know.
+        """
 
         def register(kind: Type) -> Type:
             lifted = _checked_upcasts(f"message {name!r}", version, upcasts)
             self._check_unnamed(kind, name, self._codecs)
-            self._codecs[kind] = replace(codec_for(kind, name), version=version, upcasts=lifted)
+            self._named.add(kind)
+            codec = codec_for(kind, name, strict=self.strict if strict is None else strict)
+            self._codecs[kind] = replace(codec, version=version, upcasts=lifted)
             return kind
 
         return register
@@ -186,7 +195,7 @@ class App:
         """The codec of a message type, made at its first use."""
         found = self._codecs.get(kind)
         if found is None:
-            found = self._codecs[kind] = codec_for(kind, kind.__name__)
+            found = self._codecs[kind] = codec_for(kind, kind.__name__, strict=self.strict)
         return found
 
     def codecs(self) -> list[Codec]:
@@ -199,6 +208,14 @@ class App:
         if found is None:
             found = self._add_state(kind, StateCodec(codec_for(kind, kind.__name__)))
         return found
+
+    def named_messages(self) -> set[type[Any]]:
+        """The message types that `message` names."""
+        return set(self._named)
+
+    def named_states(self) -> dict[type[Any], StateCodec]:
+        """The codecs of all state types known so far, whether a handler uses them or not."""
+        return dict(self._states)
 
     def states(self) -> dict[str, StateCodec]:
         """The states that handlers use, by name."""
@@ -360,6 +377,8 @@ class App:
         for codec in codecs:
             if isinstance(key, str) and key not in codec.fields and not hasattr(codec.type, key):
                 raise NotRegistrable(f"{name}: {codec.type.__name__} has no field {key!r} to take the key from")
+        if key is not None:
+            check_key(name, binding.messages, key)
         state = None if binding.state is None else self._checked_state(name, binding.state)
         getter = attrgetter(key) if isinstance(key, str) else key
         known_as, kind = NO_KEY if key is None else key_name or name_of_key(key), key_kind(binding.messages, key)

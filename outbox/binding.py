@@ -6,11 +6,15 @@ most is the state.  A function that does not fit is refused here, with the cure,
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -99,14 +103,79 @@ def key_kind(messages: tuple[type[Any], ...], key: str | Callable[[Any], Any] | 
 
 
 def _declared(kind: type[Any], key: str | Callable[[Any], Any]) -> str:
-    owner, name = (kind, key) if isinstance(key, str) else (key, "return")
-    try:
-        hint = typing.get_type_hints(owner).get(name)
-    except Exception:  # an annotation is any expression; of some functions nothing is known
-        return ""
-    while isinstance(hint, typing.NewType):
-        hint = hint.__supertype__
+    hint = _unwrapped(_hint_of_key(kind, key))
     return _KINDS.get(hint, "") if isinstance(hint, type) else ""
+
+
+def check_key(name: str, messages: tuple[type[Any], ...], key: str | Callable[[Any], Any]) -> None:
+    """See that what a key is taken from can be one, as far as annotations say; the rest is judged message by message.
+
+    Raises:
+        NotRegistrable: no message would have a key.
+    """
+    for kind in messages:
+        hint = _hint_of_key(kind, key)
+        is_method = isinstance(key, str) and inspect.isfunction(inspect.getattr_static(kind, key, None))
+        if not is_method and (hint is None or _may_be_key(hint, of_pydantic=hasattr(kind, "model_fields"))):
+            continue
+        shown = "a method" if is_method else f"of type {hint if typing.get_origin(hint) else _name_of(hint)}"
+        what = f"{kind.__name__}.{key}" if isinstance(key, str) else f"what {name_of_key(key)} returns"
+        raise NotRegistrable(
+            f"{name}: {what} is {shown} and cannot be a key, which is a str, an int or a UUID; take another field, or "
+            "give a function of the message that returns one of these, as in key=lambda message: str(...)"
+        )
+
+
+def _hint_of_key(kind: type[Any], key: str | Callable[[Any], Any]) -> Any:
+    """The annotation of what a key is taken from: a field, a property, a function; None where nothing is known."""
+    owner, name = (kind, key) if isinstance(key, str) else (key, "return")
+    found = inspect.getattr_static(kind, key, None) if isinstance(key, str) else None
+    getter = found.fget if isinstance(found, property) else getattr(found, "func", None)  # of a cached_property
+    if getter is not None:
+        owner, name = getter, "return"
+    try:
+        return typing.get_type_hints(owner).get(name)
+    except Exception:  # an annotation is any expression; of some functions nothing is known
+        return None
+
+
+def _unwrapped(hint: Any) -> Any:
+    """A type without the names and marks that it was given."""
+    while True:
+        if isinstance(hint, typing.NewType):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":  # typing has it from Python 3.12 on
+            hint = hint.__value__
+        elif typing.get_origin(hint) in (typing.Annotated, typing.Final):
+            hint = typing.get_args(hint)[0]
+        else:
+            return hint
+
+
+def _may_be_key(hint: Any, *, of_pydantic: bool) -> bool:
+    """Whether a value of a type may be a key; pydantic makes other values of some types than their names say."""
+    hint = _unwrapped(hint)
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        parts = typing.get_args(hint)
+        return any(part is not type(None) and _may_be_key(part, of_pydantic=of_pydantic) for part in parts)
+    if origin is typing.Literal:
+        return any(isinstance(each, str | int) and not isinstance(each, bool) for each in typing.get_args(hint))
+    if hint is Any or not isinstance(hint, type) or origin is not None:
+        return origin is None  # Any, a type variable: nothing is said; a generic is a container
+    if issubclass(hint, (str, int, UUID)):
+        return hint is not bool
+    return hint is object or (of_pydantic and not issubclass(hint, _NO_KEYS) and not dataclasses.is_dataclass(hint))
+
+
+_NO_KEYS = (
+    *(float, complex, bytes, bytearray, list, dict, tuple, set, frozenset, type(None)),
+    *(Decimal, date, time, timedelta, Enum),
+)
+
+
+def _name_of(hint: Any) -> str:
+    return getattr(hint, "__name__", repr(hint))
 
 
 def _hints(function: Callable[..., Any], name: str, local_names: Mapping[str, Any]) -> dict[str, Any]:

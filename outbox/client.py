@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
+from outbox.declared import known_state, known_state_id, named_states
 from outbox.deliveries import late, told_apart
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge
-from outbox.lineage import Key, as_key, state_id
+from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
+from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, Buried, Delivery, Output, Ports, Refusal, StorePorts
 from outbox.runtime.claims import check_in, redeem
@@ -85,7 +86,7 @@ class Client:
         `key` orders a message on a `per_key` queue that no handler of this application reads.
 
         Raises:
-            UnknownDestination: the application never declared the queue.
+            UnknownDestination: the application never declared the queue, or `declare()` has not made it here yet.
             ValueError: `id` is empty, or the queue is ordered by key and nobody knows the message's.
             TooLarge: its ids are longer than what a handler sends could carry on.
         """
@@ -127,13 +128,25 @@ class Client:
         message = output.message
         if message.identity:  # a claim check is its owner's alone, and this has no name yet
             message = await check_in(message, self._ports.blobs, above_bytes=self.app.claim_check_bytes)
-        await self._operations.send([Output(output.destination, output.due_ms, message)])
+        try:
+            await self._operations.send([Output(output.destination, output.due_ms, message)])
+        except UnknownDestination as error:  # the application knows it, or this would not have come so far
+            raise UnknownDestination(
+                f"{output.destination!r} is declared in {self.app.name}, but the backend does not have it; call "
+                f"`await client.declare()` once before sending, or start a worker ({error})"
+            ) from error
         return message.identity
 
     async def state(self, kind: type[State], key: Key) -> State | None:
-        """The state of a key; None where there is none or it was deleted."""
-        codec = self.app.state_codec(kind)
-        found = await self._operations.state(state_id(codec.name, as_key(key)))
+        """The state of a key; None where there is none or it was deleted.
+
+        Raises:
+            UnknownType: no handler has such a state, and `@app.state` does not name it.
+            TypeError: its handlers have keys of another kind.
+        """
+        known = named_states(self.app)
+        codec, id = known_state(self.app, kind, known), known_state_id(self.app, kind, key, known)
+        found = await self._operations.state(id)
         if found is None:
             return None
         value: State = codec.decode(found.value, found.schema)

@@ -7,11 +7,14 @@ one is registered.  A codec for a state also knows its schema version and how to
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
+import msgspec.inspect
 
 from outbox.errors import FormatTooNew, NotRegistrable, PoisonMessage
 
@@ -61,14 +64,14 @@ def _lifted(what: str, fields: Any, schema: int, codec: Codec | StateCodec) -> A
     return fields
 
 
-def codec_for(kind: type[Any], name: str) -> Codec:
-    """The codec of a dataclass, a msgspec Struct or a pydantic model.
+def codec_for(kind: type[Any], name: str, *, strict: bool = False) -> Codec:
+    """The codec of a dataclass, a msgspec Struct or a pydantic model; a `strict` one refuses unknown fields.
 
     Raises:
         NotRegistrable: it is none of these, or holds what JSON cannot.
     """
     if _is_pydantic(kind):
-        return _pydantic_codec(kind, name)
+        return _pydantic_codec(kind, name, strict)
     if dataclasses.is_dataclass(kind):
         fields = frozenset(field.name for field in dataclasses.fields(kind))
     elif isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -80,7 +83,84 @@ def codec_for(kind: type[Any], name: str) -> Codec:
         msgspec.json.schema_components([kind], schema_hook=_schema_of_unknown)
     except (TypeError, NameError) as error:
         raise NotRegistrable(f"{kind.__name__} has a field that JSON cannot hold: {error}") from error
-    return Codec(kind, name, _encode, decoder.decode, fields)
+    return Codec(kind, name, _encode, _strictly(kind, decoder.decode) if strict else decoder.decode, fields)
+
+
+def _strictly(kind: type[Any], decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A decoder that also refuses members which the type, or one inside it, has no field for."""
+    shape = msgspec.inspect.type_info(kind)
+
+    def strictly(body: bytes) -> Any:
+        value = decode(body)
+        unknown = _unknown_field(shape, _decode_any(body), "$")
+        if unknown:
+            raise msgspec.ValidationError(f"Object contains unknown field `{unknown}`")
+        return value
+
+    return strictly
+
+
+def _unknown_field(shape: msgspec.inspect.Type, value: Any, at: str) -> str:
+    """The path of the first member of a decoded value that its type has no field for; empty where there is none."""
+    if isinstance(shape, msgspec.inspect.UnionType):
+        shape = _meant(shape, value)
+    match shape:
+        case msgspec.inspect.StructType(array_like=True) | msgspec.inspect.NamedTupleType():
+            tag_count = 1 if getattr(shape, "tag_field", None) else 0
+            names = [(str(index), field.type) for index, field in enumerate(shape.fields, tag_count)]
+            extra = [str(index) for index in range(tag_count + len(shape.fields), len(value))]
+            values = {str(index): each for index, each in enumerate(value)}
+        case msgspec.inspect.StructType() | msgspec.inspect.DataclassType() | msgspec.inspect.TypedDictType():
+            names = [(field.encode_name, field.type) for field in shape.fields]
+            known = {name for name, _ in names} | {getattr(shape, "tag_field", None)}
+            extra, values = [name for name in value if name not in known], value
+        case msgspec.inspect.DictType():
+            names, extra, values = [(name, shape.value_type) for name in value], [], value
+        case msgspec.inspect.TupleType():
+            names, extra = [(str(index), each) for index, each in enumerate(shape.item_types)], []
+            values = {str(index): each for index, each in enumerate(value)}
+        case (
+            msgspec.inspect.ListType()
+            | msgspec.inspect.SetType()
+            | msgspec.inspect.FrozenSetType()
+            | msgspec.inspect.VarTupleType()
+        ):
+            names, extra = [(str(index), shape.item_type) for index in range(len(value))], []
+            values = {str(index): each for index, each in enumerate(value)}
+        case _:
+            return ""
+    if extra:
+        return f"{at}.{extra[0]}"
+    found = (_unknown_field(each, values[name], f"{at}.{name}") for name, each in names if name in values)
+    return next(filter(None, found), "")
+
+
+def _meant(union: msgspec.inspect.UnionType, value: Any) -> msgspec.inspect.Type:
+    """The type in a union that a decoded object or array is of; of several Structs the tag tells."""
+    objects = (
+        *(msgspec.inspect.StructType, msgspec.inspect.DataclassType, msgspec.inspect.TypedDictType),
+        msgspec.inspect.DictType,
+    )
+    is_object = isinstance(value, dict)
+    fitting: list[msgspec.inspect.Type] = []
+    for each in union.types:
+        is_for_object = isinstance(each, objects) and not getattr(each, "array_like", False)
+        if isinstance(value, dict | list) and is_object == is_for_object:
+            fitting.append(each)
+    for each in fitting:
+        if isinstance(each, msgspec.inspect.StructType) and each.tag_field is not None:
+            tag = value.get(each.tag_field) if is_object else value[0]
+            if tag == each.tag:
+                return each
+    others = [each for each in fitting if getattr(each, "tag_field", None) is None]
+    others = [each for each in others if is_object or isinstance(each, _ARRAYS)]
+    return others[0] if others else msgspec.inspect.AnyType()
+
+
+_ARRAYS = (
+    *(msgspec.inspect.ListType, msgspec.inspect.SetType, msgspec.inspect.FrozenSetType, msgspec.inspect.VarTupleType),
+    *(msgspec.inspect.TupleType, msgspec.inspect.NamedTupleType, msgspec.inspect.StructType),
+)
 
 
 def _schema_of_unknown(kind: type[Any]) -> dict[str, Any]:
@@ -94,14 +174,23 @@ def _is_pydantic(kind: type[Any]) -> bool:
     return hasattr(kind, "model_validate_json") and hasattr(kind, "model_fields")
 
 
-def _pydantic_codec(kind: type[Any], name: str) -> Codec:
+def _pydantic_codec(kind: type[Any], name: str, strict: bool) -> Codec:
+    decode = kind.model_validate_json
+    if strict:
+        if "extra" not in inspect.signature(decode).parameters:
+            raise NotRegistrable(
+                f"{kind.__name__}: strict=True needs pydantic 2.12 or newer; install it, or give the model "
+                'model_config = ConfigDict(extra="forbid") in place of strict=True'
+            )
+        decode = partial(decode, extra="forbid")
+
     def encode(value: Any) -> bytes:
         data: bytes = value.model_dump_json(by_alias=True).encode()
         if b"Infinity" in data or b"NaN" in data:  # a model may be configured to write them so
             _check_json(name, data)
         return data
 
-    return Codec(kind, name, encode, kind.model_validate_json, frozenset(kind.model_fields))
+    return Codec(kind, name, encode, decode, frozenset(kind.model_fields))
 
 
 def _check_json(name: str, data: bytes) -> None:

@@ -10,6 +10,7 @@
     |-- OutcomeUnknown       it may have been written: read before acting
     |-- PoisonMessage        this message can never be handled as it stands
     |-- UnknownDestination   a name that the application never declared
+    |-- UnknownType          a state or message type that the application has no use for
     |-- NotRegistrable       a handler, message or state that cannot be registered as written
     |-- CorruptRecord        durable bytes are damaged where they must not be
     |-- AlreadyOpen          another process holds the folder
@@ -69,6 +70,10 @@ class PoisonMessage(OutboxError):
 
 class UnknownDestination(OutboxError):
     """A message was sent to a name that the application never declared."""
+
+
+class UnknownType(OutboxError, TypeError):
+    """A state or a message is of a type that nothing in the application uses."""
 
 
 class NotRegistrable(OutboxError, TypeError):

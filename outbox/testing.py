@@ -27,6 +27,7 @@ import msgspec
 from outbox.app import App
 from outbox.client import Client, DeadLetter
 from outbox.context import BlobRef
+from outbox.declared import check_source, check_taken, kept_states, known_state, known_state_id
 from outbox.engine import records
 from outbox.engine.adapters import dead_letters
 from outbox.engine.disk import MemoryDisk
@@ -35,7 +36,7 @@ from outbox.engine.memory_disk import Crash
 from outbox.engine.narrow import NarrowEngine
 from outbox.engine.state import STATES
 from outbox.http import Response
-from outbox.lineage import Key, as_key, state_id
+from outbox.lineage import Key
 from outbox.message import Message, Scalar, properties_of
 from outbox.ports import (
     Backend,
@@ -229,16 +230,24 @@ class Harness:
     # Arrange
 
     async def given(self, kind: type[Any], key: Key, state: Any) -> None:
-        """Put a state in place of what a key has; TypeError where it is of another type."""
-        codec = self.app.state_codec(kind)
+        """Put a state in place of what a key has.
+
+        Raises:
+            UnknownType: no handler has such a state.
+            TypeError: the state is of another type, or the key of another kind than handlers have.
+            PoisonMessage: a handler could not read it back.
+        """
+        known = kept_states(self.app)
+        codec, id = known_state(self.app, kind, known), known_state_id(self.app, kind, key, known)
         if not isinstance(state, kind):
             raise TypeError(f"the state is a {type(state).__name__}, not a {kind.__name__}")
-        id = state_id(codec.name, as_key(key))
+        value = codec.encode(state)
+        codec.decode(value, codec.version)
         if isinstance(self._ports, StorePorts):
-            await self._given(self._ports.store, state_key(id), codec.encode(state), codec.version)
+            await self._given(self._ports.store, state_key(id), value, codec.version)
             return
         version = self._engine.document_version(STATES, id)
-        write = records.DocWrite(STATES, id, codec.encode(state), version, 0, codec.version)
+        write = records.DocWrite(STATES, id, value, version, 0, codec.version)
         self._engine.modify(records.Modify(documents=[write]))
         await self._engine.gate()
 
@@ -248,11 +257,18 @@ class Harness:
         await store.write([Replace(key, body, found.version) if found.version else Create(key, body)])
 
     async def send(self, queue: str, message: Any, **options: Any) -> str:
-        """Send a message from outside; the options are those of `Client.send`."""
+        """Send a message from outside; the options are those of `Client.send`.
+
+        Raises:
+            UnknownDestination: the application never declared the queue.
+            UnknownType: the queue has handlers, and none takes a message of this type.
+        """
+        check_taken(self.app, queue, message)
         return await self._client.send(queue, message, **options)
 
     async def publish(self, topic: str, message: Any, **options: Any) -> str:
-        """Send a message to a topic from outside."""
+        """Send a message to a topic from outside; UnknownType where no subscription takes a message of this type."""
+        check_taken(self.app, topic, message)
         return await self._client.publish(topic, message, **options)
 
     async def send_raw(self, queue: str, body: bytes, *, properties: dict[str, Scalar] | None = None) -> None:
@@ -318,9 +334,12 @@ class Harness:
         self._in_flight -= len(deliveries)
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
-        """Let time pass, and what falls due run, in order."""
+        """Let time pass, and what falls due run, in order; ValueError where that is less than a millisecond."""
         span = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
-        end_ms = self._clock.wall_ms() + round(span.total_seconds() * 1_000)
+        span_ms = round(span.total_seconds() * 1_000)
+        if span_ms < 1:
+            raise ValueError(f"advance by {span_ms} ms: give a time to pass; wait_idle() lets run what is due already")
+        end_ms = self._clock.wall_ms() + span_ms
         await self.wait_idle()
         while (due_ms := self._engine.next_due_ms()) is not None and due_ms <= end_ms:
             self._clock.seconds = max(self._clock.seconds, due_ms / 1_000)
@@ -373,15 +392,26 @@ class Harness:
         return self._clock.seconds
 
     async def state(self, kind: type[State], key: Key) -> State | None:
-        """The state of a key; None where there is none or it was deleted."""
+        """The state of a key; None where there is none or it was deleted.
+
+        Raises:
+            UnknownType: no handler has such a state.
+            TypeError: its handlers have keys of another kind.
+        """
+        known_state(self.app, kind, kept_states(self.app))
         return await self._client.state(kind, key)
 
     def sent(self, destination: str) -> list[Any]:
-        """The decoded messages that commits sent to a queue or topic, once each, in commit then capture order."""
+        """The decoded messages that commits sent to a queue or topic, once each, in commit then capture order.
+
+        Raises:
+            UnknownDestination: the application never declared it.
+        """
         return [record.message for record in self.sent_records(destination)]
 
     def sent_records(self, destination: str) -> list[SentRecord]:
-        """The same with identity, properties and due time."""
+        """The same with identity, properties and due time; UnknownDestination where it was never declared."""
+        self.app.destination(destination)
         return [
             SentRecord(
                 output.message.identity,
@@ -394,7 +424,8 @@ class Harness:
         ]
 
     def dead_letters(self, queue: str) -> list[DeadLetter]:
-        """The dead letters of a queue, oldest first."""
+        """The dead letters of a queue, oldest first; UnknownDestination where it was never declared."""
+        check_source(self.app, queue)
         return [
             self._client.dead_letter(msgspec.structs.replace(buried, message=self._with_body(buried.message)))
             for buried in dead_letters(self._engine, queue)

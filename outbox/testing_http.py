@@ -13,6 +13,7 @@ from typing import Any
 
 from outbox.answering import encoded
 from outbox.app import App
+from outbox.declared import check_served
 from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.http import Response
@@ -108,7 +109,15 @@ class Clientele:
     async def request(
         self, method: str, path: str, json: Any, key: str | None, headers: Mapping[str, str] | None, body: bytes
     ) -> Response:
-        """Send a request until there is a response."""
+        """Send a request until there is a response.
+
+        Raises:
+            UnknownDestination: the application serves nothing there; a 404 of a state that is not there looks alike.
+            TypeError: it has two bodies.
+        """
+        check_served(self._app, method, path)
+        if json is not None and body:
+            raise TypeError(f"{method} {path}: give json= or body=, not both")
         sent = dict(headers or {}) if key is None else {**(headers or {}), "idempotency-key": key}
         body = body if json is None else encoded(json)
         for _ in range(CRASH_COUNT_MAX):

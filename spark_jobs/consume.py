@@ -22,6 +22,10 @@ from pathlib import Path
 
 if not __package__:  # run by its path, as spark-submit does
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    from spark_jobs.common.installed import check_installed
+
+    check_installed("consume", "pyspark", "azure.servicebus")
 
 import msgspec
 from azure.core.credentials import TokenCredential

@@ -29,6 +29,10 @@ from pathlib import Path
 
 if not __package__:  # run by its path, as spark-submit does
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+if __name__ == "__main__":
+    from spark_jobs.common.installed import check_installed
+
+    check_installed("sweep", "pyspark", "azure.servicebus")
 
 import msgspec
 from pyspark.sql import SparkSession

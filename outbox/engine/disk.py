@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from outbox.engine.memory_disk import NO_ROOM, Crash, MemoryDisk, SimulatedCrash
-from outbox.errors import AlreadyOpen
+from outbox.errors import AlreadyOpen, Refused
 
 __all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCrash", "replace_file"]
 
@@ -265,8 +265,18 @@ def _sync_folder(path: Path) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    """Create the folder and its missing parents so that their names survive a power loss."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    """Create the folder and its missing parents so that their names survive a power loss.
+
+    Raises:
+        Refused: it, or what it would lie in, is a file.
+    """
+    missing: list[Path] = []
+    for folder in (path, *path.parents):
+        if folder.is_dir():
+            break
+        if folder.exists():
+            raise Refused(f"{folder}: is a file, and the engine's log is a folder; name a folder, a new one if need be")
+        missing.append(folder)
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
         _sync_folder(folder.parent)

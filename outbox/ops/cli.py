@@ -224,6 +224,8 @@ def _add_send(commands: _Commands[_Parser]) -> None:
     parser.add_argument("--created", type=seconds, metavar="SECONDS", help="its time, since 1970 (default: now)")
     parser.add_argument("--key", "--session", dest="key", default="", help="its key, where the queue is ordered by key")
     parser.add_argument("--correlation-id", default="", metavar="ID")
+    app_help = "check the message by this application's types (module:attribute); a host that runs one does so itself"
+    parser.add_argument("--app", metavar="APP", help=app_help)
     parser.add_argument("--id-field", metavar="NAME", help="with -: lines are bodies, and this field is the identity")
     parser.add_argument("--key-field", metavar="NAME", help="with --id-field: this field is the key")
     _add_data(parser)

@@ -56,9 +56,7 @@ def new(options: Options) -> None:
 
 def run_app(options: Options) -> None:
     """Serve an application; stdout gets one line, whatever the application prints."""
-    module, colon, attribute = options.app.partition(":")
-    if not (module and colon and attribute):
-        raise Usage(f"APP {options.app!r} is not of the form module:attribute, as in bank:app")
+    _check_app_name(options.app)
     out = sys.stdout
     with redirect_stdout(sys.stderr):
         _log_to_stderr()
@@ -76,6 +74,12 @@ def run_app(options: Options) -> None:
             replace_key=options.new_key,
             endpoints=EndpointSettings(options.amqp_port, options.cosmos_port, options.http, tuple(options.http_name)),
         )
+
+
+def _check_app_name(name: str) -> None:
+    module, colon, attribute = name.partition(":")
+    if not (module and colon and attribute):
+        raise Usage(f"APP {name!r} is not of the form module:attribute, as in bank:app")
 
 
 def emulate(options: Options) -> None:
@@ -122,12 +126,13 @@ def _log_to_stderr() -> None:
 
 def send(options: Options) -> None:
     """Send one message, or those of stdin."""
+    check = _judge(options)
     if options.body == "-":
         from outbox.ops.lines import send_lines
 
         if options.id is not None:
             raise Usage("--id names one message; lines of stdin carry their own, or give --id-field")
-        _done(options, asyncio.run(send_lines(options, cast(BufferedReader, sys.stdin.buffer))))
+        _done(options, asyncio.run(send_lines(options, cast(BufferedReader, sys.stdin.buffer), check)))
         return
     if options.id_field or options.key_field:
         raise Usage("--id-field and --key-field go with - only")
@@ -143,8 +148,23 @@ def send(options: Options) -> None:
         correlation_id=options.correlation_id,
     )
     _check_json(options.body)
-    _ask(options, lambda operator: operator.send(options.queue, [message]))
+    checked = check(message)
+    _ask(options, lambda operator: operator.send(options.queue, [checked]))
     _done(options, {"queue": options.queue, "count": 1, "ids": [id]})
+
+
+def _judge(options: Options) -> Callable[[NewMessage], NewMessage]:
+    """What judges a message before it is sent: the application, where one is named; else the host does, if it can."""
+    if options.app is None:
+        return lambda message: message
+    _check_app_name(options.app)
+    with redirect_stdout(sys.stderr):  # stdout gets the answer, whatever the application prints
+        from outbox.ops.loading import load_app
+        from outbox.ops.sending import as_handled
+
+        app = load_app(options.app)
+    app.destination(options.queue)
+    return lambda message: as_handled(app, options.queue, message)
 
 
 def _done(options: Options, sent: dict[str, Any]) -> None:
@@ -183,11 +203,7 @@ def status(options: Options) -> None:
 
 def state(options: Options) -> None:
     """Print the state of a key."""
-    try:
-        found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
-    except LookupError as unknown:  # no state is of that type: what was asked for is not there, and why may be a typo
-        found = None
-        print(f"outbox: {' '.join(str(unknown).split())}", file=sys.stderr)
+    found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
     if options.json:
         sys.stdout.buffer.write((found or b"null") + b"\n")
     elif found is None:
@@ -269,7 +285,8 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     else:
         why = "somebody is receiving them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
         left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
-        print(f"{verb} {moved.count} of {options.queue}{left}")
+        which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
+        print(f"{verb} {moved.count} of {options.queue}{which}{left}")
 
 
 # The log

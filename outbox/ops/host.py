@@ -82,7 +82,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         control: _Control | None = None
         http: tuple[str, ...] = ()
         if settings.folder is not None:
-            operator = Operator(engine, meter if settings.app is not None else None)
+            operator = Operator(engine, meter if settings.app is not None else None, settings.app)
             control = _Control(operator, settings.folder, settings.endpoints.faults_token)
             watched.append(await stack.enter_async_context(control))
         if settings.app is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from io import BufferedReader
 from select import select
 from typing import Any
@@ -37,8 +37,11 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     correlation_id: Text | None = None
 
 
-async def send_lines(options: argparse.Namespace, stream: BufferedReader) -> dict[str, Any]:
-    """Send every line; what was sent, for the answer.
+Check = Callable[[NewMessage], NewMessage]
+
+
+async def send_lines(options: argparse.Namespace, stream: BufferedReader, check: Check) -> dict[str, Any]:
+    """Send every line that `check` lets pass, as it returns it; what was sent, for the answer.
 
     Raises:
         Refused: a line cannot be sent; the text names it and says how many were sent before.
@@ -46,7 +49,7 @@ async def send_lines(options: argparse.Namespace, stream: BufferedReader) -> dic
     ids: list[str] = []
     async with reach(options.data, accept_clock=options.accept_clock) as operator:
         try:
-            async for batch in _batches(_messages(stream, options)):
+            async for batch in _batches(_messages(stream, options, check)):
                 await operator.send(options.queue, batch)
                 ids += [message.id for message in batch]
         except OutboxError as error:
@@ -56,7 +59,9 @@ async def send_lines(options: argparse.Namespace, stream: BufferedReader) -> dic
     return {"queue": options.queue, "count": len(ids), "ids": ids}
 
 
-async def _messages(stream: BufferedReader, options: argparse.Namespace) -> AsyncIterator[list[NewMessage]]:
+async def _messages(
+    stream: BufferedReader, options: argparse.Namespace, check: Check
+) -> AsyncIterator[list[NewMessage]]:
     """The messages of the lines that one read brought; what stands before a bad line comes before its error."""
     number = 0
     async for lines in _lines(stream):
@@ -65,7 +70,10 @@ async def _messages(stream: BufferedReader, options: argparse.Namespace) -> Asyn
             for line in lines:
                 number += 1
                 if line.strip():
-                    found.append(_plain(line, options) if options.id_field else _enveloped(line, options))
+                    found.append(check(_plain(line, options) if options.id_field else _enveloped(line, options)))
+        except Refused as refusal:
+            yield found
+            raise Refused(f"line {number}: {refusal}") from refusal
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             yield found
             raise Refused(f"line {number}: {error}{_hint(options)}") from error

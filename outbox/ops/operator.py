@@ -6,6 +6,7 @@ what is returned is data, so that the same calls work over HTTP.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -15,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from outbox.app import CLAIM_CHECK_BYTES
+from outbox.app import CLAIM_CHECK_BYTES, App
 from outbox.deliveries import letter_identity, told_apart
 from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
@@ -27,6 +28,7 @@ from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
 from outbox.ops.meter import Meter
+from outbox.ops.sending import as_handled
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -39,7 +41,7 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.registry import NOTE_PREFIX, NOTES, types_of
+from outbox.runtime.registry import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.step import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500
@@ -58,11 +60,12 @@ class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Operator:
-    """An operator with direct access to an engine; a host with workers passes their `meter`."""
+    """An operator with direct access to an engine; a host with workers passes their `meter` and application."""
 
-    def __init__(self, engine: Engine, meter: Meter | None = None) -> None:
+    def __init__(self, engine: Engine, meter: Meter | None = None, app: App | None = None) -> None:
         self._engine = engine
         self._meter = meter
+        self._app = app
 
     # Send
 
@@ -71,7 +74,8 @@ class Operator:
 
         Raises:
             UnknownDestination: no such queue or topic.
-            Refused: a body is not JSON, a key or one type of several is missing, or the engine takes no more.
+            Refused: a body is not JSON or not what its handler takes, a key or one type of several is missing, a key
+                is not the message's, or the engine takes no more.
         """
         engine = self._engine
         routes = engine.state.routes.get(queue)
@@ -82,7 +86,8 @@ class Operator:
         types = await self._types(queue)
         is_keyed = any(route.settings.ordering == "per_key" for route in routes)
         outgoing = []
-        for message in messages:
+        for new in messages:
+            message = new if self._app is None else as_handled(self._app, queue, new, versions=types)
             if is_keyed and not message.key:
                 raise Refused(f"{queue} is ordered by key and message {message.id} has none; give --key")
             if len(types) > 1 and not message.type:
@@ -152,12 +157,12 @@ class Operator:
 
         Raises:
             Refused: the key is not of its kind.
-            LookupError: no state is of that type.
+            LookupError: no state is of that type, and no handler has such a one.
         """
         found = self._engine.document(STATES, state_id(type, parse_key(key, kind)))
         await self._engine.gate()
         if found is None:
-            self._check_type(type)
+            await self._check_type(type)
         return found.value if found is not None and found.value else None
 
     async def export(self, type: str = "") -> AsyncIterator[bytes]:
@@ -171,18 +176,20 @@ class Operator:
         found = [(id, document.value) for id, document in self._engine.state.documents[STATES].items()]
         await self._engine.gate()
         if type:
-            self._check_type(type)
+            await self._check_type(type)
         for start in range(0, len(found), EXPORT_PAGE_COUNT):
             page = found[start : start + EXPORT_PAGE_COUNT]
             lines = [_line(_exported(id, value)) for id, value in page if value and id.startswith(prefix)]
             if lines:
                 yield b"\n".join(lines) + b"\n"
 
-    def _check_type(self, type: str) -> None:
-        """Make sure that a type is one that states have, so that a misspelt one does not look like an empty one."""
+    async def _check_type(self, type: str) -> None:
+        """Make sure that a type is one that states have, or a handler's, so that a misspelt one does not look empty."""
         ids = self._engine.state.documents[STATES]
-        if not any(id.startswith(f"{type}:") for id in ids):
-            known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
+        known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
+        known |= await states_of(EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))
+        known |= set() if self._app is None else self._app.states().keys()
+        if type not in known:
             raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
 
     # Dead letters
@@ -199,11 +206,13 @@ class Operator:
         return [_letter(queue, task, only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> Letter:
-        """The newest dead letter of an id, with its body.
+        """The newest dead letter of an id, or of the one id that begins so, with its body.
 
         Raises:
             LookupError: there is none.
+            Refused: several ids begin so.
         """
+        id = self._whole_id(queue, id)
         task = self._find(queue, id)
         only = await self._only_type(queue)
         await self._engine.gate()
@@ -235,6 +244,7 @@ class Operator:
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
+            id = self._whole_id(queue, id)
             again = move == self._engine.resubmit
             found = self._find(queue, id, key=_for_resubmission if again else _sequence)
             if again:
@@ -243,7 +253,7 @@ class Operator:
             for task in same:
                 move(queue, task.sequence)
             await self._engine.gate()
-            return Moved(len(same))
+            return Moved(len(same), id=id)
         tasks = list(self._engine.queue(path).tasks.values())
         if move == self._engine.resubmit:
             sequences, count = [task.sequence for task in tasks if _may_be_resubmitted(task)], 0
@@ -256,6 +266,23 @@ class Operator:
                     count += 1
             await self._engine.gate()
         return Moved(count, len(tasks) - count)
+
+    def _whole_id(self, queue: str, text: str) -> str:
+        """The id that a text is, or else the only one that it begins.
+
+        Raises:
+            LookupError: no dead letter's id begins so.
+            Refused: several do.
+        """
+        tasks = self._engine.queue(self._dead(queue)).tasks.values()
+        ids = {_identity(queue, task) for task in tasks}
+        found = {text} & ids or {id for id in ids if begins(text, id)}
+        if not found:
+            raise LookupError(f"{queue} has no dead letter {text!r}; list them to see what is there")
+        if len(found) > 1:
+            shown = listed([f"{id[:ID_SHOWN_LENGTH]!r}" for id in found])
+            raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {shown}; give more of it")
+        return found.pop()
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks
@@ -293,6 +320,25 @@ class Operator:
         ordinal = await self._engine.compact_in_background()
         await self._engine.gate()
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
+
+
+def begins(text: str, id: str) -> bool:
+    """Whether a text may stand for an id that it begins.
+
+    It has four characters at least, and does not end within a number: `order-1` is not `order-12`, whose own letter
+    may just have gone.  The digits of random ids are no numbers.
+    """
+    if len(text) < PREFIX_LENGTH_MIN or not id.startswith(text):
+        return False
+    random = _RANDOM(id)
+    is_random = random is not None and len(text) <= random.end("digits")
+    return is_random or not (text[-1].isdigit() and id[len(text) :][:1].isdigit())
+
+
+PREFIX_LENGTH_MIN = 4
+ID_SHOWN_LENGTH = 100
+_RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(-\d+)?").fullmatch
+"""A UUID, or an output's id: a digest, and the number of the output."""
 
 
 def compact_json(id: str, text: bytes) -> bytes:

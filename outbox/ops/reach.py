@@ -85,6 +85,8 @@ def check_folder(folder: Path) -> None:
     Raises:
         Refused: it is not.
     """
+    if folder.exists() and not folder.is_dir():
+        raise Refused(f"{folder}: is a file, and the engine's log is a folder; --data names that folder")
     if not folder.is_dir():
         raise Refused(f"{folder}: there is no such folder; `outbox run APP --data {folder}` makes it")
     if not any(_OWN_FILE(file.name) for file in folder.iterdir()):

@@ -93,10 +93,14 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """How many dead letters were resubmitted or discarded; `in_hand` were left because somebody receives them."""
+    """How many dead letters were resubmitted or discarded; `in_hand` were left because somebody receives them.
+
+    `id` is the whole identity where one was asked for.
+    """
 
     count: int
     in_hand: int = 0
+    id: str | UnsetType = UNSET
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -129,13 +133,13 @@ class Operates(Protocol):
         """A page of dead letters without bodies, oldest first, behind the sequence `after`."""
 
     async def dead_letter(self, queue: str, id: str) -> Letter:
-        """The newest dead letter of an id, with its body."""
+        """The newest dead letter of an id, or of the one id that begins so, with its body."""
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        """Run the newest dead letter of an id again, or all of the queue's."""
+        """Run the newest dead letter of an id, or of the one that begins so, again, or all of the queue's."""
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        """Delete the newest dead letter of an id, or all of the queue's."""
+        """Delete the dead letters of an id, or of the one that begins so, or all of the queue's."""
 
     async def compact(self) -> Compacted:
         """Snapshot what the engine holds and drop the log before it."""

@@ -23,6 +23,8 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 from outbox.app import App
+from outbox.declared import check_sent, known_messages
+from outbox.errors import UnknownType
 from outbox.lineage import Key
 from outbox.verify.apps.asked import Asked, check, request_of
 from outbox.verify.apps.orders import order_that_shows
@@ -81,7 +83,7 @@ def explore(
     "dead-letter".  `seconds` of CPU are spent at most.
 
     Raises:
-        ValueError, TypeError: what is asked for cannot be explored; the text says what can.
+        ValueError, TypeError, UnknownType: what is asked for cannot be explored; the text says what can.
     """
     numbers = {
         "workers": workers, "duplicates": duplicates, "crashes": crashes, "lost": lost, "refused": refused,
@@ -129,12 +131,15 @@ class Exploration:
             fronts=asked.workers,
             sweepers=1 if asked.requests and asked.scope != "engine" else 0,
             scope=asked.scope,
-            invariant=None if invariant is None else _asked_safely(invariant),
+            invariant=None if invariant is None else self._asked_safely(invariant),
             allow=asked.allow & {"dead-letter"},
         )
         self._rehearsal = Rehearsal(self._whole)
         self._began_s = time.process_time()
         self._found: list[Anomaly] = []
+        self._seen = known_messages(asked.app)
+        """The message types that may be asked for: what handlers take, and what was sent."""
+        self._in_flight: set[type[Any]] = set()
         self._parts: list[Part] = []
         self._left_out = ""
         self._horizon = ""
@@ -147,6 +152,8 @@ class Exploration:
                 break
         if self._left_out and not self._found:
             self._draw()
+        if not self._found:
+            check_sent(self._asked.app, self._in_flight - self._seen)
         return Report(
             scope=", ".join(filter(None, (self._asked.told(), self._horizon))),
             exhausted=not self._left_out and not self._found,
@@ -238,6 +245,25 @@ class Exploration:
         self._parts.append(Part(report.scope, report.states, report.transitions, report.finals, report.runs))
         self._found += [Anomaly.of(scenario, found, self._rehearsal.raised) for found in report.anomalies]
 
+    def _asked_safely(self, invariant: Invariant) -> Invariant:
+        """An invariant that cannot be computed in a world does not hold there, and the way there is shown.
+
+        One that asks for a type which the application does not have holds in every world, and so says nothing.
+        """
+
+        def asked(world: View) -> object:
+            try:
+                return invariant(world)
+            except (AssertionError, UnknownType):
+                raise
+            except Exception as error:
+                raise AssertionError(f"it raises {type(error).__name__}: {error}") from error
+            finally:
+                self._in_flight |= world.asked
+                self._seen |= world.seen
+
+        return asked
+
     def _out_of_time(self) -> str:
         return f"the limit of {self._asked.seconds:g} CPU seconds is reached"
 
@@ -248,20 +274,6 @@ class Exploration:
 def _lone(scenario: Scenario) -> Scenario:
     """The same with one process of each kind."""
     return replace(scenario, workers=min(1, scenario.workers), fronts=1)
-
-
-def _asked_safely(invariant: Invariant) -> Invariant:
-    """An invariant that cannot be computed in a world does not hold there, and the way there is told."""
-
-    def asked(world: View) -> object:
-        try:
-            return invariant(world)
-        except AssertionError:
-            raise
-        except Exception as error:
-            raise AssertionError(f"it raises {type(error).__name__}: {error}") from error
-
-    return asked
 
 
 def _nothing_is_too_old(world: View) -> bool:

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from outbox.ops.values import QueueStatus, Status
+from tools.demo.__main__ import parser, usual_kills
 from tools.demo.data import Facts
-from tools.demo.phases import announcement
+from tools.demo.phases import announcement, chunk_count, feed_rate
 from tools.demo.report import Outcome, rows
 
 
@@ -73,3 +74,13 @@ def test_postings_are_explained_where_the_numbers_add_up_and_only_there() -> Non
 )
 def test_only_kills_that_are_still_to_come_are_announced(done: int, kill_count: int, said: str) -> None:
     assert announcement("feeding", done, kill_count) == said
+
+
+@pytest.mark.parametrize(
+    ("row_count", "kills", "chunks", "feed_s"),
+    [(10, (1, 1), 1, 3), (2_000, (1, 1), 2, 3), (20_000, (2, 3), 4, 8), (200_000, (2, 3), 4, 8)],
+)
+def test_a_small_run_waits_for_less(row_count: int, kills: tuple[int, int], chunks: int, feed_s: float) -> None:
+    assert usual_kills(row_count) == kills and chunk_count(row_count) == chunks
+    assert row_count / feed_rate(row_count) == pytest.approx(feed_s)
+    assert parser().parse_args(["--kills", "2"]).kills == (2, 2) and parser().parse_args([]).kills is None

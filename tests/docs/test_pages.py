@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,21 @@ def has_blocks(page: Path) -> bool:
 )
 def test_a_page_does_what_it_says(page: Path, disk_path: Path) -> None:
     assert Page(page, disk_path).run() > 0
+
+
+def test_the_testing_page_is_enough_for_an_empty_project(tmp_path: Path) -> None:
+    blocks = re.findall(r"\n```(\w+)\n(.*?)```", (ROOT / "docs/how-to/test-a-handler.md").read_text(), re.DOTALL)
+    settings, shop, tests = blocks[:3]
+    assert [kind for kind, _ in (settings, shop, tests)] == ["toml", "python", "python"]
+    (tmp_path / "tests").mkdir()
+    for name, (_, text) in {"pyproject.toml": settings, "shop.py": shop, "tests/test_shop.py": tests}.items():
+        (tmp_path / name).write_text(text)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
+    command = [str(Path(sys.executable).with_name("pytest")), "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and "3 passed" in done.stdout and "Warning" not in done.stdout + done.stderr, done
 
 
 def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:

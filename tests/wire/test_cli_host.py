@@ -250,6 +250,11 @@ def test_the_printed_line_is_a_connection_string(running: Shell) -> None:
     assert running.json("state", "Account", "sdk") == {"balance": 3}
 
 
+def test_a_host_refuses_a_body_that_its_handler_cannot_take(running: Shell) -> None:
+    running.outbox("send", "jobs", '{"id": 5}', code=1)
+    assert running.stderr.endswith("is not a Job: Expected `str`, got `int` - at `$.id`; nothing was sent\n")
+
+
 def test_dead_letters_of_a_running_host(running: Shell) -> None:
     transfer = '{"id": "t", "source": "a", "target": "b", "amount": 0}'
     running.outbox("send", "transfers", transfer, "--id", "t", "--type", "Transfer")

@@ -29,6 +29,8 @@ from tools.demo.report import Outcome, text_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 USUAL_FOLDER = ROOT / "demo.data"
+SMALL_COUNT = 10_000
+"""Below so many rows a run is a quick look."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,9 +49,10 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--kills",
         type=_kills,
-        default=(2, 3),
+        default=None,
         metavar="FEEDING,DRAINING",
-        help="how often the host is killed while Spark feeds, and while it drains; one number is for both (2,3)",
+        help="how often the host is killed while Spark feeds, and while it drains; one number is for both "
+        f"(2,3, and 1,1 below {SMALL_COUNT:,} rows)",
     )
     return found
 
@@ -110,6 +113,11 @@ def prepare(arguments: argparse.Namespace) -> tuple[Path, Path]:
     return folder, transfers
 
 
+def usual_kills(row_count: int) -> tuple[int, int]:
+    """How often the host is killed in each half: each costs clients some seconds, and a small run is to be quick."""
+    return (1, 1) if row_count < SMALL_COUNT else (2, 3)
+
+
 def _kills(text: str) -> tuple[int, int]:
     """How often the host is killed in each half."""
     counts = [int(count) for count in text.split(",")]
@@ -122,7 +130,7 @@ async def run(arguments: argparse.Namespace, console: Console) -> int:
     """Run the demo; 0 if every transfer took effect exactly once."""
     folder, transfers = prepare(arguments)
     facts = read_facts(transfers)
-    feeding, draining = arguments.kills
+    feeding, draining = arguments.kills or usual_kills(facts.id_count)
     fresh = 'make demo ARGS="--fresh"' if folder == USUAL_FOLDER else "the same with --fresh"
     console.print(f"state survives in {folder}; run again to resume, {fresh} to start clean", highlight=False)
     host = Host(folder / "host", 0, folder / "host.log", folder / "history.jsonl")

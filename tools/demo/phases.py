@@ -23,9 +23,10 @@ from tools.demo.jobs import LookAtStep, reconciled, run_job
 
 BATCH_COUNT = 500
 HANDLE_WITHIN_S = 600.0
-CHUNK_COUNT = 4
-FEED_FOR_S = 8.0
-"""How long feeding is to take, so that there is a while in which the host can be killed."""
+CHUNK_COUNT_MAX = 4
+CHUNK_ROWS = 1_000
+FEED_FOR_S, FEED_FOR_MIN_S = 8.0, 3.0
+"""How long feeding 20,000 rows is to take, and any number, so that there is a while in which the host can be killed."""
 SOURCES = ("accounts", "transfers", "deposits", "refunds")
 
 Look = Callable[[Status], None]
@@ -100,7 +101,7 @@ class Demo:
             *("--input", str(self.transfers), "--schema", SCHEMA, "--queue", "transfers", "--type", "Transfer"),
             *("--id", "id"),
             *("--progress", str(self.folder / "feed.progress"), "--quarantine", str(self.folder / "feed.quarantine")),
-            *("--chunks", str(CHUNK_COUNT), "--rate", str(max(1.0, self.facts.id_count / FEED_FOR_S))),
+            *("--chunks", str(chunk_count(self.facts.id_count)), "--rate", str(feed_rate(self.facts.id_count))),
         )
         done = (await self.host.asked()).queues["transfers"].received
         marks = [mark for mark in self.draw_marks(kill_count, self.facts.id_count) if mark > done]
@@ -150,6 +151,16 @@ class Demo:
             *("--rule", "bank", "--state", str(export)),
         )
         return code == 0, report
+
+
+def chunk_count(row_count: int) -> int:
+    """How many chunks are fed; each costs Spark a job and a record, which small inputs should not pay four times."""
+    return min(CHUNK_COUNT_MAX, max(1, row_count // CHUNK_ROWS))
+
+
+def feed_rate(row_count: int) -> float:
+    """Messages a second to feed at: for a few seconds, fewer where there is less to feed."""
+    return max(1.0, row_count / min(FEED_FOR_S, max(FEED_FOR_MIN_S, row_count / 20_000 * FEED_FOR_S)))
 
 
 def announcement(what: str, done: int, kill_count: int) -> str:

@@ -47,6 +47,7 @@ class AttemptMade:
     is_hit: bool
 
 
+@app.message("SheetFull")  # no handler takes it, so nothing else says that it is one of the messages
 @dataclass
 class SheetFull:
     """A sheet was taken down; `blob` is where it is kept."""

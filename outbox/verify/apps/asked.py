@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox.app import App
+from outbox.declared import check_taken, kept_states, known_state_id
 from outbox.http import Unfit
-from outbox.lineage import Key, as_key
+from outbox.lineage import Key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.requests import ClientRequest, work_of
 
@@ -90,6 +91,7 @@ def _check_messages(app: App, messages: Any, *, at_least: int) -> None:
         app.destination(queue)
         if queue not in read and not app.topics.get(queue):
             raise ValueError(f"no handler of {app.name} reads {queue!r}; send to one of {', '.join(sorted(read))}")
+        check_taken(app, queue, message)
         app.encode(message)
         if (queue, id) in seen:
             raise ValueError(f"two messages on {queue!r} have the id {id!r}; for a copy of one say duplicates=1")
@@ -126,7 +128,7 @@ def _check_given(app: App, given: Any) -> None:
     form = 'each of given is (key, state), such as ("alice", Account(10))'
     if not isinstance(given, list | tuple):
         raise TypeError(f"given is a {type(given).__name__}, give a list; {form}")
-    kinds = {codec.codec.type for codec in app.states().values()}
+    kinds = kept_states(app)
     seen = set()
     for each in given:
         if not (isinstance(each, tuple | list) and len(each) == 2):
@@ -135,7 +137,7 @@ def _check_given(app: App, given: Any) -> None:
         if type(state) not in kinds:
             names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
             raise TypeError(f"{each!r}: {form}; the states of {app.name} are of {names}")
-        place = type(state), as_key(key)
+        place = known_state_id(app, type(state), key, kinds)
         if place in seen:
             raise ValueError(f"given has two states of {type(state).__name__} under {key!r}; leave one out")
         seen.add(place)

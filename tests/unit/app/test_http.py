@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from outbox import Context, Reject, Retries, Retry
-from outbox.errors import NotRegistrable
+from outbox.entry import HttpEntry
+from outbox.errors import NotRegistrable, UnknownDestination
 from outbox.http import REPLY_BYTES_MAX, Request, Response
 from outbox.testing import Harness
 from tests.unit.app.purse import Ask, Book, Paid, Pay, Purse, paying
@@ -200,11 +201,6 @@ async def test_neither_bodies_nor_credentials_nor_secrets_are_logged(caplog: pyt
         ("POST", "/payments", b'{"purse": "", "amount": 5}', 400, "missing-key"),
         ("POST", "/payments", b"[" * 100_000, 400, "undecodable"),
         ("POST", "/payments", b" " * ((1 << 20) + 1), 413, "too-large"),
-        ("POST", "/nowhere", b"{}", 404, "not-found"),
-        ("POST", "/payments/", b"{}", 404, "not-found"),
-        ("POST", "payments", b"{}", 404, "not-found"),
-        ("POST", "/%ff", b"{}", 404, "not-found"),
-        ("DELETE", "/payments", b"", 405, "method-not-allowed"),
         ("PUT", "/purses/a/notes/x", b"{}", 400, "undecodable"),
         ("PUT", "/purses/a/notes/3", b'{"purse": "b"}', 400, "path-differs"),
         ("PUT", "/purses/a/notes/3", b"[]", 400, "undecodable"),
@@ -226,9 +222,35 @@ async def test_a_body_of_another_kind_than_json_is_refused() -> None:
             assert (await world.request("POST", "/payments", json=PAY, key="k", headers=sent)).status == status
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("POST", "/nowhere", 404, "not-found"),
+        ("POST", "/payments/", 404, "not-found"),
+        ("POST", "payments", 404, "not-found"),
+        ("POST", "/%ff", 404, "not-found"),
+        ("DELETE", "/payments", 405, "method-not-allowed"),
+    ],
+)
+async def test_what_nobody_serves_is_answered_by_an_entry_and_refused_by_the_harness(
+    method: str, path: str, status: int, code: str
+) -> None:
+    async with Harness(paying()) as world, HttpEntry(world.app, world.engine) as entry:
+        assert told(await entry.handle(method, path, {"Idempotency-Key": "k"}, b"{}")) == (status, code)
+        with pytest.raises(UnknownDestination, match=f"serves nothing at {method} {path}; it serves GET /purses/"):
+            await world.request(method, path, body=b"{}", key="k")
+
+
 async def test_a_wrong_method_is_told_the_right_ones() -> None:
+    async with Harness(paying()) as world, HttpEntry(world.app, world.engine) as entry:
+        response = await entry.handle("POST", "/purses/a", {"Idempotency-Key": "k"}, b"{}")
+        assert response.headers["allow"] == "GET, HEAD"
+
+
+async def test_a_request_with_two_bodies_is_refused() -> None:
     async with Harness(paying()) as world:
-        assert (await world.request("POST", "/purses/a", json={}, key="k")).headers["allow"] == "GET, HEAD"
+        with pytest.raises(TypeError, match="give json= or body=, not both"):
+            await world.request("POST", "/payments", json=PAY, body=b"{}", key="k")
 
 
 # Paths

@@ -92,14 +92,14 @@ def test_a_state_that_is_not_there_is_null(cli: Cli, folder: Path) -> None:
     assert cli("state", "Account", "x", "--uuid")[0] == 1
 
 
-@pytest.mark.parametrize(("command", "code"), [(["state", "Acount", "bob"], 0), (["export", "--type", "Acount"], 1)])
-def test_of_a_type_that_no_state_has_it_says_which_there_are(
-    cli: Cli, folder: Path, command: list[str], code: int
-) -> None:
+@pytest.mark.parametrize(
+    "command", [["state", "Acount", "bob"], ["state", "Acount", "bob", "--json"], ["export", "--type", "Acount"]]
+)
+def test_of_a_type_that_no_state_has_it_says_which_there_are(cli: Cli, folder: Path, command: list[str]) -> None:
     hint = "no state is of type 'Acount'; there are: "
-    assert cli(*command)[::2] == (code, f"outbox: {hint}none yet. Check the spelling\n")
+    assert cli(*command) == (1, "", f"outbox: {hint}none yet. Check the spelling\n")
     put_state(folder, "Account:bob", "bank.Branch:i.5")
-    assert cli(*command)[::2] == (code, f"outbox: {hint}Account, bank.Branch. Check the spelling\n")
+    assert cli(*command) == (1, "", f"outbox: {hint}Account, bank.Branch. Check the spelling\n")
 
 
 def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> None:
@@ -109,6 +109,14 @@ def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> No
     assert cli("dead-letters", "resubmit", "transfers", "bad")[:2] == (0, "resubmitted 1 of transfers\n")
     assert cli("dead-letters", "list", "transfers")[1] == "transfers has no dead letters\n"
     assert json.loads(cli("dead-letters", "discard", "transfers", "--all", "--json")[1]) == {"count": 0, "in_hand": 0}
+
+
+def test_a_command_says_which_id_a_short_one_meant(cli: Cli, folder: Path) -> None:
+    engine = Engine.open(folder)
+    engine.send("ledger", [Message(body=b"{}", outbox_id="order-\x1b[31m", session_id="k")])
+    engine.settle(engine.claim("ledger", 1)[0].token, Settlement.DEAD_LETTER, reason="r", description="d")
+    engine.close()
+    assert cli("dead-letters", "discard", "ledger", "order")[:2] == (0, "discarded 1 of ledger: 'order-\\x1b[31m'\n")
 
 
 def test_a_dead_letter_of_which_nothing_tells_the_type_has_a_dash_for_it(cli: Cli, folder: Path) -> None:
@@ -199,6 +207,33 @@ def test_an_application_that_is_none_is_refused(cli: Cli, app: str) -> None:
 def test_a_folder_without_a_log_is_refused_and_not_made_one(cli: Cli, tmp_path: Path) -> None:
     code, _, err = cli("status", "--data", str(tmp_path), data=False)
     assert code == 1 and "outbox run APP --data" in err and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["status"], ["send", "q", "{}"], ["log", "inspect"], ["log", "compact"], ["log", "compact", "--sealed"]),
+        *(["log", "salvage", "--into", "new"], ["emulator", "--amqp-port", "0"]),
+    ],
+    ids=" ".join,
+)
+def test_a_file_in_place_of_the_folder_is_refused_in_words(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("afile").write_text("notes")
+    code, out, err = cli(*command, "--data", "afile", data=False)
+    assert (code, out, err.count("\n")) == (1, "", 1), err
+    assert err.startswith("outbox: afile: is a file, and the engine's log is a folder; ") and "Errno" not in err
+    assert [file.name for file in tmp_path.iterdir()] == ["afile"] and Path("afile").read_text() == "notes"
+
+
+def test_a_folder_below_a_file_is_refused_in_words(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "afile").touch()
+    code, _, err = cli("emulator", "--amqp-port", "0", "--data", str(tmp_path / "afile" / "below"), data=False)
+    assert code == 1 and f"outbox: {tmp_path / 'afile'}: is a file" in err
+    code, _, err = cli("log", "salvage", "--into", str(tmp_path / "afile" / "below"))
+    assert code == 1 and f"outbox: {tmp_path / 'afile'}: is a file" in err
 
 
 def test_lines_of_stdin_are_messages(cli: Cli, stdin: Any, folder: Path) -> None:

@@ -14,7 +14,8 @@ from outbox.app import App
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ops import text
-from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
+from outbox.ops.operator import Operator
+from outbox.ops.values import BATCH_COUNT_MAX, Letter, Moved, NewMessage, Operates
 from outbox.ports import StateDocument
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
@@ -159,6 +160,17 @@ async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: An
             await ask
 
 
+async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, operator: Operates) -> None:
+    with pytest.raises(LookupError, match="there are: none yet"):
+        await operator.state("Account", "alice")
+    assert await Operator(bank.engine, app=app).state("Account", "alice") is None, "a host knows its application"
+    async with Worker(app, bank.engine):
+        """It registers what its handlers have."""
+    assert await operator.state("Account", "alice") is None and await exported(operator, "Account") == []
+    with pytest.raises(LookupError, match="there are: Account"):
+        await operator.state("Acount", "alice")
+
+
 async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> None:
     for number in range(1_200):
         bank.engine.state.documents["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
@@ -198,6 +210,68 @@ async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, operator: Ope
     (task,) = bank.engine.peek("deposits", 0, 9)
     assert (task.message.identity, task.message.attempt) == ("m1", 1)
     assert [letter.id for letter in await operator.dead_letters("deposits")] == ["m2"]
+
+
+DIGEST = "0123456789abcdef" * 4
+IDS = [
+    f"{DIGEST}-1",
+    f"{DIGEST}-12",
+    f"9{DIGEST[1:]}-0",
+    "3f2b8c1e-0000-4000-8000-000000000001",
+    "order-12",
+    "a\x1b[31m",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "id"),
+    [
+        ("9123", IDS[2]),
+        (f"9{DIGEST[1:40]}", IDS[2]),
+        (f"9{DIGEST[1:]}", IDS[2]),
+        (f"{DIGEST}-1", IDS[0]),
+        (f"{DIGEST}-12", IDS[1]),
+        ("3f2b8c1e-00", IDS[3]),
+        ("orde", IDS[4]),
+        ("order-", IDS[4]),
+        ("order-12", IDS[4]),
+    ],
+)
+async def test_an_id_may_be_cut_short_where_it_is_the_only_one(
+    bank: Any, operator: Operates, text: str, id: str
+) -> None:
+    await operator.send("deposits", [message(each) for each in IDS])
+    bank.bury("deposits", "later")
+    assert (await operator.dead_letter("deposits", text)).id == id
+    assert await operator.resubmit("deposits", text) == Moved(1, id=id)
+    bank.bury("deposits", "later")
+    assert await operator.discard("deposits", text) == Moved(1, id=id)
+    assert [letter.id for letter in await operator.dead_letters("deposits")] == [each for each in IDS if each != id]
+
+
+@pytest.mark.parametrize("text", ["ord", "order-1", "order-2", "", "Order", f"9{DIGEST[1:]}-01", "order-12-"])
+async def test_what_may_be_another_id_is_not_taken_for_a_short_one(bank: Any, operator: Operates, text: str) -> None:
+    await operator.send("deposits", [message(each) for each in IDS])
+    bank.bury("deposits", "later")
+    for ask in (operator.dead_letter, operator.resubmit, operator.discard):
+        with pytest.raises(LookupError, match="list them to see what is there"):
+            await ask("deposits", text)
+    assert len(await operator.dead_letters("deposits")) == len(IDS)
+
+
+async def test_an_id_that_is_cut_too_short_is_refused_with_the_first_that_begin_so(
+    bank: Any, operator: Operates
+) -> None:
+    ids = [f"order-{letter}\x1b[31m{'x' * 500}" for letter in "abcdefghijklmnop"]
+    await operator.send("deposits", [message(each) for each in ids])
+    bank.bury("deposits", "later")
+    for ask in (operator.dead_letter, operator.resubmit, operator.discard):
+        with pytest.raises(
+            Refused, match=r"16 dead letters of deposits begin with 'order-': 'order-a.* and 4 more"
+        ) as no:
+            await ask("deposits", "order-")
+        assert len(str(no.value)) < 2_000 and "\x1b" not in str(no.value)
+    assert len(await operator.dead_letters("deposits")) == 16
 
 
 async def test_all_means_all_that_nobody_receives(bank: Any, operator: Operates) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from outbox import App, UnknownDestination
+from outbox import App, Context, UnknownDestination
+from outbox.errors import UnknownType
 from outbox.verify import explore
+from outbox.verify.monitors.view import View
 
 
 @dataclass
@@ -41,6 +44,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no id": ({"messages": [("orders", Order("o1"), "")]}, "queue and id as texts"),
     "two parts": ({"messages": [("orders", Order("o1"))]}, r"each of messages is \(queue, message, id\)"),
     "a queue that nobody reads": ({"messages": [("parcels", Order("o1"), "o1")]}, "send to one of orders"),
+    "a message that nobody takes": ({"messages": [("orders", Till(), "o1")]}, "no handler of 'orders' takes a Till"),
+    "a key of another kind": ({"given": [(1, Till(1))]}, "key 1 is an integer"),
     "an id twice": ({"messages": [O1, O1]}, "for a copy of one say duplicates=1"),
     "a bare state": ({"given": [Till(1)]}, r"each of given is \(key, state\)"),
     "an unknown state": ({"given": [("a", Order("o1"))]}, "the states of shop are of Till"),
@@ -57,6 +62,51 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no time": ({"seconds": 0}, "seconds=0: how much CPU time may be spent"),
     "a drawn seed": ({"seed": 0.5}, "seed=0.5: a whole number"),
 }
+
+
+@dataclass
+class Refund:
+    id: str
+
+
+@dataclass
+class Unused:
+    sum: int = 0
+
+
+VACUOUS: dict[str, tuple[Callable[[View], object], str]] = {
+    "all of a state": (lambda world: not world.states(Unused), "shop has no state Unused.* its states are Till"),
+    "a state": (lambda world: world.state(Unused, "o1") is None, "shop has no state Unused"),
+    "messages": (lambda world: not world.in_flight(Refund), "no handler of shop takes a Refund, and none was sent"),
+}
+
+
+@pytest.mark.parametrize("name", VACUOUS)
+def test_an_invariant_over_what_cannot_be_there_is_refused(name: str) -> None:
+    invariant, cure = VACUOUS[name]
+    with pytest.raises(UnknownType, match=cure):
+        explore(app, [O1], invariant=invariant)
+
+
+def test_an_invariant_over_a_key_of_another_kind_does_not_hold() -> None:
+    report = explore(app, [O1], invariant=lambda world: world.state(Till, 1) is None)
+    assert "key 1 is an integer" in report.anomalies[0].text, report.text
+
+
+def test_an_invariant_may_ask_for_what_is_sent_later_and_handled_by_nobody() -> None:
+    sending, seen = App("sending"), list[list[Refund]]()
+    sending.queue("refunds")
+
+    @sending.handler("orders")
+    def refund(order: Order, ctx: Context) -> None:
+        ctx.send("refunds", Refund(order.id))
+
+    def looks(world: View) -> bool:
+        seen.append(world.in_flight(Refund))
+        return True
+
+    report = explore(sending, [O1], workers=1, invariant=looks)
+    assert report.exhausted and not report.anomalies and [] in seen and [Refund("o1")] in seen, report.text
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -93,5 +143,5 @@ def test_topics_keys_and_handlers_without_state_can_be_explored() -> None:
     def bill(order: Order, till: Till) -> None:
         till.sum += order.price
 
-    report = explore(posts, [("news", Order("o1"), "o1")], given=[(7, Till(1))])
+    report = explore(posts, [("news", Order("o1"), "o1")], given=[("7", Till(1))])
     assert report.exhausted, report.text

@@ -1,0 +1,59 @@
+"""A message that is sent by hand, judged by the application that will handle it.
+
+A host knows its application, and so does a command with `--app`.  There the body is decoded as the handler's message,
+so that a slip is refused with its field rather than dead-lettered later, and the key of a `per_key` queue is taken from
+it, as `Client.send` does.  Where nobody knows a handler the body goes as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from outbox.app import App
+from outbox.codec import Codec
+from outbox.declared import shown, taken
+from outbox.errors import Refused
+from outbox.ops.values import NewMessage
+
+
+def as_handled(app: App, queue: str, new: NewMessage, *, versions: Mapping[str, int] | None = None) -> NewMessage:
+    """The message as the application's handlers take it, with its key.
+
+    `versions` are the newest registered schema versions of types: what is newer than the code cannot be judged by it.
+
+    Raises:
+        Refused: its handlers could not take it; the text names the field, or what to say besides.
+    """
+    codec = _codec(app, queue, new)
+    if codec is None or (versions or {}).get(codec.name, 1) > codec.version:
+        return new
+    try:
+        message = codec.read(bytes(new.body), codec.version)
+    except Exception as error:  # a validator may raise anything
+        text = " ".join(str(error).split())  # pydantic's has several lines
+        raise Refused(f"message {new.id} is not a {codec.name}: {text}; nothing was sent") from error
+    try:
+        key = app.session_of(queue, message, new.key or None)
+    except Exception as error:  # a key function may raise anything
+        raise Refused(f"message {new.id} has no key: {error}") from error
+    if key and new.key and key != new.key:
+        raise Refused(f"message {new.id} has the key {key!r}, not {new.key!r}; leave --key out, its handler knows it")
+    return msgspec.structs.replace(new, key=key or new.key)
+
+
+def _codec(app: App, queue: str, new: NewMessage) -> Codec | None:
+    """The codec of a message: of what its handlers take, else of any type that it names; None where nobody knows."""
+    codecs = taken(app, queue)
+    if not codecs:
+        return next((codec for codec in app.codecs() if codec.name == new.type), None)
+    if new.type:
+        if new.type not in codecs:
+            raise Refused(
+                f"no handler of {queue} takes a {new.type[:80]!r}; they take {shown(codecs)}: say which by --type"
+            )
+        return codecs[new.type]
+    if len(codecs) > 1:
+        raise Refused(f"{queue} takes several types of message; say by --type which: {shown(codecs)}")
+    return next(iter(codecs.values()))

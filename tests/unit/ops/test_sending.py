@@ -1,0 +1,193 @@
+"""A message that is sent by hand is judged by its handler's type, where a host or a command knows the application."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from outbox.app import App
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings
+from outbox.errors import Refused
+from outbox.message import Message
+from outbox.ops.cli import main
+from outbox.ops.control import serve_control
+from outbox.ops.control_file import read_control_file
+from outbox.ops.operator import Operator
+from outbox.ops.remote import RemoteOperator
+from outbox.ops.sending import as_handled
+from outbox.ops.values import NewMessage, Operates
+from tests.unit.ops.conftest import app
+
+
+@pytest.fixture(params=["direct", "http"])
+async def knowing(bank: Any, request: pytest.FixtureRequest) -> AsyncIterator[Operates]:
+    """An operator that knows the application, as that of a host does."""
+    direct = Operator(bank.engine, app=app)
+    if request.param == "direct":
+        yield direct
+        return
+    async with serve_control(direct, bank.folder):
+        host = read_control_file(bank.folder)
+        assert host is not None
+        yield RemoteOperator(host, bank.folder)
+
+
+def deposit(body: str, **more: Any) -> NewMessage:
+    return NewMessage(id="m1", body=msgspec.Raw(body.encode()), **more)
+
+
+def sent(bank: Any, queue: str) -> list[Message]:
+    return [task.message for task in bank.engine.peek(queue, 0, 9)]
+
+
+@pytest.mark.parametrize(
+    ("body", "type", "cure"),
+    [
+        ('{"account": "a", "amount": "5"}', "", r"m1 is not a Deposit: Expected `int`, got `str` - at `\$.amount`"),
+        ('{"account": "a"}', "Deposit", "missing required field `amount`"),
+        ('["a", 5]', "Deposit", "Expected `object`, got `array`"),
+        ('{"account": "a", "amount": 5}', "Withdrawal", "takes a 'Withdrawal'; they take Deposit"),
+    ],
+)
+async def test_a_body_that_its_handler_cannot_take_is_refused_with_the_field(
+    bank: Any, knowing: Operates, body: str, type: str, cure: str
+) -> None:
+    good = deposit('{"account": "a", "amount": 5}')
+    with pytest.raises(Refused, match=cure):
+        await knowing.send("deposits", [good, deposit(body, type=type)])
+    assert sent(bank, "deposits") == [], "all or none"
+
+
+async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, knowing: Operates) -> None:
+    for account in ('"alice"', "7"):
+        await knowing.send("ledger", [deposit(f'{{"account": {account}, "amount": 5}}')])
+    await knowing.send("ledger", [deposit('{"account": "alice", "amount": 6}', key="alice")])
+    assert [message.session_id for message in sent(bank, "ledger")] == ["alice", "7", "alice"]
+    for key in ("bob", "Alice"):
+        with pytest.raises(Refused, match=f"has the key 'alice', not '{key}'; leave --key out"):
+            await knowing.send("ledger", [deposit('{"account": "alice", "amount": 5}', key=key)])
+    with pytest.raises(Refused, match="m1 has no key: the message has no key"):
+        await knowing.send("ledger", [deposit('{"account": "", "amount": 5}')])
+    assert len(sent(bank, "ledger")) == 3
+
+
+async def test_a_queue_without_a_handler_takes_what_it_took(bank: Any, knowing: Operates) -> None:
+    await knowing.send("news", [deposit("[1]")])
+    assert bank.engine.peek("news/Subscriptions/audit", 0, 9)
+
+
+@dataclass
+class First:
+    id: str
+
+
+class Second(pydantic.BaseModel):
+    id: str
+    size: int = pydantic.Field(gt=0)
+
+
+def several() -> App:
+    found = App("several")
+    found.queue("others")
+
+    @found.handler("topic", subscription="one")
+    def one(first: First) -> None: ...
+
+    @found.handler("topic", subscription="two")
+    def two(second: Second) -> None: ...
+
+    return found
+
+
+def test_what_one_subscription_takes_may_be_published() -> None:
+    several_types = several()
+    for body, type in (('{"id": "a"}', "First"), ('{"id": "a", "size": 1}', "Second")):
+        new = deposit(body, type=type)
+        assert as_handled(several_types, "topic", new) == new
+    with pytest.raises(Refused, match="say by --type which: First, Second"):
+        as_handled(several_types, "topic", deposit('{"id": "a"}'))
+    with pytest.raises(Refused, match=r"m1 is not a Second.*size"):
+        as_handled(several_types, "topic", deposit('{"id": "a", "size": 0}', type="Second"))
+
+
+def test_a_known_type_is_judged_where_it_goes_to_others() -> None:
+    anything, app = deposit('{"id": 5}'), several()
+    assert as_handled(app, "others", anything) == anything
+    with pytest.raises(Refused, match="m1 is not a First"):
+        as_handled(app, "others", deposit('{"id": 5}', type="First"))
+
+
+def test_a_schema_that_is_newer_than_the_code_is_not_judged_by_it() -> None:
+    newer = deposit('{"name": "a"}', type="First")
+    assert as_handled(several(), "topic", newer, versions={"First": 2}) == newer
+    with pytest.raises(Refused):
+        as_handled(several(), "topic", newer, versions={"First": 1})
+
+
+SHOP = """
+from dataclasses import dataclass
+from outbox import App
+
+print("hello")
+app = App("shop")
+app.queue("orders", "per_key")
+
+
+@dataclass
+class Order:
+    id: str
+    pieces: int
+
+
+@app.handler("orders", key="id")
+def take(order: Order) -> None: ...
+"""
+
+
+@pytest.fixture
+def shop(disk_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a queue and no host, beside a module with the application."""
+    engine = Engine.open(disk_path)
+    engine.declare(QueueSettings("orders", ordering="per_key"))
+    engine.close()
+    (tmp_path / "sendshop.py").write_text(SHOP)
+    monkeypatch.chdir(tmp_path)
+    return disk_path
+
+
+def test_a_command_with_app_judges_and_knows_the_key(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def send(*arguments: str) -> tuple[int, str]:
+        code = main(["send", "orders", *arguments, "--id", "o1", "--app", "sendshop:app", "--data", str(shop)])
+        out, err = capsys.readouterr()
+        return code, out + err.replace("hello\n", "")
+
+    refused = "outbox: message o1 is not a Order: Expected `int`, got `str` - at `$.pieces`; nothing was sent\n"
+    assert send('{"id": "a", "pieces": "3"}') == (1, refused)
+    assert send('{"id": "a", "pieces": 3}', "--key", "b")[0] == 1
+    assert send('{"id": "a", "pieces": 3}') == (0, "sent o1 to orders\n")
+    with pytest.raises(SystemExit) as left:
+        main(["send", "orders", "{}", "--app", "sendshop", "--data", str(shop)])
+    assert left.value.code == 2
+
+
+def test_of_lines_the_one_that_does_not_fit_is_named(
+    shop: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b'{"id": "a", "pieces": 1}\n{"id": "b"}\n')
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(lines.open("rb")))
+    arguments = ["send", "orders", "-", "--id-field", "id", "--app", "sendshop:app", "--data", str(shop)]
+    assert main(arguments) == 1
+    err = capsys.readouterr().err
+    assert "line 2: message b is not a Order" in err and "1 messages were sent before" in err
+    engine = Engine.open(shop)
+    assert [(task.message.identity, task.message.session_id) for task in engine.peek("orders", 0, 9)] == [("a", "a")]
+    engine.close()
