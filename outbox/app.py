@@ -18,7 +18,7 @@ from outbox.binding import Binding, bind, key_kind, name_of_key
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
-from outbox.handlers import NO_KEY, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
+from outbox.handlers import NO_KEY, TIME_LIMIT_S, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
 from outbox.http_paths import METHODS, Template, parse_template
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
@@ -41,6 +41,7 @@ class App:
     """An application: its name scopes every identity, `retention` is how long a message is remembered.
 
     `margin` is kept beyond retention: clock skew, the longest attempt, the longest time that a write can be in flight.
+    `time_limit_s` is how many seconds a handler may take that declares no limit of its own, half the margin at most.
     """
 
     name: str
@@ -49,6 +50,7 @@ class App:
     claim_check_bytes: int = CLAIM_CHECK_BYTES
     margin: timedelta = timedelta(hours=1)
     clock_skew: timedelta = timedelta(minutes=5)
+    time_limit_s: float = TIME_LIMIT_S
     handlers: list[Handler] = field(default_factory=list, init=False, repr=False)
     routes: list[HttpRoute] = field(default_factory=list, init=False, repr=False)
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
@@ -68,6 +70,8 @@ class App:
             raise NotRegistrable(f"margin {self.margin} is below twice the clock skew {self.clock_skew}; raise it")
         if self.claim_check_bytes < 1:
             raise NotRegistrable(f"claim_check_bytes={self.claim_check_bytes}: give the size of the largest body")
+        if self.time_limit_s != TIME_LIMIT_S:  # the default is cut to half of a short margin
+            self._checked_time_limit_s("App", self.time_limit_s)
 
     # Destinations
 
@@ -223,13 +227,15 @@ class App:
         on_dead_letter: Literal["continue", "stop_key"] = "continue",
         name: str | None = None,
         key_name: str | None = None,
+        time_limit_s: float | None = None,
     ) -> Callable[[Function], Function]:
         """Handle the messages of a queue, or of a topic's `subscription`.
 
         `key` is the field of the message, or a function of it, that names the state.  `on_dead_letter` says what a
         dead letter means for its successors on a `per_key` queue.  `name` and `key_name` (else the function's, and the
         field's or the key function's) are part of what a message is known by: keep them where code is only renamed,
-        and change `key_name` where a key function gives other keys than before.
+        and change `key_name` where a key function gives other keys than before.  A handling that takes longer than
+        `time_limit_s` seconds (else the App's) has failed and is tried again; nothing of it is committed.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -241,7 +247,7 @@ class App:
             own_name = name or getattr(function, "__name__", "")
             if not own_name:
                 raise NotRegistrable(f"{function!r} has no name; pass name=")
-            self._add(function, bind(function, local_names), path, key, on_dead_letter, own_name, key_name)
+            self._add(bind(function, local_names), path, key, on_dead_letter, own_name, key_name, time_limit_s)
             return function
 
         return register
@@ -268,6 +274,7 @@ class App:
         caller: Caller | None = None,
         name: str | None = None,
         retries: Retries | None = None,
+        time_limit_s: float | None = None,
     ) -> Callable[[Function], Function]:
         """Handle HTTP requests as messages: the body is the message, the `Idempotency-Key` header its identity.
 
@@ -275,6 +282,7 @@ class App:
         path is a field of the message.  `caller` tells from a request who sends it; no caller sees another's replies.
         `name` (else method and path) is part of what a request is known by: keep it where only the path changes.
         `retries` tries a handler that fails again at once, and keeps the last failure; else a failure is not kept.
+        A handling that takes longer than `time_limit_s` seconds (else the App's) has failed.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -288,7 +296,8 @@ class App:
             self._check_route(known_as, verb, template, binding)
             prefix = inbox_prefix(self.name, f"http {known_as}", "")  # no queue's name has a space
             own_name = getattr(function, "__name__", known_as)
-            handler = self._made(own_name, answering(binding), "http", key, "continue", None, prefix, retries or UNKEPT)
+            handler = self._made(own_name, answering(binding), "http", key, "continue", None, prefix, time_limit_s)
+            handler = replace(handler, retries=retries or UNKEPT)
             self.routes.append(HttpRoute(known_as, verb, template, handler, caller))
             return function
 
@@ -308,13 +317,13 @@ class App:
 
     def _add(
         self,
-        function: Callable[..., Any],
         binding: Binding,
         path: str,
         key: KeyOf | None,
         on_dead_letter: Literal["continue", "stop_key"],
         name: str,
         key_name: str | None,
+        time_limit_s: float | None,
     ) -> None:
         if any(handler.name == name and handler.source == path for handler in self.handlers):
             raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
@@ -323,7 +332,7 @@ class App:
         # Two handlers of one name on two sources are two: neither may swallow the other's messages.
         state = "" if binding.state is None else self.state_codec(binding.state).name
         prefix = inbox_prefix(self.name, f"{path}/{name}", state)
-        self.handlers.append(self._made(name, binding, path, key, on_dead_letter, key_name, prefix, None))
+        self.handlers.append(self._made(name, binding, path, key, on_dead_letter, key_name, prefix, time_limit_s))
 
     def _made(
         self,
@@ -334,7 +343,7 @@ class App:
         on_dead_letter: Literal["continue", "stop_key"],
         key_name: str | None,
         prefix: bytes,
-        retries: Retries | None,
+        time_limit_s: float | None,
     ) -> Handler:
         """A handler, if it fits."""
         if binding.state is not None and key is None:
@@ -348,7 +357,19 @@ class App:
         state = None if binding.state is None else self._checked_state(name, binding.state)
         getter = attrgetter(key) if isinstance(key, str) else key
         known_as, kind = NO_KEY if key is None else key_name or name_of_key(key), key_kind(binding.messages, key)
-        return Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind, retries)
+        limit_s = self._checked_time_limit_s(name, time_limit_s)
+        return Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind, time_limit_s=limit_s)
+
+    def _checked_time_limit_s(self, name: str, own_s: float | None) -> float:
+        """How long a handling may take: as declared, else the application's; half the margin is for attempts."""
+        most_s = self.margin.total_seconds() / 2
+        if own_s is None:
+            return min(self.time_limit_s, most_s)
+        if not 0 < own_s <= most_s:
+            raise NotRegistrable(
+                f"{name}: time_limit_s={own_s:g} is not above 0 and at most {most_s:g}, half of App(margin=)"
+            )
+        return own_s
 
     def _checked_state(self, name: str, kind: type[Any]) -> StateCodec:
         codec = self.state_codec(kind)

@@ -186,16 +186,27 @@ class EngineScope:
         """Commit a group, or handle its messages singly; the lanes in which nothing may go on."""
         lost: frozenset[int] = frozenset()
         try:
-            conflict = await self._commit(group)
-            if conflict is None:
-                return set()
-            lost = conflict.locks
+            if not self._may_be_over_limit(group):
+                conflict = await self._commit(group)
+                if conflict is None:
+                    return set()
+                lost = conflict.locks
         except (*NOT_DONE, UnknownDestination):
             pass  # run again, singly: each asks first whether its lock is still held
         gone = [work for work in group.works if work.delivery.sequence in lost]
         self._settled([work.delivery for work in gone])
         held = {work.lane for work in gone if work.in_order}
         return await self._one_by_one([work for work in group.works if work.delivery.sequence not in lost], held)
+
+    def _may_be_over_limit(self, group: Group) -> bool:
+        """Whether a handler of a group may have taken longer than it may; looked at once a batch, it costs nothing.
+
+        Such a group is not committed: its messages are handled singly, and there each handling is measured.
+        """
+        plan, taken_ms = self._plan, self._now_ms() - group.now_ms
+        if taken_ms <= plan.least_limit_ms:
+            return False
+        return any(work.handler is not None and taken_ms > plan.limit_ms(work.handler) for work in group.works)
 
     async def _one_by_one(self, works: Sequence[Work], held: set[str | None]) -> set[str | None]:
         """Handle messages singly, in order, after their common commit did not take effect for sure."""

@@ -97,6 +97,8 @@ class Plan:
     clock_skew_ms: int
     claim_check_bytes: int
     retries: Retries
+    least_limit_ms: int = 0
+    """The shortest time limit of its handlers."""
 
     @property
     def retention_ms(self) -> int:
@@ -107,6 +109,10 @@ class Plan:
     def attempt_ms_max(self) -> int:
         """How long an attempt may take, so that no record which forbids it is gone before it ends."""
         return min(self.own_attempt_ms_max, self.memory.attempt_ms_max)
+
+    def limit_ms(self, handler: Handler) -> int:
+        """How long one handling may take."""
+        return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
 
     @property
     def record_life_ms(self) -> int:
@@ -136,6 +142,7 @@ def compile_plan(app: App) -> Plan:
         round(app.clock_skew.total_seconds() * 1_000),
         app.claim_check_bytes,
         app.retry,
+        min([round(handler.time_limit_s * 1_000) for handler in app.handlers], default=margin_ms // 2),
     )
 
 
