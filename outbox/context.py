@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -312,9 +312,9 @@ class Context(msgspec.Struct, gc=False):
         kind: type[Any] = handler.state.codec.type
         return kind
 
-    async def call(
+    def call(
         self, function: Callable[..., Any], *, idempotent: bool = False, time_limit_s: float | None = None
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Call something outside, at least once until this handling commits; afterwards its value is fixed.
 
         The call is made when the message and the state that it follows from are durable.
@@ -328,7 +328,17 @@ class Context(msgspec.Struct, gc=False):
         Raises:
             Retry: it is not durable yet; let it pass.
             TimeoutError: it took longer than `time_limit_s`; let it pass, and the attempt has failed.
+            TypeError: the handler is a blocking one, which cannot await.
         """
+        handler = self.work.handler
+        if handler.blocking:
+            raise TypeError(
+                f"blocking handler {handler.name} cannot await ctx.call; call the function itself and give it "
+                "ctx.idempotency_key, or make the handler async"
+            )
+        return self._call(function, time_limit_s)
+
+    async def _call(self, function: Callable[..., Any], time_limit_s: float | None) -> Any:
         self.call_count += 1
         try:
             await self.durable()  # what leaves must not depend on what a power loss could still erase

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -28,10 +29,10 @@ import msgspec
 from outbox.app import App
 from outbox.client import Client
 from outbox.errors import CorruptRecord, OutboxError
-from outbox.handlers import UNKEPT
+from outbox.handlers import UNKEPT, Handler
 from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
 from outbox.http_paths import Place, find
-from outbox.ports import Backend, StorePorts
+from outbox.ports import Backend, Delivery, StorePorts
 from outbox.runtime import http_answers
 from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
@@ -46,6 +47,7 @@ from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.store_operations import operations_over
+from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.turns import Turns
 
 log = logging.getLogger("outbox.http")
@@ -81,7 +83,8 @@ class HttpEntry:
     """The HTTP entries of an application on a backend; use it as an async context manager.
 
     Beside a worker of the same backend it may share that one's `plan` and `protocol`, and so the states at hand.
-    `backoff` says how often a commit that came to nothing is tried again.
+    `backoff` says how often a commit that came to nothing is tried again, `threads` how many blocking handlers may run
+    at a time, unless a `plan` says so.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class HttpEntry:
         new_tx: Callable[[], str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         backoff: Backoff | None = None,
+        threads: int | HandlerThreads = THREAD_COUNT,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] | None = None,
     ) -> None:
         self.app = app
@@ -109,8 +113,11 @@ class HttpEntry:
         self._sleep = sleep
         self._spawn = spawn or self._start
         self._client = Client(app, backend)
-        self._places = [Place(route.method, route.template, Reader(app, route)) for route in app.routes]
-        self._plan = plan or compile_plan(app)
+        self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
+        self._owns_threads = isinstance(threads, int)
+        self._plan = plan = plan or compile_plan(app, threads=self._threads)
+        routes = [replace(route, handler=plan.hosted(route.handler)) for route in app.routes]
+        self._places = [Place(route.method, route.template, Reader(app, route)) for route in routes]
         self._backoff = backoff or Backoff(sleep)
         self._turns = Turns()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,6 +171,8 @@ class HttpEntry:
         with suppress(TimeoutError, OutboxError):
             async with asyncio.timeout(FINISH_WITHIN_S):
                 await self._finish()
+        if self._owns_threads:
+            self._threads.close()
 
     def stop(self) -> None:
         """Take nothing on any more; from here on a request that is cancelled is not its handler's failure."""
@@ -305,6 +314,10 @@ class HttpEntry:
             self._telling.ended(work, outcome)
             await self._sleep(outcome.delay_s)
             work.delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
+            work.value = self._decoded(work.handler, work.delivery)  # the attempt that failed may have changed its own
+
+    def _decoded(self, handler: Handler, delivery: Delivery) -> Any:
+        return self.app.codec(handler.binding.messages[0]).decode(delivery.message.body)
 
     async def _tried(self, step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
         """Make a step, again while nothing is known to have come of it."""

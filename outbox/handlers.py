@@ -55,6 +55,13 @@ class Handler:
     """How its failures are repeated, where not as the application says."""
     time_limit_s: float = TIME_LIMIT_S
     """How long one handling may take, in seconds; beyond it the attempt has failed."""
+    blocking: bool = False
+    """Whether it runs in a thread, where its host has threads."""
+
+
+def over_limit_text(name: str, limit_s: float, what: str = "its time limit (time_limit_s=)") -> str:
+    """What is said of a handling that took too long."""
+    return f"handler {name} had not ended after {limit_s:g} s, {what}; nothing of it is committed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stops import Stop
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.sweep import Swept, sweep
+from outbox.runtime.threads import HandlerThreads
 
 log = logging.getLogger("outbox.functions")
 
@@ -105,7 +106,8 @@ class Processor:
         self.client = Client(app, backend)
         self._settings = settings
         self._chance = chance
-        self._plan = compile_plan(app)
+        self._threads = HandlerThreads(settings.threads)
+        self._plan = compile_plan(app, threads=self._threads, time_limit_s_max=settings.time_limit_s_max)
         self._ports = ports
         self._operations = operations_over(ports)
         self._numbers = itertools.count(1)
@@ -270,11 +272,12 @@ class Processor:
     # Tasks
 
     async def finish(self) -> None:
-        """Wait for what goes on behind invocations that have ended: marks."""
+        """Wait for what goes on behind invocations that have ended: marks.  Blocking handlers are left behind."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_WITHIN_S):
                 while self._tasks:  # one may start another
                     await asyncio.wait(list(self._tasks))
+        self._threads.close()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._start(self._guarded(coroutine), "messages")

@@ -61,8 +61,8 @@ class EngineScope:
         self.giving_up = GivingUp(backoff, now_ms)
         self._spawn = spawn
         self._settled = settled
-        self.suspending: set[str] = set()
-        """Handlers that were seen to suspend; their messages are handled on their own from the start."""
+        self.suspending = plan.threaded
+        """Handlers that were seen or are known to suspend; their messages are handled on their own from the start."""
         self._busy: dict[str, list[Work]] = {}
         """Lanes in which a message is being handled on its own, and the messages that wait behind it."""
 
@@ -108,7 +108,9 @@ class EngineScope:
 
     def _goes_alone(self, work: Work) -> bool:
         """Whether a message is handled on its own from the start."""
-        return bool(work.others) or (work.handler is not None and work.handler.name in self.suspending)
+        if work.others or (work.handler is not None and work.handler.name in self.suspending):
+            return True
+        return self._plan.threads is not None and self._plan.threads.holds(work)
 
     async def _load(self, works: Sequence[Work]) -> Group:
         documents, markers = await self._journal.load(*wanted(works))

@@ -22,10 +22,12 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from outbox.app import Handler
 from outbox.context import Context, seal
 from outbox.errors import PoisonMessage
+from outbox.handlers import over_limit_text
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
 from outbox.runtime.stepping import Patience, cancelled, go_on
 from outbox.runtime.telling import FAILURES
+from outbox.runtime.threads import AGAIN_AFTER_S
 
 
 class Effects(Protocol):
@@ -109,7 +111,8 @@ def start(plan: Plan, group: Made, work: Work, life: Life | None = None) -> Outc
 
 def step(handler: Handler, result: Any) -> Any:
     """Take what a handler returned as far as it goes without waiting: what it waits for, or DONE."""
-    if handler.binding.is_async or type(result) is types.CoroutineType:  # a plain function may wrap an async one
+    is_wrapped = type(result) is types.CoroutineType and not handler.blocking  # a plain function may wrap an async one
+    if handler.binding.is_async or is_wrapped:
         return next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
     if isawaitable(result):
         raise TypeError(f"handler {handler.name} returned {result!r} unawaited; make it async and await it")
@@ -158,7 +161,7 @@ def over_limit(plan: Plan, handler: Handler, context: Context | None) -> Timeout
     """The failure of a handling that took too long; from here on its context takes nothing."""
     limit_ms = plan.limit_ms(handler)
     what = "half of App(margin=)" if limit_ms == plan.attempt_ms_max else "its time limit (time_limit_s=)"
-    text = f"handler {handler.name} had not ended after {limit_ms / 1_000:g} s, {what}; nothing of it is committed"
+    text = over_limit_text(handler.name, limit_ms / 1_000, what)
     if context is not None:
         seal(context, text)
     return TimeoutError(text)
@@ -185,7 +188,9 @@ async def abandon(suspended: Suspended[Made]) -> None:
 
 
 async def run_part(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
-    """Run one handler's part of a message to its end."""
+    """Run one handler's part of a message to its end; one whose key is held behind a thread is put off."""
+    if plan.threads is not None and plan.threads.holds(work):
+        return Later(AGAIN_AFTER_S, work.delivery.failures, "an earlier attempt of its key still runs in a thread")
     began_ms = life.now_ms()
     outcome = start(plan, group, work, life)
     if isinstance(outcome, Suspended):

@@ -21,6 +21,9 @@ from outbox.testing import Harness
 
 Scope = Literal["engine", "partition", "item"]
 
+SWALLOWS_S = 5.0
+"""How long a handler goes on that swallows its cancellation, if it is let."""
+
 
 @dataclass
 class Step:
@@ -55,10 +58,11 @@ def app_of(
         if message.what == "waits":
             await asyncio.Event().wait()
         if message.what == "swallows":
-            with_grace = asyncio.Event()
-            while True:
+            is_over = False
+            while not is_over:
                 try:
-                    await with_grace.wait()
+                    await asyncio.sleep(SWALLOWS_S)
+                    is_over = True
                 except asyncio.CancelledError:
                     continue
         if message.what == "calls":

@@ -1,0 +1,151 @@
+"""Run the tests that must find a fault with that fault planted in the package's source; a line of JSON for each.
+
+    python -m tests.unit.run_blocking_mutants NAME
+
+What a thread does past its limit is outside of any exploration, which has no threads; so each rule that a line of code
+keeps there, and each of time limits, has a fault here that takes the line out, and tests with real threads that find it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+
+import pytest
+
+from tests.simulation.planting import Mutant
+from tests.simulation.run_mutant import ROOT, Planter
+
+THREADS = "outbox/runtime/threads.py"
+HANDLING = "outbox/runtime/handling.py"
+STEPPING = "outbox/runtime/stepping.py"
+ENGINE = "outbox/runtime/engine_scope.py"
+BLOCKING = "tests/unit/test_blocking_handlers.py::"
+LIMITS = "tests/unit/app/test_time_limits.py::"
+
+
+def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
+    """A planted fault and the test that must fail of it."""
+    return Mutant(name, "threads", (found_by,), file, edits)
+
+
+BLOCKING_MUTANTS = (
+    mutant(
+        "the context is not sealed at the limit", THREADS,
+        BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
+        ("        seal(job.context, why)\n        if job not in", "        if job not in"),
+    ),
+    mutant(
+        "the place is free at the limit", THREADS,
+        BLOCKING + "test_a_place_stays_taken_until_its_thread_ends",
+        ("        job.is_left = True\n", "        job.is_left = True\n        self._places.release()\n"),
+    ),
+    mutant(
+        "the key is free at the limit", THREADS,
+        BLOCKING + "test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not",
+        ("        if job.key:\n            self._held[job.key] = job\n", ""),
+    ),
+    mutant(
+        "only messages that block wait for a held key", ENGINE,
+        BLOCKING + "test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not",
+        ("        return self._plan.threads is not None and self._plan.threads.holds(work)\n", "        return False\n"),
+    ),
+    mutant(
+        "a read waits for a held key", THREADS,
+        BLOCKING + "test_a_request_past_its_limit_keeps_nothing_and_its_key_waits",
+        ("bool(work.inbox) and key_of(work) in self._held", "str(work.state_id) in self._held"),
+    ),
+    mutant(
+        "an attempt past its limit is committed when its thread ends", THREADS,
+        BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
+        ("        except TimeoutError:\n            text = over", "        except TimeoutError:\n            await asyncio.wait([job.ended])\n            return\n            text = over"),
+    ),
+    mutant(
+        "a message that finds no thread has failed", THREADS,
+        BLOCKING + "test_a_place_stays_taken_until_its_thread_ends",
+        ("            raise Retry(text, after_s=AGAIN_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
+    ),
+    mutant(
+        "a blocking handler runs inline", THREADS,
+        BLOCKING + "test_the_loop_goes_on_while_a_blocking_handler_waits",
+        ("    if threads is None or not handler.blocking:\n", "    if handler.name:\n"),
+    ),
+    mutant(
+        "threads keep their process alive", THREADS,
+        BLOCKING + "test_idle_threads_end_with_their_worker",
+        ("name=name, daemon=True)", "name=name, daemon=False)"),
+    ),
+    mutant(
+        "a stop does not name what it leaves behind", THREADS,
+        BLOCKING + "test_a_stop_does_not_wait_for_a_thread_and_names_what_is_left",
+        ("        if self._running:\n", "        if self._held and not self._running:\n"),
+    ),
+    mutant(
+        "context variables stay behind", THREADS,
+        BLOCKING + "test_context_variables_reach_the_thread",
+        ("            self._variables.run(self._call)\n", "            self._call()\n"),
+    ),
+    mutant(
+        "what a handler did past its limit is applied", HANDLING,
+        LIMITS + "test_what_takes_too_long_fails_and_leaves_nothing",
+        ("        if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):\n            raise over_limit(plan, work.handler, context)\n", ""),
+    ),
+    mutant(
+        "a batch that took too long is committed", ENGINE,
+        LIMITS + "test_what_takes_too_long_fails_and_leaves_nothing",
+        ("        if taken_ms <= plan.least_limit_ms:\n", "        if taken_ms >= 0:\n"),
+    ),
+    mutant(
+        "a context past its limit takes more", HANDLING,
+        LIMITS + "test_a_sealed_context_refuses_every_use",
+        ("    if context is not None:\n        seal(context, text)\n", ""),
+    ),
+    mutant(
+        "what swallows its cancellation is waited for", STEPPING,
+        LIMITS + "test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop",
+        ("        if self._timer is not None:\n            return True\n        self.begin()\n        return False\n", "        return False\n"),
+    ),
+)  # fmt: skip
+
+
+class Seen:
+    """What became of the tests, as pytest says it."""
+
+    def __init__(self) -> None:
+        self.passed_count = 0
+        self.failed: list[str] = []
+        self.broken: list[str] = []
+        """What failed outside of a test's own steps."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note one step of one test."""
+        if report.failed:
+            found = self.failed if report.when == "call" else self.broken
+            found.append(f"{report.nodeid}: {report.longreprtext[-300:]}")
+        self.passed_count += report.passed and report.when == "call"
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note what could not even be imported."""
+        if report.failed:
+            self.broken.append(report.longreprtext[-2_000:])
+
+
+def main(name: str) -> None:
+    """Plant a fault, or none for an empty name, and run its tests, up to the first that fails."""
+    planted = [one for one in BLOCKING_MUTANTS if one.name == name]
+    for one in planted:
+        sys.meta_path.insert(0, Planter(one))
+    tests = sorted({test for one in planted or BLOCKING_MUTANTS for test in one.promises})
+    os.chdir(ROOT)
+    seen, told = Seen(), StringIO()
+    with redirect_stdout(told):
+        pytest.main(["-q", "-x", "--timeout=60", "-p", "no:cacheprovider", *tests], [seen])
+    print(json.dumps({"passed": seen.passed_count, "failed": seen.failed, "broken": seen.broken}), flush=True)
+    os._exit(0)  # a fault may have left a thread behind that holds up the end
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
