@@ -40,6 +40,7 @@ from outbox.runtime.handling import Life, run_part
 from outbox.runtime.http_scopes import requests_over
 from outbox.runtime.http_telling import HttpTelling
 from outbox.runtime.lanes import StoreProtocol
+from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan, compile_plan
 from outbox.runtime.requests import Reader
@@ -115,7 +116,11 @@ class HttpEntry:
         self._client = Client(app, backend)
         self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
         self._owns_threads = isinstance(threads, int)
-        self._plan = plan = plan or compile_plan(app, threads=self._threads)
+        self._watch: LoopWatch | None = None
+        if plan is None:
+            plan = compile_plan(app, threads=self._threads)
+            self._watch = LoopWatch(plan)
+        self._plan = plan
         routes = [replace(route, handler=plan.hosted(route.handler)) for route in app.routes]
         self._places = [Place(route.method, route.template, Reader(app, route)) for route in routes]
         self._backoff = backoff or Backoff(sleep)
@@ -153,6 +158,8 @@ class HttpEntry:
     async def __aenter__(self) -> Self:
         await self._client.declare()
         await register_retention(self.app.name, self._plan.memory, self._operations)
+        if self._watch is not None:
+            self._watch.start()
         return self
 
     async def __aexit__(
@@ -171,6 +178,8 @@ class HttpEntry:
         with suppress(TimeoutError, OutboxError):
             async with asyncio.timeout(FINISH_WITHIN_S):
                 await self._finish()
+        if self._watch is not None:
+            self._watch.stop()
         if self._owns_threads:
             self._threads.close()
 

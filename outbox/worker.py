@@ -32,6 +32,7 @@ from outbox.runtime.backoff import Backoff
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
+from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
@@ -109,6 +110,7 @@ class Worker(Client):
         self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
         self._owns_threads = isinstance(threads, int)
         self._plan = compile_plan(app, threads=self._threads)
+        self._watch = LoopWatch(self._plan)
         self._concurrency = concurrency
         self._drain_s = drain_s
         self._monotonic_s = monotonic_s
@@ -145,6 +147,7 @@ class Worker(Client):
         await register_handlers(self.app, self._operations)
         await register_retention(self.app.name, self._plan.memory, self._operations)
         self._failed = asyncio.get_running_loop().create_future()
+        self._watch.start()
         if self._plan.paths:
             for reach in self._reaches:
                 reach.claiming = self._start(self._claim_loop(reach), "claims")
@@ -179,6 +182,7 @@ class Worker(Client):
         loops = [loop for loop in (*claiming, self._renewing, self._sweeping) if loop is not None]
         for loop in loops:
             loop.cancel()
+        self._watch.stop()
         await asyncio.gather(*loops, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._drain_s)

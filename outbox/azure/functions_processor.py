@@ -47,6 +47,7 @@ from outbox.runtime.backoff import Again, Backoff
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.letters import Letters
+from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
 from outbox.runtime.retention import register_retention
@@ -108,6 +109,7 @@ class Processor:
         self._chance = chance
         self._threads = HandlerThreads(settings.threads)
         self._plan = compile_plan(app, threads=self._threads, time_limit_s_max=settings.time_limit_s_max)
+        self._watch = LoopWatch(self._plan)
         self._ports = ports
         self._operations = operations_over(ports)
         self._numbers = itertools.count(1)
@@ -144,6 +146,7 @@ class Processor:
         await self.client.declare()
         await register_handlers(self.app, self._operations)
         await register_retention(self.app.name, self._plan.memory, self._operations)
+        self._watch.start()
 
     # Messages
 
@@ -277,6 +280,7 @@ class Processor:
             async with asyncio.timeout(FINISH_WITHIN_S):
                 while self._tasks:  # one may start another
                     await asyncio.wait(list(self._tasks))
+        self._watch.stop()
         self._threads.close()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -20,8 +20,8 @@ class FunctionsSettings:
     functionTimeout, which kills the process and every other invocation in it.  `rest_s` is the longest that a message
     rests in an invocation before it is given back: the host gives it back at once, and it would come again at once.
     A message whose key stands still behind a dead letter waits for both together, with each delivery.  No handler may
-    take longer than nine tenths of `attempt_s`, whatever limit it declares.  `threads` is how many blocking handlers may
-    run at a time in one process.
+    take longer than nine tenths of `attempt_s`, whatever limit it declares.  `threads` is how many blocking handlers
+    may run at a time in one process.
     """
 
     connect: Callable[[], Backend] = field(repr=False)
