@@ -6,7 +6,6 @@ randomness and time are fixed by the message and the commit, so that every attem
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
@@ -339,13 +338,15 @@ class Context(msgspec.Struct, gc=False):
         return self._call(function, time_limit_s)
 
     async def _call(self, function: Callable[..., Any], time_limit_s: float | None) -> Any:
+        from asyncio import timeout  # here, because a command's help needs no event loop
+
         self.call_count += 1
         try:
             await self.durable()  # what leaves must not depend on what a power loss could still erase
         except (Refused, OutcomeUnknown) as error:
             raise Retry("the message is not durable yet", after_s=0) from error
         key = self.idempotency_key if self.call_count == 1 else f"{self.idempotency_key}-{self.call_count}"
-        within = asyncio.timeout(time_limit_s)
+        within = timeout(time_limit_s)
         try:
             async with within:
                 result = function(key) if _wants_key(function) else function()
