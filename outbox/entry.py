@@ -29,10 +29,10 @@ import msgspec
 from outbox.app import App
 from outbox.client import Client
 from outbox.errors import CorruptRecord, OutboxError
-from outbox.handlers import UNKEPT, Handler
+from outbox.handlers import UNKEPT
 from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
 from outbox.http_paths import Place, find
-from outbox.ports import Backend, Delivery, StorePorts
+from outbox.ports import Backend, StorePorts
 from outbox.runtime import http_answers
 from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
@@ -323,10 +323,6 @@ class HttpEntry:
             self._telling.ended(work, outcome)
             await self._sleep(outcome.delay_s)
             work.delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
-            work.value = self._decoded(work.handler, work.delivery)  # the attempt that failed may have changed its own
-
-    def _decoded(self, handler: Handler, delivery: Delivery) -> Any:
-        return self.app.codec(handler.binding.messages[0]).decode(delivery.message.body)
 
     async def _tried(self, step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
         """Make a step, again while nothing is known to have come of it."""

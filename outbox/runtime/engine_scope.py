@@ -162,6 +162,7 @@ class EngineScope:
             self.suspending.add(work.handler.name)
         if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):
             await abandon(suspended)
+            work.was_run = True
             await self._finish(group, given_back, [work, *rest], held)
             return
         if lane is not None:
@@ -257,8 +258,11 @@ class EngineScope:
         try:
             async for attempt in self._backoff.attempts():
                 with attempt:
-                    if (retried or attempt.retry_state.attempt_number > 1) and not await self._is_held(work):
-                        return not work.in_order
+                    if retried or attempt.retry_state.attempt_number > 1:
+                        for part in (work, *work.others):
+                            part.was_run = True
+                        if not await self._is_held(work):
+                            return not work.in_order
                     handling, suspended = suspended, None
                     return await self._try(work, handling)
         except RetryError as error:

@@ -24,7 +24,7 @@ from outbox.context import Context, seal
 from outbox.errors import PoisonMessage
 from outbox.handlers import over_limit_text
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all
+from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all, value_again
 from outbox.runtime.stepping import Patience, cancelled, go_on
 from outbox.runtime.telling import FAILURES
 from outbox.runtime.threads import AGAIN_AFTER_S
@@ -84,7 +84,8 @@ class Suspended(Generic[Made]):
 def start(plan: Plan, group: Made, work: Work, life: Life | None = None) -> Outcome | Suspended[Made]:
     """Handle a message as far as it goes without waiting; one handler's part of it.
 
-    Without a `life` nobody looks how long that takes: whoever handles a batch does, once for all of it.
+    Without a `life` nobody looks how long that takes, or whether the message was handled here before: whoever handles a
+    batch does, once for all of it.
     """
     found = group.follow(work)
     if found is not False or work.handler is None or work.refusal is not None:
@@ -93,6 +94,10 @@ def start(plan: Plan, group: Made, work: Work, life: Life | None = None) -> Outc
     context: Context | None = None
     try:
         binding = work.handler.binding
+        if life is not None:
+            if work.was_run:
+                work.value = value_again(plan, work)
+            work.was_run = True
         state = group.state(work)
         if binding.wants_context:
             context = Context(plan.app, work, work.delivery.message, group.now_ms, group.durable)

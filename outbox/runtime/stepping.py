@@ -48,10 +48,9 @@ class Patience:
         """Whether what is thrown into a coroutine is the second that should have ended it."""
         if not isinstance(error, CancelledError) or not self._is_final():
             return False
-        if self._timer is not None:
-            return True
-        self.begin()
-        return False
+        if self._timer is None:
+            self.begin()
+        return self._has_insisted  # what cancels it meanwhile is its own, as a timeout in its cleanup
 
     def end(self) -> None:
         """Take back what has not been needed."""

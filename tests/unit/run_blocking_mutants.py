@@ -24,6 +24,7 @@ HANDLING = "outbox/runtime/handling.py"
 STEPPING = "outbox/runtime/stepping.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 BLOCKING = "tests/unit/test_blocking_handlers.py::"
+AGAIN = "tests/unit/app/test_attempts_again.py::"
 LIMITS = "tests/unit/app/test_time_limits.py::"
 
 
@@ -94,6 +95,21 @@ BLOCKING_MUTANTS = (
         ("        if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):\n            raise over_limit(plan, work.handler, context)\n", ""),
     ),
     mutant(
+        "an attempt sees what an earlier one made of its message", HANDLING,
+        AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
+        ("            work.was_run = True\n", ""),
+    ),
+    mutant(
+        "an attempt sees what its batch made of its message", ENGINE,
+        AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
+        ("                            part.was_run = True\n", "                            pass\n"),
+    ),
+    mutant(
+        "a handling that is begun again sees what it made of its message", ENGINE,
+        AGAIN + "test_a_handling_that_is_begun_again_sees_its_message_as_it_was_sent",
+        ("            work.was_run = True\n            await self._finish", "            await self._finish"),
+    ),
+    mutant(
         "a batch that took too long is committed", ENGINE,
         LIMITS + "test_what_takes_too_long_fails_and_leaves_nothing",
         ("        if taken_ms <= plan.least_limit_ms:\n", "        if taken_ms >= 0:\n"),
@@ -106,7 +122,7 @@ BLOCKING_MUTANTS = (
     mutant(
         "what swallows its cancellation is waited for", STEPPING,
         LIMITS + "test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop",
-        ("        if self._timer is not None:\n            return True\n        self.begin()\n        return False\n", "        return False\n"),
+        ("        return self._has_insisted  #", "        return False  #"),
     ),
 )  # fmt: skip
 

@@ -360,22 +360,6 @@ async def test_a_request_past_its_limit_keeps_nothing_and_its_key_waits(scope: S
         assert await post("k") == (200, b"1") and await post("other") == (200, b"2")
 
 
-async def test_a_request_that_is_tried_again_has_its_message_as_it_was_sent() -> None:
-    app, found = App("asked"), list[int]()
-
-    @app.http("POST", "/steps/{key}", key="key", retries=Retries(limit=3, delays_s=(0.0,)))
-    def step(message: Step, steps: Steps) -> int:
-        found.append(message.n)
-        message.n += 1
-        if len(found) < 3:
-            raise ValueError("not yet")
-        return message.n
-
-    async with Harness(app) as world:
-        answer = await world.request("POST", "/steps/a", json={"n": 1}, key="k")
-        assert (answer.status, answer.body, found) == (200, b"2", [1, 1, 1])
-
-
 # What is refused, and where no thread is needed
 
 
