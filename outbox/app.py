@@ -18,7 +18,7 @@ from outbox.binding import Binding, bind, check_key, key_kind, name_of_key
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
-from outbox.handlers import NO_KEY, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
+from outbox.handlers import NO_KEY, TIME_LIMIT_S, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
 from outbox.http_paths import METHODS, Template, parse_template
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
@@ -44,6 +44,8 @@ class App:
     `margin` is kept beyond retention: clock skew, the longest attempt, the longest time that a write can be in flight.
     `hops_max` is how many handlers a chain of messages may pass before it counts as a cycle; an output that is due a
     second or more after its handling begins a chain anew, and so does a resubmission.
+    `time_limit_s` is how many seconds a handler may take that declares no limit of its own, half the margin at most.
+    `blocking` runs all handlers that are not async in threads, but those that say otherwise.
     """
 
     name: str
@@ -54,6 +56,8 @@ class App:
     clock_skew: timedelta = timedelta(minutes=5)
     hops_max: int = 64
     strict: bool = False
+    time_limit_s: float = TIME_LIMIT_S
+    blocking: bool = False
     handlers: list[Handler] = field(default_factory=list, init=False, repr=False)
     routes: list[HttpRoute] = field(default_factory=list, init=False, repr=False)
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
@@ -76,6 +80,8 @@ class App:
             raise NotRegistrable(f"claim_check_bytes={self.claim_check_bytes}: give the size of the largest body")
         if isinstance(self.hops_max, bool) or not isinstance(self.hops_max, int) or self.hops_max < 1:
             raise NotRegistrable(f"hops_max={self.hops_max!r}: give how many handlers a chain may pass, 1 or more")
+        if self.time_limit_s != TIME_LIMIT_S:  # the default is cut to half of a short margin
+            self._checked_time_limit_s("App", self.time_limit_s)
 
     # Destinations
 
@@ -255,13 +261,17 @@ class App:
         on_dead_letter: Literal["continue", "stop_key"] = "continue",
         name: str | None = None,
         key_name: str | None = None,
+        time_limit_s: float | None = None,
+        blocking: bool | None = None,
     ) -> Callable[[Function], Function]:
         """Handle the messages of a queue, or of a topic's `subscription`.
 
         `key` is the field of the message, or a function of it, that names the state.  `on_dead_letter` says what a
         dead letter means for its successors on a `per_key` queue.  `name` and `key_name` (else the function's, and the
         field's or the key function's) are part of what a message is known by: keep them where code is only renamed,
-        and change `key_name` where a key function gives other keys than before.
+        and change `key_name` where a key function gives other keys than before.  A handling that takes longer than
+        `time_limit_s` seconds (else the App's) has failed and is tried again; nothing of it is committed.  `blocking`
+        (else the App's) runs a function that waits without `await` in a thread of the worker, beside the others.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -273,7 +283,12 @@ class App:
             own_name = name or getattr(function, "__name__", "")
             if not own_name:
                 raise NotRegistrable(f"{function!r} has no name; pass name=")
-            self._add(function, bind(function, local_names), path, key, on_dead_letter, own_name, key_name)
+            binding = bind(function, local_names)
+            how = (
+                self._checked_time_limit_s(own_name, time_limit_s),
+                self._checked_blocking(own_name, binding, blocking),
+            )
+            self._add(binding, path, key, on_dead_letter, own_name, key_name, *how)
             return function
 
         return register
@@ -300,6 +315,8 @@ class App:
         caller: Caller | None = None,
         name: str | None = None,
         retries: Retries | None = None,
+        time_limit_s: float | None = None,
+        blocking: bool | None = None,
     ) -> Callable[[Function], Function]:
         """Handle HTTP requests as messages: the body is the message, the `Idempotency-Key` header its identity.
 
@@ -307,6 +324,8 @@ class App:
         path is a field of the message.  `caller` tells from a request who sends it; no caller sees another's replies.
         `name` (else method and path) is part of what a request is known by: keep it where only the path changes.
         `retries` tries a handler that fails again at once, and keeps the last failure; else a failure is not kept.
+        A handling that takes longer than `time_limit_s` seconds (else the App's) has failed.  `blocking` (else the
+        App's) runs a function that waits without `await` in a thread.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -320,7 +339,10 @@ class App:
             self._check_route(known_as, verb, template, binding)
             prefix = inbox_prefix(self.name, f"http {known_as}", "")  # no queue's name has a space
             own_name = getattr(function, "__name__", known_as)
-            handler = self._made(own_name, answering(binding), "http", key, "continue", None, prefix, retries or UNKEPT)
+            limit_s = self._checked_time_limit_s(own_name, time_limit_s)
+            in_thread = self._checked_blocking(own_name, binding, blocking)
+            handler = self._made(own_name, answering(binding), "http", key, "continue", None, prefix)
+            handler = replace(handler, retries=retries or UNKEPT, time_limit_s=limit_s, blocking=in_thread)
             self.routes.append(HttpRoute(known_as, verb, template, handler, caller))
             return function
 
@@ -340,13 +362,14 @@ class App:
 
     def _add(
         self,
-        function: Callable[..., Any],
         binding: Binding,
         path: str,
         key: KeyOf | None,
         on_dead_letter: Literal["continue", "stop_key"],
         name: str,
         key_name: str | None,
+        time_limit_s: float,
+        blocking: bool,
     ) -> None:
         if any(handler.name == name and handler.source == path for handler in self.handlers):
             raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
@@ -355,7 +378,8 @@ class App:
         # Two handlers of one name on two sources are two: neither may swallow the other's messages.
         state = "" if binding.state is None else self.state_codec(binding.state).name
         prefix = inbox_prefix(self.name, f"{path}/{name}", state)
-        self.handlers.append(self._made(name, binding, path, key, on_dead_letter, key_name, prefix, None))
+        handler = self._made(name, binding, path, key, on_dead_letter, key_name, prefix)
+        self.handlers.append(replace(handler, time_limit_s=time_limit_s, blocking=blocking))
 
     def _made(
         self,
@@ -366,7 +390,6 @@ class App:
         on_dead_letter: Literal["continue", "stop_key"],
         key_name: str | None,
         prefix: bytes,
-        retries: Retries | None,
     ) -> Handler:
         """A handler, if it fits."""
         if binding.state is not None and key is None:
@@ -382,7 +405,27 @@ class App:
         state = None if binding.state is None else self._checked_state(name, binding.state)
         getter = attrgetter(key) if isinstance(key, str) else key
         known_as, kind = NO_KEY if key is None else key_name or name_of_key(key), key_kind(binding.messages, key)
-        return Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind, retries)
+        return Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind)
+
+    def _checked_blocking(self, name: str, binding: Binding, own: bool | None) -> bool:
+        """Whether a handler runs in a thread: as declared, else as the application says of those that are not async."""
+        if own and binding.is_async:
+            raise NotRegistrable(
+                f"{name} is async, so blocking=True would not help it; make it a plain function, or leave blocking out "
+                "and await asyncio.to_thread(...) round what blocks"
+            )
+        return (self.blocking and not binding.is_async) if own is None else own
+
+    def _checked_time_limit_s(self, name: str, own_s: float | None) -> float:
+        """How long a handling may take: as declared, else the application's; half the margin is for attempts."""
+        most_s = self.margin.total_seconds() / 2
+        if own_s is None:
+            return min(self.time_limit_s, most_s)
+        if not 0 < own_s <= most_s:
+            raise NotRegistrable(
+                f"{name}: time_limit_s={own_s:g} is not above 0 and at most {most_s:g}, half of App(margin=)"
+            )
+        return own_s
 
     def _checked_state(self, name: str, kind: type[Any]) -> StateCodec:
         codec = self.state_codec(kind)

@@ -7,16 +7,16 @@ randomness and time are fixed by the message and the commit, so that every attem
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 from uuid import UUID
 
 import msgspec
 
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
+from outbox.errors import HandlingEnded, OutcomeUnknown, PoisonMessage, Refused, UnknownDestination
 from outbox.http import Reply
 from outbox.lineage import Key, derived_bytes, output_id
 from outbox.message import Message, Scalar
@@ -99,6 +99,18 @@ class Absent:
 
 
 ABSENT = Absent()
+
+
+class Ended:
+    """What stands in for the parts of a context whose handling was cut off: whatever is asked of it raises."""
+
+    def __init__(self, why: str) -> None:
+        self.__why = why
+
+    def _raise(self, *asked: object) -> NoReturn:
+        raise HandlingEnded(self.__why)
+
+    __getattr__ = __call__ = __truediv__ = __len__ = __iter__ = __add__ = __radd__ = _raise
 
 
 class Context(msgspec.Struct, gc=False):
@@ -302,26 +314,52 @@ class Context(msgspec.Struct, gc=False):
         kind: type[Any] = handler.state.codec.type
         return kind
 
-    async def call(self, function: Callable[..., Any], *, idempotent: bool = False) -> Any:
+    def call(
+        self, function: Callable[..., Any], *, idempotent: bool = False, time_limit_s: float | None = None
+    ) -> Coroutine[Any, Any, Any]:
         """Call something outside, at least once until this handling commits; afterwards its value is fixed.
 
         The call is made when the message and the state that it follows from are durable.
 
         `function` takes nothing or the idempotency key, and is sync or async.  A repeated attempt calls it again with
         the same key, which is `idempotency_key` for a handler's first call and has the call's number behind it for
-        later ones; `idempotent` tells a checker that repeats are harmless.
+        later ones; `idempotent` tells a checker that repeats are harmless.  A call may take `time_limit_s` seconds,
+        and never longer than its handler: then it is cancelled, and nobody knows whether it took effect.  A function
+        that is not async cannot be cancelled and holds the event loop.
 
         Raises:
             Retry: it is not durable yet; let it pass.
+            TimeoutError: it took longer than `time_limit_s`; let it pass, and the attempt has failed.
+            TypeError: the handler is a blocking one, which cannot await.
         """
+        handler = self.work.handler
+        if handler.blocking:
+            raise TypeError(
+                f"blocking handler {handler.name} cannot await ctx.call; call the function itself and give it "
+                "ctx.idempotency_key, or make the handler async"
+            )
+        return self._call(function, time_limit_s)
+
+    async def _call(self, function: Callable[..., Any], time_limit_s: float | None) -> Any:
+        from asyncio import timeout  # here, because a command's help needs no event loop
+
         self.call_count += 1
         try:
             await self.durable()  # what leaves must not depend on what a power loss could still erase
         except (Refused, OutcomeUnknown) as error:
             raise Retry("the message is not durable yet", after_s=0) from error
         key = self.idempotency_key if self.call_count == 1 else f"{self.idempotency_key}-{self.call_count}"
-        result = function(key) if _wants_key(function) else function()
-        return await result if isinstance(result, Awaitable) else result
+        within = timeout(time_limit_s)
+        try:
+            async with within:
+                result = function(key) if _wants_key(function) else function()
+                result = await result if isinstance(result, Awaitable) else result
+        except TimeoutError as error:
+            if not within.expired():
+                raise
+            text = f"call {self.call_count} of {self.work.handler.name} had not ended after its {time_limit_s:g} s"
+            raise TimeoutError(text) from error
+        return result
 
     # Capture
 
@@ -349,6 +387,16 @@ class Context(msgspec.Struct, gc=False):
         if after_s is not None:
             return to_ms(self.now_ms / 1_000 + after_s)
         return 0 if at is None else to_ms(at)
+
+
+def seal(context: Context, why: str) -> None:
+    """End a context: from here on whatever is asked of it raises HandlingEnded.
+
+    The parts go, not the methods, so that a context in use costs nothing for it.  One that another thread is using at
+    this moment may yet capture something; a handling that was cut off commits nothing of what it captured.
+    """
+    ended: Any = Ended(why)
+    context.outlet = context.work = context.message = context.now_ms = context.durable = ended
 
 
 def _wants_key(function: Callable[..., Any]) -> bool:

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -41,6 +42,7 @@ from outbox.runtime.handling import Life, run_part
 from outbox.runtime.http_scopes import requests_over
 from outbox.runtime.http_telling import HttpTelling
 from outbox.runtime.lanes import StoreProtocol
+from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan, compile_plan
 from outbox.runtime.requests import Reader
@@ -48,6 +50,7 @@ from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.store_operations import operations_over
+from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.turns import Turns
 
 log = logging.getLogger("outbox.http")
@@ -83,7 +86,8 @@ class HttpEntry:
     """The HTTP entries of an application on a backend; use it as an async context manager.
 
     Beside a worker of the same backend it may share that one's `plan` and `protocol`, and so the states at hand.
-    `backoff` says how often a commit that came to nothing is tried again.
+    `backoff` says how often a commit that came to nothing is tried again, `threads` how many blocking handlers may run
+    at a time, unless a `plan` says so.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class HttpEntry:
         new_tx: Callable[[], str] | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         backoff: Backoff | None = None,
+        threads: int | HandlerThreads = THREAD_COUNT,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]] | None = None,
         failure_log: FailureLog | None = None,
     ) -> None:
@@ -112,8 +117,15 @@ class HttpEntry:
         self._sleep = sleep
         self._spawn = spawn or self._start
         self._client = Client(app, backend)
-        self._places = [Place(route.method, route.template, Reader(app, route)) for route in app.routes]
-        self._plan = plan or compile_plan(app)
+        self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
+        self._owns_threads = isinstance(threads, int)
+        self._watch: LoopWatch | None = None
+        if plan is None:
+            plan = compile_plan(app, threads=self._threads)
+            self._watch = LoopWatch(plan)
+        self._plan = plan
+        routes = [replace(route, handler=plan.hosted(route.handler)) for route in app.routes]
+        self._places = [Place(route.method, route.template, Reader(app, route)) for route in routes]
         self._backoff = backoff or Backoff(sleep)
         self._turns = Turns()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,6 +162,8 @@ class HttpEntry:
     async def __aenter__(self) -> Self:
         await self._client.declare()
         await register_retention(self.app.name, self._plan.memory, self._operations)
+        if self._watch is not None:
+            self._watch.start()
         return self
 
     async def __aexit__(
@@ -168,6 +182,10 @@ class HttpEntry:
         with suppress(TimeoutError, OutboxError):
             async with asyncio.timeout(FINISH_WITHIN_S):
                 await self._finish()
+        if self._watch is not None:
+            self._watch.stop()
+        if self._owns_threads:
+            self._threads.close()
 
     def stop(self) -> None:
         """Take nothing on any more; from here on a request that is cancelled is not its handler's failure."""

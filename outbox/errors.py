@@ -15,6 +15,7 @@
     |-- CorruptRecord        durable bytes are damaged where they must not be
     |-- AlreadyOpen          another process holds the folder
     |-- FormatTooNew         written by a newer version of the code
+    |-- HandlingEnded        a context was used after its handling had ended: nothing of that attempt is committed
     `-- EngineStopped        the engine stopped for good; nothing more is acknowledged
 
 A lost condition is the value `outbox.ports.Lost`, not an error.  Every message holds the id and the next step.
@@ -90,6 +91,10 @@ class AlreadyOpen(OutboxError):
 
 class FormatTooNew(OutboxError):
     """The bytes were written by a newer version of the code than this one."""
+
+
+class HandlingEnded(OutboxError):
+    """A context was used after its handling was cut off; nothing of that attempt is committed, so return."""
 
 
 class EngineStopped(OutboxError):

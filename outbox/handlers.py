@@ -23,6 +23,10 @@ UNKEPT = Retries(limit=1 << 31, delays_s=())
 """The retries of an HTTP entry that declares none: no failure is the last, so none is kept; the caller tries again."""
 
 
+TIME_LIMIT_S = 120.0
+"""How long a handler may take, in seconds: below the 150 s that an invocation of a Functions host waits for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
     """A declared queue; `identity` says what to use for a message that carries no id."""
@@ -49,6 +53,15 @@ class Handler:
     """What the key is, as far as its type tells: `text`, `int` or `uuid`."""
     retries: Retries | None = None
     """How its failures are repeated, where not as the application says."""
+    time_limit_s: float = TIME_LIMIT_S
+    """How long one handling may take, in seconds; beyond it the attempt has failed."""
+    blocking: bool = False
+    """Whether it runs in a thread, where its host has threads."""
+
+
+def over_limit_text(name: str, limit_s: float, what: str = "its time limit (time_limit_s=)") -> str:
+    """What is said of a handling that took too long."""
+    return f"handler {name} had not ended after {limit_s:g} s, {what}; nothing of it is committed"
 
 
 @dataclass(frozen=True, slots=True)

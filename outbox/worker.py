@@ -4,7 +4,8 @@
 one commit.  Any number of workers may share a backend, in one process or in several.
 
 Stopping (`drain`, or leaving the context): claim nothing more, let what is in flight end for `drain_s` seconds, cancel
-the rest and give it back uncounted.
+the rest and give it back uncounted.  What cannot be cancelled, a blocking handler in its thread, is left behind: its
+message is given back as well, and nothing that it does afterwards is committed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.lanes import Lanes
+from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
@@ -40,6 +42,7 @@ from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stepping import go_on
 from outbox.runtime.sweep import sweep
+from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 
 log = logging.getLogger("outbox.worker")
 
@@ -87,7 +90,8 @@ class _Reach:
 class Worker(Client):
     """Handles an application's messages on a backend; use it as an async context manager.
 
-    `concurrency` is how many messages may be in flight, `drain_s` how long they may take to end when it stops.
+    `concurrency` is how many messages may be in flight, `drain_s` how many seconds they may take to end when it stops,
+    `threads` how many blocking handlers may run at a time, or what several workers of a process share for that.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class Worker(Client):
         *,
         concurrency: int = 64,
         drain_s: float = 30.0,
+        threads: int | HandlerThreads = THREAD_COUNT,
         new_id: Callable[[], str] | None = None,
         new_tx: Callable[[], str] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -105,7 +110,10 @@ class Worker(Client):
         if concurrency < 1:
             raise ValueError(f"concurrency={concurrency}: a worker handles at least one message at a time")
         check_blobs(app, self._ports.blobs)
-        self._plan = compile_plan(app)
+        self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
+        self._owns_threads = isinstance(threads, int)
+        self._plan = compile_plan(app, threads=self._threads)
+        self._watch = LoopWatch(self._plan)
         self._concurrency = concurrency
         self._drain_s = drain_s
         self._monotonic_s = monotonic_s
@@ -143,6 +151,7 @@ class Worker(Client):
         await register_handlers(self.app, self._operations)
         await register_retention(self.app.name, self._plan.memory, self._operations)
         self._failed = asyncio.get_running_loop().create_future()
+        self._watch.start()
         if self._plan.paths:
             for reach in self._reaches:
                 reach.claiming = self._start(self._claim_loop(reach), "claims")
@@ -177,6 +186,7 @@ class Worker(Client):
         loops = [loop for loop in (*claiming, self._renewing, self._sweeping) if loop is not None]
         for loop in loops:
             loop.cancel()
+        self._watch.stop()
         await asyncio.gather(*loops, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._drain_s)
@@ -188,6 +198,8 @@ class Worker(Client):
                 async with asyncio.timeout(MARK_WITHIN_S):
                     await self._scope.protocol.finish()
             self._tell_unsent(self._scope)
+        if self._owns_threads:
+            self._threads.close()
         left = [delivery for reach in self._reaches for delivery in reach.in_flight.values()]
         if left and not self._has_failed:
             log.warning("given back undone", extra={"count": len(left)})

@@ -48,6 +48,7 @@ from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.http_answers import unavailable
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.letters import Letters
+from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
 from outbox.runtime.retention import register_retention
@@ -55,6 +56,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.stops import Stop
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.sweep import Swept, sweep
+from outbox.runtime.threads import HandlerThreads
 from outbox.seldom import printable
 
 log = logging.getLogger("outbox.functions")
@@ -111,7 +113,9 @@ class Processor:
         self.client = Client(app, backend)
         self._settings = settings
         self._chance = chance
-        self._plan = compile_plan(app)
+        self._threads = HandlerThreads(settings.threads)
+        self._plan = compile_plan(app, threads=self._threads, time_limit_s_max=settings.time_limit_s_max)
+        self._watch = LoopWatch(self._plan)
         self._ports = ports
         self._operations = operations_over(ports)
         self._numbers = itertools.count(1)
@@ -156,6 +160,7 @@ class Processor:
         await self.client.declare()
         await register_handlers(self.app, self._operations)
         await register_retention(self.app.name, self._plan.memory, self._operations)
+        self._watch.start()
 
     # Messages
 
@@ -296,11 +301,13 @@ class Processor:
     # Tasks
 
     async def finish(self) -> None:
-        """Wait for what goes on behind invocations that have ended: marks."""
+        """Wait for what goes on behind invocations that have ended: marks.  Blocking handlers are left behind."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FINISH_WITHIN_S):
                 while self._tasks:  # one may start another
                     await asyncio.wait(list(self._tasks))
+        self._watch.stop()
+        self._threads.close()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._start(self._guarded(coroutine), "messages")

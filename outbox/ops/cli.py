@@ -182,6 +182,7 @@ def _add_run(commands: _Commands[_Parser]) -> None:
     parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="the engine's folder")
     parser.add_argument("--workers", type=count, default=1, metavar="N", help="workers in this process (1)")
     parser.add_argument("--concurrency", type=count, default=64, metavar="N", help="messages in hand a worker (64)")
+    parser.add_argument("--threads", type=count, default=16, metavar="N", help="blocking handlers at a time (16)")
     parser.add_argument("--history", type=Path, metavar="FILE", help="record what the workers do, for `outbox audit`")
     parser.add_argument(
         "--http", type=port, metavar="PORT", help="serve the HTTP entries on this port of loopback (0: any)"

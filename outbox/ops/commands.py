@@ -70,6 +70,7 @@ def run_app(options: Options) -> None:
             app=load_app(options.app),
             worker_count=options.workers,
             concurrency=options.concurrency,
+            thread_count=options.threads,
             history=options.history,
             replace_key=options.new_key,
             endpoints=EndpointSettings(options.amqp_port, options.cosmos_port, options.http, tuple(options.http_name)),

@@ -21,6 +21,7 @@ from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.errors import Refused
 from outbox.ports import Backend
+from outbox.runtime.threads import HandlerThreads
 
 log = logging.getLogger("outbox.host")
 
@@ -97,8 +98,10 @@ async def listen(
     return Endpoints(amqp_port, cosmos_port, tuple(lines))
 
 
-async def listen_http(stack: AsyncExitStack, app: App, backend: Backend, settings: EndpointSettings) -> tuple[str, ...]:
-    """Serve an application's HTTP entries, if that is wanted; what clients are told.
+async def listen_http(
+    stack: AsyncExitStack, app: App, backend: Backend, settings: EndpointSettings, threads: HandlerThreads
+) -> tuple[str, ...]:
+    """Serve an application's HTTP entries, if that is wanted, blocking ones in `threads`; what clients are told.
 
     Raises:
         Refused: the port cannot be had.
@@ -111,7 +114,7 @@ async def listen_http(stack: AsyncExitStack, app: App, backend: Backend, setting
         raise Refused(f"{app.name} has no HTTP entries; declare one with @app.http, or leave {HTTP_OPTION} out")
     from outbox.ops.http_server import serve_http  # here, because its library takes longer to import than all else
 
-    entry = await stack.enter_async_context(HttpEntry(app, backend))
+    entry = await stack.enter_async_context(HttpEntry(app, backend, threads=threads))
     try:
         port = await stack.enter_async_context(serve_http(entry, settings.http_port, settings.http_names))
     except OSError as error:

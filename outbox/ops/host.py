@@ -29,6 +29,7 @@ from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, liste
 from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
 from outbox.ports import Backend
+from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 from outbox.seldom import printable
 from outbox.worker import Worker
 
@@ -50,6 +51,8 @@ class HostSettings:
     endpoints: EndpointSettings = field(default_factory=EndpointSettings)
     worker_count: int = 1
     concurrency: int = 64
+    thread_count: int = THREAD_COUNT
+    """How many blocking handlers may run at a time, in all workers and HTTP entries together."""
     entities: Path | None = None
     sync: str = "every"
     accept_clock: bool = False
@@ -86,12 +89,16 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
             control = _Control(operator, settings.folder, settings.endpoints.faults_token)
             watched.append(await stack.enter_async_context(control))
         if settings.app is not None:
+            threads = HandlerThreads(settings.thread_count)
+            stack.callback(threads.close)
             for _ in range(settings.worker_count):
-                worker = Worker(settings.app, Metered(backend, meter), concurrency=settings.concurrency)
+                metered = Metered(backend, meter)
+                worker = Worker(settings.app, metered, concurrency=settings.concurrency, threads=threads)
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
             _tell_unhandled(engine, settings.app)
-            http = await listen_http(stack, settings.app, Metered(backend, meter), settings.endpoints)
+            metered = Metered(backend, meter)
+            http = await listen_http(stack, settings.app, metered, settings.endpoints, threads)
         for part in watched:
             part.add_done_callback(_seen)
         endpoints = await listen(stack, engine, settings.endpoints, key)

@@ -65,8 +65,8 @@ class EngineScope:
         self._spawn = spawn
         self._settled = settled
         self._failure_log = failure_log
-        self.suspending: set[str] = set()
-        """Handlers that were seen to suspend; their messages are handled on their own from the start."""
+        self.suspending = plan.threaded
+        """Handlers that were seen or are known to suspend; their messages are handled on their own from the start."""
         self._busy: dict[str, list[Work]] = {}
         """Lanes in which a message is being handled on its own, and the messages that wait behind it."""
 
@@ -112,7 +112,9 @@ class EngineScope:
 
     def _goes_alone(self, work: Work) -> bool:
         """Whether a message is handled on its own from the start."""
-        return bool(work.others) or (work.handler is not None and work.handler.name in self.suspending)
+        if work.others or (work.handler is not None and work.handler.name in self.suspending):
+            return True
+        return self._plan.threads is not None and self._plan.threads.holds(work)
 
     async def _load(self, works: Sequence[Work]) -> Group:
         documents, markers = await self._journal.load(*wanted(works))
@@ -164,6 +166,7 @@ class EngineScope:
             self.suspending.add(work.handler.name)
         if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):
             await abandon(suspended)
+            work.was_run = True
             await self._finish(group, given_back, [work, *rest], held)
             return
         if lane is not None:
@@ -190,16 +193,27 @@ class EngineScope:
         """Commit a group, or handle its messages singly; the lanes in which nothing may go on."""
         lost: frozenset[int] = frozenset()
         try:
-            conflict = await self._commit(group)
-            if conflict is None:
-                return set()
-            lost = conflict.locks
+            if not self._may_be_over_limit(group):
+                conflict = await self._commit(group)
+                if conflict is None:
+                    return set()
+                lost = conflict.locks
         except (*NOT_DONE, UnknownDestination):
             pass  # run again, singly: each asks first whether its lock is still held
         gone = [work for work in group.works if work.delivery.sequence in lost]
         self._settled([work.delivery for work in gone])
         held = {work.lane for work in gone if work.in_order}
         return await self._one_by_one([work for work in group.works if work.delivery.sequence not in lost], held)
+
+    def _may_be_over_limit(self, group: Group) -> bool:
+        """Whether a handler of a group may have taken longer than it may; looked at once a batch, it costs nothing.
+
+        Such a group is not committed: its messages are handled singly, and there each handling is measured.
+        """
+        plan, taken_ms = self._plan, self._now_ms() - group.now_ms
+        if taken_ms <= plan.least_limit_ms:
+            return False
+        return any(work.handler is not None and taken_ms > plan.limit_ms(work.handler) for work in group.works)
 
     async def _one_by_one(self, works: Sequence[Work], held: set[str | None]) -> set[str | None]:
         """Handle messages singly, in order, after their common commit did not take effect for sure."""
@@ -251,8 +265,11 @@ class EngineScope:
         try:
             async for attempt in self._backoff.attempts():
                 with attempt:
-                    if (retried or attempt.retry_state.attempt_number > 1) and not await self._is_held(work):
-                        return not work.in_order
+                    if retried or attempt.retry_state.attempt_number > 1:
+                        for part in (work, *work.others):
+                            part.was_run = True
+                        if not await self._is_held(work):
+                            return not work.in_order
                     handling, suspended = suspended, None
                     return await self._try(work, handling)
         except RetryError as error:

@@ -2,6 +2,10 @@
 
 The same for every commit protocol.  `start` runs a handler as far as it goes without waiting, `resume` takes it from
 there, `run` does both.  None of them awaits a port; a handler awaits what it likes.
+
+A handling that takes longer than its time limit has failed: its context is sealed, and nothing that it did is added to
+the group, so nothing of it can be committed, whatever runs on behind it.  One that waits is cancelled at the limit; one
+that holds the loop is judged when it lets go.
 """
 
 from __future__ import annotations
@@ -16,14 +20,16 @@ from inspect import isawaitable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from outbox.app import Handler
-from outbox.context import Context
+from outbox.context import Context, seal
 from outbox.errors import PoisonMessage
+from outbox.handlers import over_limit_text
 from outbox.retries import Retry
 from outbox.runtime.failure_log import failure_of
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import PUT_OFF, Later, Outcome, Work, judge, refusal_of_all
-from outbox.runtime.stepping import cancelled, go_on
+from outbox.runtime.step import PUT_OFF, Later, Outcome, Work, judge, refusal_of_all, value_again
+from outbox.runtime.stepping import Patience, cancelled, go_on
 from outbox.runtime.telling import FAILURES, told, written
+from outbox.runtime.threads import AGAIN_AFTER_S
 
 
 class Effects(Protocol):
@@ -80,15 +86,24 @@ class Suspended(Generic[Made]):
     waits_for: Any
 
 
-def start(plan: Plan, group: Made, work: Work) -> Outcome | Suspended[Made]:
-    """Handle a message as far as it goes without waiting; one handler's part of it."""
+def start(plan: Plan, group: Made, work: Work, life: Life | None = None) -> Outcome | Suspended[Made]:
+    """Handle a message as far as it goes without waiting; one handler's part of it.
+
+    Without a `life` nobody looks how long that takes, or whether the message was handled here before: whoever handles a
+    batch does, once for all of it.
+    """
     found = group.follow(work)
     if found is not False or work.handler is None or work.refusal is not None:
         return _recorded(group, work, found)
+    began_ms = 0 if life is None else life.now_ms()
+    context: Context | None = None
     try:
         binding = work.handler.binding
+        if life is not None:
+            if work.was_run:
+                work.value = value_again(plan, work)
+            work.was_run = True
         state = group.state(work)
-        context: Context | None = None
         if binding.wants_context:
             context = Context(plan.app, work, work.delivery.message, group.now_ms, group.durable)
         result = binding.call(work.value, state, context)
@@ -96,6 +111,8 @@ def start(plan: Plan, group: Made, work: Work) -> Outcome | Suspended[Made]:
             waits_for = step(work.handler, result)
             if waits_for is not DONE:
                 return Suspended(group.sibling(), work, state, context, result, waits_for)
+        if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):
+            raise over_limit(plan, work.handler, context)
         group.apply(work, state, context)
     except FAILURES as error:  # nobody cancels before the first wait: the handler's own
         return failed(plan, group, work, error)
@@ -104,7 +121,8 @@ def start(plan: Plan, group: Made, work: Work) -> Outcome | Suspended[Made]:
 
 def step(handler: Handler, result: Any) -> Any:
     """Take what a handler returned as far as it goes without waiting: what it waits for, or DONE."""
-    if handler.binding.is_async or type(result) is types.CoroutineType:  # a plain function may wrap an async one
+    is_wrapped = type(result) is types.CoroutineType and not handler.blocking  # a plain function may wrap an async one
+    if handler.binding.is_async or is_wrapped:
         return next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
     if isawaitable(result):
         raise TypeError(f"handler {handler.name} returned {result!r} unawaited; make it async and await it")
@@ -114,50 +132,77 @@ def step(handler: Handler, result: Any) -> Any:
 async def resume(
     plan: Plan, group: Made, suspended: Suspended[Made], life: Life, *, began_ms: int | None = None
 ) -> Outcome:
-    """Take a suspended handling to its end; it began with its group unless it is told.
+    """Take a suspended handling to its end, within its time limit and what is left of its attempt.
 
-    One that does not end is cancelled when it may write nothing any more: the records that it checked may be gone.
+    It began with its group, and its limit counts from here, unless `began_ms` says when it began.  One that does not
+    end is cancelled; one that swallows this is closed where it waits a few seconds later.
     """
-    work, limit_ms = suspended.work, plan.attempt_ms_max
-    began_ms = group.now_ms if began_ms is None else began_ms
-    within = asyncio.timeout(max(0, limit_ms - (life.now_ms() - began_ms)) / 1_000)
+    work, now_ms = suspended.work, life.now_ms()
+    assert work.handler is not None, "only a handler suspends"
+    limit_ms = plan.limit_ms(work.handler) - (0 if began_ms is None else now_ms - began_ms)
+    limit_ms = min(limit_ms, plan.attempt_ms_max - (now_ms - (group.now_ms if began_ms is None else began_ms)))
+    within = asyncio.timeout(max(0, limit_ms) / 1_000)
+    patience = Patience(lambda: within.expired() or life.is_stopping())
     try:
         async with within:
-            await go_on(suspended.coroutine, suspended.waits_for)
-        taken_ms = life.now_ms() - began_ms
-        if taken_ms > limit_ms:
-            raise TimeoutError(f"the handler took {taken_ms} ms, over {limit_ms}; raise App(margin=)")
-        group.apply(work, suspended.state, suspended.context)
-    except CancelledError as error:
+            await go_on(suspended.coroutine, suspended.waits_for, patience)
+        if not within.expired() and life.now_ms() - now_ms <= limit_ms:
+            group.apply(work, suspended.state, suspended.context)
+            return None
+        error: BaseException = over_limit(plan, work.handler, suspended.context)
+    except CancelledError as cancelled_error:
         if life.is_stopping():
+            _cut_off(suspended, "was cancelled because its worker stops")
             raise
         task = current_task()
         while task is not None and task.cancelling():
             task.uncancel()  # the handler cancelled the task that it runs in
-        return failed(plan, group, work, error)  # or it waited for something that was cancelled
-    except Exception as error:
-        if not within.expired():
-            return failed(plan, group, work, error)
-        text = f"the handler was cancelled, it had not ended after {limit_ms} ms; raise App(margin=)"
-        return failed(plan, group, work, TimeoutError(text))
-    return None
+        error = cancelled_error  # or it waited for something that was cancelled
+    except Exception as raised:
+        error = raised
+    finally:
+        patience.end()
+    if within.expired():
+        error = over_limit(plan, work.handler, suspended.context)
+    return failed(plan, group, work, error)
+
+
+def over_limit(plan: Plan, handler: Handler, context: Context | None) -> TimeoutError:
+    """The failure of a handling that took too long; from here on its context takes nothing."""
+    limit_ms = plan.limit_ms(handler)
+    what = "half of App(margin=)" if limit_ms == plan.attempt_ms_max else "its time limit (time_limit_s=)"
+    text = over_limit_text(handler.name, limit_ms / 1_000, what)
+    if context is not None:
+        seal(context, text)
+    return TimeoutError(text)
+
+
+def _cut_off(suspended: Suspended[Made], why: str) -> None:
+    """Let the context of a handling that was cut off take nothing any more."""
+    if suspended.context is not None and suspended.work.handler is not None:
+        seal(suspended.context, f"handler {suspended.work.handler.name} {why}; nothing of it is committed")
 
 
 async def abandon(suspended: Suspended[Made]) -> None:
-    """Cancel a handling where it waits, in the task that it began in, and let it end."""
+    """Cancel a handling where it waits, in the task that it began in, and let it end, for a few seconds at most."""
     if isinstance(suspended.waits_for, Future):
         suspended.waits_for.cancel()
+    patience = Patience(lambda: True)
     with suppress(Exception, CancelledError):
-        await cancelled(suspended.coroutine)
+        await cancelled(suspended.coroutine, patience)
+    patience.end()
+    _cut_off(suspended, "was cancelled to run again by itself")
     task = current_task()
     if task is not None and task.cancelling():
         raise CancelledError  # the worker stops
 
 
 async def run_part(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
-    """Run one handler's part of a message to its end."""
+    """Run one handler's part of a message to its end; one whose key is held behind a thread is put off."""
+    if plan.threads is not None and plan.threads.holds(work):
+        return Later(AGAIN_AFTER_S, work.delivery.failures, "an earlier attempt of its key still runs in a thread")
     began_ms, work.failure = life.now_ms(), None
-    outcome = start(plan, group, work)
+    outcome = start(plan, group, work, life)
     if isinstance(outcome, Suspended):
         outcome = await resume(plan, group, outcome, life, began_ms=began_ms)
     return outcome

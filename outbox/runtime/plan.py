@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from outbox.lineage import field, state_id
 from outbox.ports import SUBSCRIPTIONS
 from outbox.retries import Retries
 from outbox.runtime.retention import Memory
+from outbox.runtime.threads import HandlerThreads, hosted
 
 REASON_LENGTH_MAX = 1_000
 
@@ -97,6 +99,12 @@ class Plan:
     clock_skew_ms: int
     claim_check_bytes: int
     retries: Retries
+    least_limit_ms: int = 0
+    """The shortest time limit of its handlers."""
+    threads: HandlerThreads | None = None
+    """Where blocking handlers run; without it they run inline, as in a harness."""
+    time_limit_s_max: float = math.inf
+    """How long the host lets any handler run."""
 
     @property
     def retention_ms(self) -> int:
@@ -107,6 +115,20 @@ class Plan:
     def attempt_ms_max(self) -> int:
         """How long an attempt may take, so that no record which forbids it is gone before it ends."""
         return min(self.own_attempt_ms_max, self.memory.attempt_ms_max)
+
+    def limit_ms(self, handler: Handler) -> int:
+        """How long one handling may take."""
+        return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
+
+    def hosted(self, handler: Handler) -> Handler:
+        """A handler as it runs here."""
+        return hosted(handler, self.threads, self.time_limit_s_max)
+
+    @property
+    def threaded(self) -> set[str]:
+        """The handlers that run in threads, by name."""
+        blocking = {handler.name for handler in self.app.handlers if handler.blocking}
+        return blocking if self.threads is not None else set()
 
     @property
     def record_life_ms(self) -> int:
@@ -123,27 +145,34 @@ class Plan:
         return list(self.sources)
 
 
-def compile_plan(app: App) -> Plan:
-    """Make an application ready to run."""
+def compile_plan(app: App, *, threads: HandlerThreads | None = None, time_limit_s_max: float = math.inf) -> Plan:
+    """Make an application ready to run: no handler for longer than its host lets it, blocking ones in `threads`.
+
+    Without threads these run inline.
+    """
+    handlers = [hosted(handler, threads, time_limit_s_max) for handler in app.handlers]
     retention_ms = round(app.retention.total_seconds() * 1_000)
     margin_ms = round(app.margin.total_seconds() * 1_000)
     paths = dict.fromkeys(handler.source for handler in app.handlers)
     return Plan(
         app,
-        {path: _source(app, path) for path in paths},
+        {path: _source(app, path, handlers) for path in paths},
         Memory(retention_ms, retention_ms + margin_ms),
         margin_ms // 2,
         round(app.clock_skew.total_seconds() * 1_000),
         app.claim_check_bytes,
         app.retry,
+        min([round(handler.time_limit_s * 1_000) for handler in handlers], default=margin_ms // 2),
+        threads,
+        time_limit_s_max,
     )
 
 
-def _source(app: App, path: str) -> Source:
+def _source(app: App, path: str, hosted_handlers: Sequence[Handler]) -> Source:
     by_type: dict[str, Route] = {}
     spec = app.queues.get(path)
     ordered = spec is not None and spec.ordering == "per_key"
-    for handler in app.handlers:
+    for handler in hosted_handlers:
         if handler.source != path:
             continue
         if handler.on_dead_letter == "stop_key" and not ordered:

@@ -67,6 +67,8 @@ class Work(msgspec.Struct, gc=False):
     whole: Any = None
     """What its parts have in common, while a message that several handlers read is under way."""
     is_given_back: bool = False
+    was_run: bool = False
+    """Whether its handler has had `value` already, and may have changed it."""
     is_stopper: bool = False
     """Whether its session stands still behind it, and goes on when it is applied."""
     was_refused: bool = False
@@ -239,6 +241,18 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
     if shared and not source.ordered:
         first.lane = None
     return first
+
+
+def value_again(plan: Plan, work: Work) -> Any:
+    """The message of a work as it was sent: an earlier attempt may have changed its own."""
+    message = work.delivery.message
+    source = plan.sources.get(work.delivery.queue)
+    if source is None:  # a request
+        assert work.handler is not None, "a request has a handler"
+        return plan.app.codec(work.handler.binding.messages[0]).decode(message.body)
+    route = source.routes.get(message.type) or source.only
+    assert route is not None, "it was decoded before"
+    return route.read(message.body, message.schema)
 
 
 def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:

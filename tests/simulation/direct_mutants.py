@@ -19,6 +19,7 @@ from tests.simulation.planting import (
     Mutant,
     Table,
 )
+from tests.simulation.thread_mutants import THREAD_MUTANTS
 
 TRIGGER_BUS = "outbox/azure/functions_bus.py"
 PROCESSOR = "outbox/azure/functions_processor.py"
@@ -287,16 +288,16 @@ DIRECT_MUTANTS = (
     mutant(
         "deadline: a handler may take as long as it likes", HANDLING,
         f"{OF_SCOPES}::test_a_handler_that_waits_past_its_deadline_writes_nothing_and_runs_again",
-        ("        if taken_ms > limit_ms:\n", "        if taken_ms < 0:\n"),
+        ("        if not within.expired() and life.now_ms() - now_ms <= limit_ms:\n", "        if not within.expired():\n"),
     ),
     mutant(
         "deadline: an attempt past it commits", PARTITION,
-        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
         ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
         "deadline: an attempt past it stages", ITEM,
-        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
         ("        if batch.is_late(self._now_ms()):\n            raise Again\n        token", "        token"),
     ),
     mutant(
@@ -311,13 +312,13 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "deadline: it is twice as far", BATCH,
-        f"{OF_SCOPES}::test_an_attempt_past_its_deadline_writes_nothing_and_another_is_made",
+        f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
         ("        return now_ms - self.now_ms > self._plan.attempt_ms_max\n", "        return now_ms - self.now_ms > 2 * self._plan.attempt_ms_max\n"),
     ),
 )  # fmt: skip
 
 TABLE = Table(
-    (*DIRECT_MUTANTS, *AGE_MUTANTS),
+    (*DIRECT_MUTANTS, *AGE_MUTANTS, *THREAD_MUTANTS),
     "tests/",
     (
         "aiohttp.web", "azure.cosmos.aio", "azure.functions", "azure.identity.aio", "azure.servicebus.aio",

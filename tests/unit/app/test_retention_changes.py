@@ -62,7 +62,9 @@ class Site:
         self.engine.tick()
 
     def app(self, *, days: float, margin_h: float) -> App:
-        app = App("bank", retention=timedelta(days=days), margin=timedelta(hours=margin_h))
+        margin = timedelta(hours=margin_h)
+        limit_s = margin.total_seconds() / 2  # the longest that there is: what is judged here is the margin
+        app = App("bank", retention=timedelta(days=days), margin=margin, time_limit_s=limit_s)
 
         @app.handler("deposits", key="account")
         async def deposit(message: Deposit, account: Account) -> None:

@@ -175,7 +175,7 @@ async def test_an_object_handed_in_is_nobody_elses() -> None:
 
 
 async def test_an_attempt_past_its_deadline_writes_nothing() -> None:
-    app = App("a", retry=Retries(limit=1))
+    app = App("a", retry=Retries(limit=1), time_limit_s=1_800)
 
     @app.handler("q", key="key")
     async def handle(call: Call, log: Log) -> None:

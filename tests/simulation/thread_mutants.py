@@ -1,0 +1,117 @@
+"""Faults in time limits and handlers' threads, each planted alone, and the tests that must fail of it.
+
+What a thread does past its limit is outside of any exploration, which has no threads; so each rule that a line of code
+keeps there, and each of time limits, has a fault here that takes the line out, and tests with real threads that find it.
+Data only; nothing of the package is imported here.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.planting import Mutant
+
+THREADS = "outbox/runtime/threads.py"
+HANDLING = "outbox/runtime/handling.py"
+STEPPING = "outbox/runtime/stepping.py"
+ENGINE = "outbox/runtime/engine_scope.py"
+BLOCKING = "unit/test_blocking_handlers.py::"
+AGAIN = "unit/app/test_attempts_again.py::"
+LIMITS = "unit/app/test_time_limits.py::"
+
+
+def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
+    """A planted fault and the test that must fail of it."""
+    return Mutant(name, "threads", (found_by,), file, edits)
+
+
+THREAD_MUTANTS = (
+    mutant(
+        "the context is not sealed at the limit", THREADS,
+        BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
+        ("        seal(job.context, why)\n        if job not in", "        if job not in"),
+    ),
+    mutant(
+        "the place is free at the limit", THREADS,
+        BLOCKING + "test_a_place_stays_taken_until_its_thread_ends",
+        ("        job.is_left = True\n", "        job.is_left = True\n        self._places.release()\n"),
+    ),
+    mutant(
+        "the key is free at the limit", THREADS,
+        BLOCKING + "test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not",
+        ("        if job.key:\n            self._held[job.key] = job\n", ""),
+    ),
+    mutant(
+        "only messages that block wait for a held key", ENGINE,
+        BLOCKING + "test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not",
+        ("        return self._plan.threads is not None and self._plan.threads.holds(work)\n", "        return False\n"),
+    ),
+    mutant(
+        "a read waits for a held key", THREADS,
+        BLOCKING + "test_a_request_past_its_limit_keeps_nothing_and_its_key_waits",
+        ("bool(work.inbox) and key_of(work) in self._held", "str(work.state_id) in self._held"),
+    ),
+    mutant(
+        "an attempt past its limit is committed when its thread ends", THREADS,
+        BLOCKING + "test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does",
+        ("        except TimeoutError:\n            text = over", "        except TimeoutError:\n            await asyncio.wait([job.ended])\n            return\n            text = over"),
+    ),
+    mutant(
+        "a message that finds no thread has failed", THREADS,
+        BLOCKING + "test_a_place_stays_taken_until_its_thread_ends",
+        ("            raise Retry(text, after_s=AGAIN_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
+    ),
+    mutant(
+        "a blocking handler runs inline", THREADS,
+        BLOCKING + "test_the_loop_goes_on_while_a_blocking_handler_waits",
+        ("    if threads is None or not handler.blocking:\n", "    if handler.name:\n"),
+    ),
+    mutant(
+        "threads keep their process alive", THREADS,
+        BLOCKING + "test_idle_threads_end_with_their_worker",
+        ("name=name, daemon=True)", "name=name, daemon=False)"),
+    ),
+    mutant(
+        "a stop does not name what it leaves behind", THREADS,
+        BLOCKING + "test_a_stop_does_not_wait_for_a_thread_and_names_what_is_left",
+        ("        if self._running:\n", "        if self._held and not self._running:\n"),
+    ),
+    mutant(
+        "context variables stay behind", THREADS,
+        BLOCKING + "test_context_variables_reach_the_thread",
+        ("            self._variables.run(self._call)\n", "            self._call()\n"),
+    ),
+    mutant(
+        "what a handler did past its limit is applied", HANDLING,
+        LIMITS + "test_what_takes_too_long_fails_and_leaves_nothing",
+        ("        if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):\n            raise over_limit(plan, work.handler, context)\n", ""),
+    ),
+    mutant(
+        "an attempt sees what an earlier one made of its message", HANDLING,
+        AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
+        ("            work.was_run = True\n", ""),
+    ),
+    mutant(
+        "an attempt sees what its batch made of its message", ENGINE,
+        AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
+        ("                            part.was_run = True\n", "                            pass\n"),
+    ),
+    mutant(
+        "a handling that is begun again sees what it made of its message", ENGINE,
+        AGAIN + "test_a_handling_that_is_begun_again_sees_its_message_as_it_was_sent",
+        ("            work.was_run = True\n            await self._finish", "            await self._finish"),
+    ),
+    mutant(
+        "a batch that took too long is committed", ENGINE,
+        LIMITS + "test_what_takes_too_long_fails_and_leaves_nothing",
+        ("        if taken_ms <= plan.least_limit_ms:\n", "        if taken_ms >= 0:\n"),
+    ),
+    mutant(
+        "a context past its limit takes more", HANDLING,
+        LIMITS + "test_a_sealed_context_refuses_every_use",
+        ("    if context is not None:\n        seal(context, text)\n", ""),
+    ),
+    mutant(
+        "what swallows its cancellation is waited for", STEPPING,
+        LIMITS + "test_a_handler_that_swallows_its_cancellation_does_not_hold_up_a_stop",
+        ("        return self._has_insisted  #", "        return False  #"),
+    ),
+)  # fmt: skip

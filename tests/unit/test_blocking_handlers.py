@@ -1,0 +1,431 @@
+"""Blocking handlers run in threads: real ones here, held where a test wants them by events.
+
+What is shown for every commit protocol: the loop goes on meanwhile; an attempt past its limit commits nothing, however
+its thread ends; until then its place is taken and no other attempt of its key begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from outbox import App, Context, Engine, Reject, Retries, Worker
+from outbox.engine.narrow import NarrowEngine
+from outbox.entry import HttpEntry
+from outbox.errors import HandlingEnded, NotRegistrable
+from outbox.ports import Backend
+from outbox.runtime import handling, threads
+from outbox.runtime.threads import HandlerThreads
+from outbox.testing import Harness
+from outbox.verify.exploring import explore
+
+Scope = Literal["engine", "partition", "item"]
+every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+
+WITHIN_S = 20.0
+"""How long anything may take here that should happen at once, on a machine that does other things as well."""
+
+HOLD_S = 10.0
+"""How long a thread waits at most for the test to let it go."""
+
+
+@dataclass
+class Step:
+    key: str
+    n: int
+    what: str = ""
+
+
+@dataclass
+class Steps:
+    ns: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Seen:
+    """What threads did, and what holds them."""
+
+    began: list[int] = field(default_factory=list)
+    ended: list[Any] = field(default_factory=list)
+    out: list[int] = field(default_factory=list)
+    go: threading.Event = field(default_factory=threading.Event)
+    most: int = 0
+    now: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def enter(self, n: int) -> None:
+        with self.lock:
+            self.began.append(n)
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def leave(self, result: Any) -> None:
+        with self.lock:
+            self.now -= 1
+            self.ended.append(result)
+
+
+def stepping(seen: Seen, **options: Any) -> App:
+    app = App("steps", **{"retry": Retries(limit=1), "time_limit_s": 600.0, **options})
+
+    @app.handler("out")
+    def out(message: Step) -> None:
+        seen.out.append(message.n)
+
+    @app.handler("steps", key="key", blocking=True)
+    def step(message: Step, steps: Steps, ctx: Context) -> None:
+        seen.enter(message.n)
+        try:
+            steps.ns.append(message.n)
+            ctx.send("out", message)
+            if message.what == "waits":
+                seen.go.wait(HOLD_S)
+                ctx.send("out", message)
+                ctx.save(Steps([99]))
+            if message.what == "reject":
+                raise Reject("no")
+        except BaseException as error:
+            seen.leave(error)
+            raise
+        seen.leave(None)
+
+    @app.handler("plain", key="key")
+    def plain(message: Step, steps: Steps) -> None:
+        steps.ns.append(message.n)
+
+    return app
+
+
+@asynccontextmanager
+async def backend_of(scope: Scope) -> AsyncIterator[Backend]:
+    async with Engine.in_memory() as engine:
+        yield engine if scope == "engine" else NarrowEngine(engine, scope)
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not done():  # noqa: ASYNC110  # a thread has no loop to set an event of
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is put off comes again at once."""
+    for module in (threads, handling):
+        monkeypatch.setattr(module, "AGAIN_AFTER_S", 0.01)
+
+
+@every_scope
+async def test_the_loop_goes_on_while_a_blocking_handler_waits(scope: Scope) -> None:
+    seen = Seen()
+    async with backend_of(scope) as backend, Worker(stepping(seen), backend) as worker:
+        await worker.send("steps", Step("a", 1, "waits"))
+        await until(lambda: seen.began == [1])
+        await worker.send("plain", Step("b", 2))
+        await until(lambda: worker.handled_count == 1)
+        assert await worker.state(Steps, "b") == Steps([2])
+        seen.go.set()
+        await worker.wait_idle()
+        assert await worker.state(Steps, "a") == Steps([99]) and seen.out == [1, 1]
+
+
+@every_scope
+async def test_blocking_handlers_act_once_in_so_many_threads_at_most(scope: Scope) -> None:
+    seen = Seen()
+    async with backend_of(scope) as backend, Worker(stepping(seen), backend, threads=3) as worker:
+        for n in range(24):
+            await worker.send("steps", Step(f"k{n % 5}", n, "reject" if n == 7 else ""), id=str(n))
+            await worker.send("plain", Step(f"k{n % 5}", 100 + n))
+        await worker.wait_idle()
+        for key in range(5):
+            state = await worker.state(Steps, f"k{key}")
+            mine = [n for n in range(24) if n % 5 == key and n != 7]
+            assert state is not None and sorted(state.ns) == mine + [100 + n for n in range(24) if n % 5 == key]
+        assert [letter.reason for letter in await worker.dead_letters("steps")] == ["no"]
+    assert 1 <= seen.most <= 3 and sorted(seen.began) == list(range(24))
+
+
+async def test_context_variables_reach_the_thread() -> None:
+    app, who, found = App("a"), ContextVar("who", default="nobody"), list[Any]()
+
+    @app.handler("steps", blocking=True)
+    def step(message: Step) -> None:
+        found.append((who.get(), threading.current_thread() is threading.main_thread()))
+
+    who.set("ann")
+    async with Engine.in_memory() as engine, Worker(app, engine) as worker:
+        await worker.send("steps", Step("a", 1))
+        await worker.wait_idle()
+    assert found == [("ann", False)]
+
+
+# Past the limit
+
+
+@every_scope
+async def test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_does(scope: Scope) -> None:
+    seen = Seen()
+    async with backend_of(scope) as backend, Worker(stepping(seen, time_limit_s=0.05), backend) as worker:
+        await worker.send("steps", Step("a", 1, "waits"), id="1")
+        await until(lambda: worker.handled_count == 1)
+        (letter,) = await worker.dead_letters("steps")
+        assert letter.reason == "failed" and "had not ended after 0.05 s, its time limit" in letter.description
+        seen.go.set()
+        await until(lambda: len(seen.ended) == 1)
+        assert isinstance(seen.ended[0], HandlingEnded) and "nothing of it is committed" in str(seen.ended[0])
+        await worker.wait_idle()
+        assert await worker.state(Steps, "a") is None
+        assert seen.out == []
+
+
+@every_scope
+async def test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not(scope: Scope) -> None:
+    seen = Seen()
+    app = stepping(seen, time_limit_s=0.05)
+    async with backend_of(scope) as backend, Worker(app, backend, threads=4) as worker:
+        await worker.send("steps", Step("a", 1, "waits"), id="1")
+        await until(lambda: worker.handled_count == 1)
+        for n, key in enumerate("aab", 2):
+            await worker.send("steps", Step(key, n), id=str(n))
+        await worker.send("plain", Step("a", 5))
+        await until(lambda: worker.handled_count >= 10)  # those of the key have been put off again and again
+        assert seen.began == [1, 4] and await worker.state(Steps, "a") is None
+        assert await worker.state(Steps, "b") == Steps([4])
+        seen.go.set()
+        await worker.wait_idle()
+        await until(lambda: len(seen.ended) == 4)
+        await worker.wait_idle()
+        state = await worker.state(Steps, "a")
+        assert state is not None and sorted(state.ns) == [2, 3, 5]
+        assert [letter.id for letter in await worker.dead_letters("steps")] == ["1"]  # nobody else's failures counted
+
+
+@every_scope
+async def test_a_place_stays_taken_until_its_thread_ends(scope: Scope) -> None:
+    seen = Seen()
+    shared = HandlerThreads(1)
+    app = stepping(seen, time_limit_s=0.05)
+    async with backend_of(scope) as backend, Worker(app, backend, threads=shared) as worker:
+        await worker.send("steps", Step("a", 1, "waits"), id="1")
+        await until(lambda: worker.handled_count == 1)
+        await worker.send("steps", Step("b", 2), id="2")
+        await until(lambda: worker.handled_count >= 3)  # it found no place, and no failure was counted
+        assert seen.began == [1] and shared.busy_count == 1
+        seen.go.set()
+        await until(lambda: len(seen.ended) == 2)
+        await worker.wait_idle()
+        assert await worker.state(Steps, "b") == Steps([2]) and await worker.state(Steps, "a") is None
+    shared.close()
+
+
+@every_scope
+async def test_a_key_is_held_for_every_worker_that_shares_the_threads(scope: Scope) -> None:
+    seen = Seen()
+    shared = HandlerThreads(4)
+    app = stepping(seen, time_limit_s=0.05)
+    async with backend_of(scope) as backend:
+        async with Worker(app, backend, threads=shared) as one:
+            await one.send("steps", Step("a", 1, "waits"), id="1")
+            await until(lambda: one.handled_count == 1)
+        async with Worker(app, backend, threads=shared) as other:
+            await other.send("steps", Step("a", 2), id="2")
+            await until(lambda: other.handled_count >= 2)
+            assert seen.began == [1]
+            seen.go.set()
+            await until(lambda: len(seen.ended) == 2)
+            await other.wait_idle()
+            assert await other.state(Steps, "a") == Steps([2])
+    shared.close()
+
+
+# Stopping
+
+
+@every_scope
+async def test_a_stop_does_not_wait_for_a_thread_and_names_what_is_left(
+    scope: Scope, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    async with backend_of(scope) as backend:
+        with caplog.at_level(logging.WARNING, "outbox.threads"):
+            async with Worker(stepping(seen), backend, drain_s=0.01) as worker:
+                await worker.send("steps", Step("a", 1, "waits"), id="one")
+                await until(lambda: seen.began == [1])
+        assert not seen.ended, "nobody waited for the thread"
+        (record,) = [found for found in caplog.records if found.message.startswith("stopped before handlers")]
+        assert record.__dict__["ids"] == ["one"] and record.__dict__["handlers"] == ["step"]
+        seen.go.set()
+        await until(lambda: len(seen.ended) == 1)
+        assert isinstance(seen.ended[0], HandlingEnded)
+        async with Worker(stepping(seen), backend) as worker:  # it was given back, and nothing of it was committed
+            await worker.wait_idle()
+            assert await worker.state(Steps, "a") == Steps([99]) and seen.began == [1, 1]
+
+
+LEFT = """
+import asyncio, threading
+from dataclasses import dataclass
+from outbox import App, Engine, Worker
+
+app, began = App("left"), threading.Event()
+
+@dataclass
+class Step:
+    n: int
+
+@app.handler("steps", blocking=True)
+def step(message: Step) -> None:
+    began.set()
+    threading.Event().wait()
+
+async def main():
+    async with Engine.in_memory() as engine, Worker(app, engine, drain_s=0.01) as worker:
+        await worker.send("steps", Step(1))
+        await asyncio.to_thread(began.wait, 20)
+
+asyncio.run(main())
+print("over")
+"""
+
+
+def test_a_thread_that_never_ends_does_not_keep_its_process() -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
+
+
+async def test_idle_threads_end_with_their_worker() -> None:
+    seen = Seen()
+    async with Engine.in_memory() as engine, Worker(stepping(seen), engine) as worker:
+        await worker.send("steps", Step("a", 1))
+        await worker.wait_idle()
+        made = [thread for thread in threading.enumerate() if thread.name.startswith("outbox handler")]
+        assert made and all(thread.daemon for thread in made)  # one that never ends does not keep its process
+    await until(lambda: not [one for one in threading.enumerate() if one.name.startswith("outbox handler")])
+
+
+# HTTP
+
+
+def asking(seen: Seen) -> App:
+    app = App("asked")
+
+    @app.http("POST", "/steps/{key}", key="key", blocking=True, time_limit_s=0.05)
+    def step(message: Step, steps: Steps, ctx: Context) -> int:
+        seen.enter(message.n)
+        steps.ns.append(message.n)
+        if len(seen.began) == 1:
+            seen.go.wait(HOLD_S)
+        try:
+            ctx.now()
+        except HandlingEnded as error:
+            seen.leave(error)
+            raise
+        seen.leave(None)
+        return len(steps.ns)
+
+    @app.http("GET", "/steps/{key}", key="key")
+    def steps(message: Step, steps: Steps, ctx: Context) -> list[int]:
+        return steps.ns
+
+    return app
+
+
+@every_scope
+async def test_a_request_past_its_limit_keeps_nothing_and_its_key_waits(scope: Scope) -> None:
+    seen = Seen()
+    async with backend_of(scope) as backend, HttpEntry(asking(seen), backend) as entry:
+
+        async def post(key: str) -> tuple[int, bytes]:
+            answer = await entry.handle("POST", "/steps/a", {"Idempotency-Key": key}, b'{"n":1}')
+            return answer.status, answer.body
+
+        assert (await post("k"))[0] == 500
+        assert (await post("k"))[0] == 503 and (await post("other"))[0] == 503 and seen.began == [1]
+        answer = await entry.handle("GET", "/steps/a?n=0", {})
+        assert (answer.status, answer.body) == (200, b"[]")
+        seen.go.set()
+        await until(lambda: len(seen.ended) == 1)
+        await until(lambda: entry._threads.busy_count == 0)
+        assert isinstance(seen.ended[0], HandlingEnded)
+        assert await post("k") == (200, b"1") and await post("other") == (200, b"2")
+
+
+# What is refused, and where no thread is needed
+
+
+def test_an_async_handler_cannot_be_blocking() -> None:
+    app = App("a", blocking=True)
+
+    async def step(message: Step) -> None: ...
+
+    def plain(message: Step) -> None: ...
+
+    with pytest.raises(NotRegistrable, match=r"step is async.*asyncio\.to_thread"):
+        app.handler("one", blocking=True)(step)
+    with pytest.raises(NotRegistrable, match="step is async"):
+        app.http("POST", "/a", blocking=True)(step)
+    app.handler("one")(step)
+    app.handler("two")(plain)
+    app.handler("three", blocking=False)(plain)
+    app.http("POST", "/b")(plain)
+    assert [handler.blocking for handler in app.handlers] == [False, True, False] and app.routes[0].handler.blocking
+    App("b").handler("two", name="b")(plain)
+    with pytest.raises(ValueError, match="threads=0"):
+        Worker(app, Engine.in_memory(), threads=0)
+
+
+def misusing() -> App:
+    app = App("a", retry=Retries(limit=1), blocking=True)
+
+    async def waits() -> None: ...
+
+    @app.handler("calls")
+    def calls(message: Step, ctx: Context) -> None:
+        ctx.call(waits)  # type: ignore[unused-coroutine]  # the mistake in question
+
+    @app.handler("returns")
+    def returns(message: Step) -> Any:
+        return waits()
+
+    return app
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+async def test_a_blocking_handler_cannot_await_in_a_thread_or_in_a_harness() -> None:
+    said = {"calls": "blocking handler calls cannot await ctx.call", "returns": "returned <coroutine"}
+    async with Harness(misusing()) as world, Engine.in_memory() as engine, Worker(misusing(), engine) as worker:
+        for queue, text in said.items():
+            await world.send(queue, Step("a", 1))
+            await worker.send(queue, Step("a", 1))
+            await world.wait_idle()
+            await worker.wait_idle()
+            for (letter,) in (world.dead_letters(queue), await worker.dead_letters(queue)):
+                assert text in letter.description
+
+
+@every_scope
+async def test_a_harness_and_an_exploration_run_a_blocking_handler_inline(scope: Scope) -> None:
+    app, where = App("a"), set[threading.Thread]()
+
+    @app.handler("steps", key="key", blocking=True)
+    def step(message: Step, steps: Steps) -> None:
+        where.add(threading.current_thread())
+        steps.ns.append(message.n)
+
+    async with Harness(app, scope=scope) as world:
+        await world.send("steps", Step("a", 1))
+        await world.wait_idle()
+        assert await world.state(Steps, "a") == Steps([1])
+    report = await asyncio.to_thread(explore, app, [("steps", Step("a", 1), "1")], scope=scope)
+    assert not report.anomalies and report.exhausted, report
+    assert len(where) == 2, "this thread, and that of the exploration"
