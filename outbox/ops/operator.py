@@ -10,6 +10,7 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -268,21 +269,8 @@ class Operator:
         return Moved(count, len(tasks) - count)
 
     def _whole_id(self, queue: str, text: str) -> str:
-        """The id that a text is, or else the only one that it begins.
-
-        Raises:
-            LookupError: no dead letter's id begins so.
-            Refused: several do.
-        """
         tasks = self._engine.queue(self._dead(queue)).tasks.values()
-        ids = {_identity(queue, task) for task in tasks}
-        found = {text} & ids or {id for id in ids if begins(text, id)}
-        if not found:
-            raise LookupError(f"{queue} has no dead letter {text!r}; list them to see what is there")
-        if len(found) > 1:
-            shown = listed([f"{id[:ID_SHOWN_LENGTH]!r}" for id in found])
-            raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {shown}; give more of it")
-        return found.pop()
+        return whole_id(queue, text, {_identity(queue, task) for task in tasks})
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks
@@ -320,6 +308,22 @@ class Operator:
         ordinal = await self._engine.compact_in_background()
         await self._engine.gate()
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
+
+
+def whole_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
+    """The id that a text is, or else the only one of a queue's dead letters that it begins.
+
+    Raises:
+        LookupError: no id begins so.
+        Refused: several do.
+    """
+    found = {text} & ids or {id for id in ids if begins(text, id)}
+    if not found:
+        raise LookupError(f"{queue} has no dead letter {text!r}; list them to see what is there")
+    if len(found) > 1:
+        shown = listed([f"{id[:ID_SHOWN_LENGTH]!r}" for id in found])
+        raise Refused(f"{len(found)} dead letters of {queue} begin with {text!r}: {shown}; give more of it")
+    return next(iter(found))
 
 
 def begins(text: str, id: str) -> bool:

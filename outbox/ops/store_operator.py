@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 from outbox.deliveries import is_copy, told_apart
 from outbox.errors import PoisonMessage, Refused
 from outbox.lineage import state_id
-from outbox.ops.operator import listed, parse_key, with_body
+from outbox.ops.operator import listed, parse_key, whole_id, with_body
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -192,7 +192,8 @@ class StoreOperator:
             LookupError: there is none.
             Refused: its body lies in a blob that is gone, or in a blob store that was not named.
         """
-        buried = (await self._of(queue, id))[-1]
+        id, found = await self._of(queue, id)
+        buried = found[-1]
         message = buried.message
         if message.claim:
             try:
@@ -209,11 +210,11 @@ class StoreOperator:
             Refused: the one that is named was too old.
         """
         if id is not None:
-            found = await self._of(queue, id)
+            id, found = await self._of(queue, id)
             newest = next((x for x in reversed(found) if x.reason != "payload-differs"), found[-1])
             check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
             await self._operations.resubmit(queue, newest.sequence)
-            return Moved(1)
+            return Moved(1, id=id)
         return await self._move_all(queue, self._operations.resubmit, is_again=True)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
@@ -224,10 +225,10 @@ class StoreOperator:
         """
         if id is None:
             return await self._move_all(queue, self._operations.discard, is_again=False)
-        found = await self._of(queue, id)
+        id, found = await self._of(queue, id)
         for buried in found:
             await self._operations.discard(queue, buried.sequence)
-        return Moved(len(found))
+        return Moved(len(found), id=id)
 
     async def _move_all(self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_again: bool) -> Moved:
         """Move every dead letter that may be; a resubmission takes its older copies with it."""
@@ -247,11 +248,11 @@ class StoreOperator:
                 moved.append(buried)
         return Moved(len(found) - left, left)
 
-    async def _of(self, queue: str, id: str) -> list[Buried]:
-        found = [x for x in await self._operations.dead_letters(queue) if x.message.identity == id]
-        if not found:
-            raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
-        return found
+    async def _of(self, queue: str, text: str) -> tuple[str, list[Buried]]:
+        """The dead letters of an id, or of the one id that begins so, and that id."""
+        buried = await self._operations.dead_letters(queue)
+        id = whole_id(queue, text, {one.message.identity for one in buried})
+        return id, [one for one in buried if one.message.identity == id]
 
     async def _only_type(self, queue: str) -> str:
         """The type that a queue's handlers take where it is one: what a message without one is to them."""

@@ -150,8 +150,8 @@ async def test_dead_letters_of_both_places_are_one_list(site: Site) -> None:
     ]
     text, err = await site.outbox("dead-letters", "list", "orders")
     assert err == "" and all(id in text for id in ("with-the-bus", "in-the-store"))
-    for id in ("with-the-bus", "in-the-store"):
-        shown = await site.json("dead-letters", "show", "orders", id)
+    for id, asked in (("with-the-bus", "with-the-bus"), ("in-the-store", "in-t")):
+        shown = await site.json("dead-letters", "show", "orders", asked)
         assert shown["body"] == {"id": id, "items": 0} and shown["key"] == ""
     assert (await site.json("status"))["queues"]["orders"]["dead_letters"] == 2
 
@@ -161,16 +161,26 @@ async def test_dead_letters_of_both_places_are_resubmitted_and_discarded(site: S
         await site.refuse_by_worker(id)
     for id in ("b", "d"):
         await site.refuse_by_trigger(id)
-    assert await site.json("dead-letters", "resubmit", "orders", "a") == {"count": 1, "in_hand": 0}
-    assert await site.json("dead-letters", "resubmit", "orders", "b") == {"count": 1, "in_hand": 0}
+    assert await site.json("dead-letters", "resubmit", "orders", "a") == {"count": 1, "in_hand": 0, "id": "a"}
+    assert await site.json("dead-letters", "resubmit", "orders", "b") == {"count": 1, "in_hand": 0, "id": "b"}
     status = (await site.json("status"))["queues"]["orders"]
     assert (status["active"], status["dead_letters"]) == (2, 2)
-    assert await site.json("dead-letters", "discard", "orders", "d") == {"count": 1, "in_hand": 0}
+    assert await site.json("dead-letters", "discard", "orders", "d") == {"count": 1, "in_hand": 0, "id": "d"}
     assert await site.json("dead-letters", "resubmit", "orders", "--all") == {"count": 1, "in_hand": 0}
     _, err = await site.outbox("dead-letters", "discard", "orders", "d", code=1)
     assert err == "outbox: orders has no dead letter 'd'; list them to see what is there\n"
     waiting = site.backend.operations
     assert (await waiting.counts())["orders"].active == 3
+
+
+async def test_an_id_may_be_cut_short_where_it_is_the_only_one(site: Site) -> None:
+    await site.refuse_by_worker("order-with-the-bus")
+    await site.refuse_by_trigger("order-in-the-store")
+    _, err = await site.outbox("dead-letters", "discard", "orders", "order-", code=1)
+    assert "2 dead letters of orders begin with 'order-'" in err
+    out, _ = await site.outbox("dead-letters", "discard", "orders", "order-in")
+    assert "order-in-the-store" in out
+    assert [letter.id for letter in await site.client.dead_letters("orders")] == ["order-with-the-bus"]
 
 
 async def test_everything_of_a_queue_is_discarded(site: Site) -> None:
@@ -186,7 +196,7 @@ async def test_a_state_is_shown_and_an_unknown_type_is_named(site: Site) -> None
         await worker.wait_idle()
     assert (await site.outbox("state", "Stock", "ann", "--json"))[0] == '{"ordered":3}\n'
     assert (await site.outbox("state", "Stock", "ben"))[0] == "Stock ben: none\n"
-    _, err = await site.outbox("state", "Stok", "ann")
+    _, err = await site.outbox("state", "Stok", "ann", code=1)
     assert "no state is of type 'Stok'; there are: Stock" in err
 
 
