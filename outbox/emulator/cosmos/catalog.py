@@ -8,6 +8,7 @@ start.
 from __future__ import annotations
 
 import base64
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,8 @@ class Container:
         self.lsn = version
         """The version of its last write; a read that has seen it is as fresh as can be."""
         self.history = History()
+        self.ids_by_rid: OrderedDict[str, dict[str, str]] = OrderedDict()
+        """The ids of items by resource id, for the partition keys where items were lately asked for by that."""
         self.expiring: list[tuple[int, str, str]] = []
         """Items that expire: when, partition key, id; soonest first."""
         self.expiring_count_max = EXPIRING_COUNT
@@ -115,14 +118,37 @@ class Catalog:
 
     # Databases
 
-    def database(self, name: str) -> Database:
-        """The database of this name or resource id.
+    def names_of(self, rids: tuple[str, ...]) -> tuple[str, ...] | None:
+        """A path's resource ids with the names of the database and container instead; None where they are names.
 
         Raises:
             Rejection: 404.
         """
-        found = self.databases.get(name) or self._by_rid.get(name)
-        if not isinstance(found, Database):
+        if rids[0] in self.databases:
+            return None
+        database = self._by_rid.get(rids[0])
+        if not isinstance(database, Database):
+            raise Rejection(NOT_FOUND, f"there is no database {rids[0][:80]!r}", substatus=OWNER_NOT_FOUND)
+        if len(rids) == 1:
+            return (database.id,)
+        container = self._by_rid.get(rids[1])
+        if not isinstance(container, Container) or container.database is not database:
+            raise Rejection(
+                NOT_FOUND,
+                f"there is no container with the resource id {rids[1][:80]!r} in {database.id!r}; "
+                "a path that begins with a resource id has no names",
+                substatus=OWNER_NOT_FOUND,
+            )
+        return (database.id, container.id, *rids[2:])
+
+    def database(self, name: str) -> Database:
+        """The database of this name.
+
+        Raises:
+            Rejection: 404.
+        """
+        found = self.databases.get(name)
+        if found is None:
             raise Rejection(NOT_FOUND, f"there is no database {name[:80]!r}", substatus=OWNER_NOT_FOUND)
         return found
 
@@ -154,14 +180,14 @@ class Catalog:
     # Containers
 
     def container(self, database: str, name: str) -> Container:
-        """The container of this name or resource id.
+        """The container of this name.
 
         Raises:
             Rejection: 404.
         """
         owner = self.database(database)
-        found = owner.containers.get(name) or self._by_rid.get(name)
-        if not isinstance(found, Container) or found.database is not owner:
+        found = owner.containers.get(name)
+        if found is None:
             raise Rejection(
                 NOT_FOUND, f"there is no container {name[:80]!r} in {owner.id!r}", substatus=OWNER_NOT_FOUND
             )

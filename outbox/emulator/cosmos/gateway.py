@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outbox.emulator.cosmos import sessions
 from outbox.emulator.cosmos.answers import (
@@ -23,7 +23,7 @@ from outbox.emulator.cosmos.answers import (
     Rejection,
 )
 from outbox.emulator.cosmos.auth import Signatures
-from outbox.emulator.cosmos.catalog import Container
+from outbox.emulator.cosmos.catalog import Catalog, Container
 from outbox.emulator.cosmos.charges import Meter
 from outbox.emulator.cosmos.routes import Route, route_of
 from outbox.emulator.faults import FaultRule, Faults
@@ -49,7 +49,7 @@ class Call:
     raw_path: str
     headers: Mapping[str, str]
     body: bytes
-    route: Route = field(default_factory=lambda: Route("unknown", (), "", ""))
+    route: Route = field(default_factory=lambda: Route("unknown", (), "", ()))
     container: Container | None = None
     rule: FaultRule | None = None
     """The fault that the operation itself has to do: a stale read, one within a batch."""
@@ -76,9 +76,16 @@ class Gateway:
     """Does what requests ask for."""
 
     def __init__(
-        self, engine: Engine, operations: Mapping[str, Prepare], signatures: Signatures, faults: Faults, meter: Meter
+        self,
+        engine: Engine,
+        catalog: Catalog,
+        operations: Mapping[str, Prepare],
+        signatures: Signatures,
+        faults: Faults,
+        meter: Meter,
     ) -> None:
         self._engine = engine
+        self._catalog = catalog
         self._operations = operations
         self._signatures = signatures
         self._faults = faults
@@ -96,7 +103,7 @@ class Gateway:
                 call.header("authorization"),
                 call.method,
                 route.kind,
-                route.link,
+                route.links,
                 call.header("x-ms-date"),
                 call.header("date"),
             )
@@ -128,6 +135,8 @@ class Gateway:
         return answer
 
     async def _answered(self, call: Call) -> Answer:
+        if call.route.is_by_rid:
+            call.route = self._named(call.route)
         prepare = self._operations[call.route.operation]
         prepared = prepare(call)
         rule = None
@@ -149,6 +158,15 @@ class Gateway:
         if is_lost:
             raise Dropped
         return answer
+
+    def _named(self, route: Route) -> Route:
+        """A route by resource ids with the names of its database and container, by which faults know them.
+
+        Raises:
+            Rejection: 404.
+        """
+        names = self._catalog.names_of(route.names)
+        return replace(route, is_by_rid=False) if names is None else replace(route, names=names)
 
     async def _delay(self, call: Call, prepared: Prepared) -> bool:
         """Wait as long as a rule says; whether one did."""
