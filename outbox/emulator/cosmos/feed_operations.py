@@ -171,7 +171,8 @@ class FeedOperations:
 def _feed_of(call: Call, plan: Plan | None, name: str) -> Feed:
     count, continuation = page_count_of(call.header("x-ms-max-item-count")), call.header("x-ms-continuation")
     body = call.body if plan is not None else b""
-    return Feed(plan, name.encode() + body, page_count=count, continuation=continuation)
+    is_wide = not (call.header(KEY_HEADER) or call.header("x-ms-start-epk") or call.header("x-ms-end-epk"))
+    return Feed(plan, name.encode() + body, page_count=count, continuation=continuation, is_wide=is_wide)
 
 
 def _listed(results: list[bytes], continuation: str, rid: str, name: str, charge_ru: float) -> Answer:

@@ -25,7 +25,7 @@ from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.query_budget import TEXT_STEP_LENGTH, Budget
 from outbox.emulator.cosmos.query_expressions import Row
 from outbox.emulator.cosmos.query_plan import Plan
-from outbox.emulator.cosmos.query_values import SortKey, compare_keys
+from outbox.emulator.cosmos.query_values import SortKey, compare_keys, identity
 from outbox.emulator.cosmos.snapshots import (
     SNAPSHOT_MAX_BYTES,
     SNAPSHOT_ROW_COUNT_MAX,
@@ -35,7 +35,7 @@ from outbox.emulator.cosmos.snapshots import (
     Snapshots,
     put_in_order,
 )
-from outbox.emulator.cosmos.values import UNDEFINED, encode, number_of, parse_stored, rid_at, wire_form
+from outbox.emulator.cosmos.values import UNDEFINED, Json, encode, number_of, parse_stored, rid_at, wire_form
 
 PAGE_COUNT = 100
 PAGE_COUNT_MAX = 1_000
@@ -149,8 +149,13 @@ class _Match(NamedTuple):
 class Feed:
     """One query (None: everything) over candidates in the order of keys, and in each of their making."""
 
-    def __init__(self, plan: Plan | None, name: bytes, *, page_count: int, continuation: str) -> None:
-        """`name` are bytes that tell this query from others.
+    def __init__(
+        self, plan: Plan | None, name: bytes, *, page_count: int, continuation: str, is_wide: bool = False
+    ) -> None:
+        """`name` are bytes that tell this query from others; `is_wide` says that it is over all partition keys.
+
+        Over all partition keys the SDK makes null of an aggregate over nothing, as it would of the answers of several
+        ranges; under one key there is no result.
 
         Raises:
             Rejection: 400, the continuation is none of this query.
@@ -160,6 +165,7 @@ class Feed:
         self._identity = sha256(name).digest()
         self._budget = Budget(_UNBOUNDED) if plan is None else plan.budget
         self._page_count = page_count
+        self._is_wide = is_wide
         query = None if plan is None else plan.query
         left: int | None = None
         if query is not None:
@@ -234,13 +240,21 @@ class Feed:
 
     def _result(self, row: Row, data: bytes) -> bytes | None:
         plan = self._plan
-        if plan is None or (plan.is_plain and not plan.query.distinct):
+        if plan is None or plan.is_plain:
             return data
+        value = self._value(plan, row, data)
+        return None if value is UNDEFINED else encode(value)
+
+    def _value(self, plan: Plan, row: Row, data: bytes) -> Json:
+        """What a row of an item of these bytes is selected as.
+
+        Raises:
+            Rejection: 400, it takes too much.
+        """
         if plan.copy_count * len(data) > RESULT_SIZE_MAX_BYTES:
             raise bad("a result of the query takes too much memory; select less of the item, or less often")
         plan.budget.spend(plan.copy_count * len(data) // TEXT_STEP_LENGTH)
-        value = plan.result(row)
-        return None if value is UNDEFINED else encode(value)
+        return plan.result(row)
 
     # In order
 
@@ -368,24 +382,33 @@ class Feed:
         async with aclosing(self._matching(items.candidates(), page)) as matches:
             async for _, row, data in matches:
                 gathering.add(row, len(data))
-        found: dict[bytes, None] = {}
+        found, seen = list[bytes](), set[bytes]()
         for value in gathering.results():
-            if value is not UNDEFINED:
-                found[encode(value)] = None
+            if value is UNDEFINED and self._is_wide and plan.is_one_aggregate:
+                value = None
             if self._budget.is_turn_due:
                 await self._budget.turn()
-        return list(found)
+            if value is UNDEFINED:
+                continue
+            if plan.query.distinct:
+                if (name := identity(value)) in seen:
+                    continue
+                seen.add(name)
+            found.append(encode(value))
+        return found
 
     async def _distinct(self, plan: Plan, items: Items, page: Page) -> list[bytes]:
-        seen, size_bytes = dict[bytes, tuple[SortKey, ...]](), 0
+        seen, rows, size_bytes = set[bytes](), list[Found](), 0
         async with aclosing(self._matching(items.candidates(), page)) as matches:
             async for _, row, data in matches:
-                if (result := self._result(row, data)) is not None and result not in seen:
-                    seen[result] = plan.sort_keys(row)
-                    size_bytes += len(result)
-                    if size_bytes > RESULT_SIZE_MAX_BYTES or len(seen) > ROW_COUNT_MAX:
-                        raise bad("the query has too many distinct results; narrow it")
-        rows = [Found(keys, ("", index, 0), result) for index, (result, keys) in enumerate(seen.items())]
+                value = self._value(plan, row, data)
+                if value is UNDEFINED or (name := sha256(identity(value)).digest()) in seen:
+                    continue
+                seen.add(name)
+                rows.append(Found(plan.sort_keys(row), ("", len(rows), 0), encode(value)))
+                size_bytes += len(rows[-1].result)
+                if size_bytes > RESULT_SIZE_MAX_BYTES or len(rows) > ROW_COUNT_MAX:
+                    raise bad("the query has too many distinct results; narrow it")
         put_in_order(rows, plan.descending)
         return [row.result for row in rows]
 

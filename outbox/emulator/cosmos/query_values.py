@@ -50,7 +50,7 @@ def sort_key(value: Json) -> SortKey:
     rank = rank_of(value)
     if rank in (0, 1):
         return (rank, 0)
-    return (rank, _canonical(value).decode() if rank >= 5 else value)
+    return (rank, identity(value).decode() if rank >= 5 else value)
 
 
 def compare_keys(left: SortKey, right: SortKey) -> int:
@@ -68,7 +68,7 @@ def identity(value: Json) -> bytes:
 
 
 def _plain(value: Json) -> Json:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+    if isinstance(value, float) and value.is_integer() and -(1 << 63) <= value < 1 << 64:  # as JSON may have it whole
         return int(value)
     if isinstance(value, list):
         return [_plain(element) for element in value]
