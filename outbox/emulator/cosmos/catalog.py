@@ -16,6 +16,7 @@ import msgspec
 
 from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER_NOT_FOUND, Rejection, bad, unsupported
 from outbox.emulator.cosmos.history import History
+from outbox.emulator.cosmos.indexing import Indexing
 from outbox.emulator.cosmos.values import Json, check_id, encode, etag_of
 from outbox.engine import records
 from outbox.engine.engine import Engine
@@ -69,6 +70,7 @@ class Container:
         self.definition = {**definition, "_etag": etag_of(version)}
         self.key_paths: tuple[tuple[str, ...], ...] = tuple(_names(p) for p in definition["partitionKey"]["paths"])
         self.ttl_s: int | None = definition.get("defaultTtl")
+        self.indexing = Indexing.of_stored(definition.get("indexingPolicy"))
 
     def namespace(self, key: str) -> str:
         """Where the engine keeps the items of a partition key."""
@@ -296,6 +298,7 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
         definition.pop("defaultTtl", None)
     elif type(ttl_s) is not int or not (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S):
         raise bad(f"defaultTtl {str(ttl_s)[:80]!r}: give -1 or seconds from 1 to {TTL_MAX_S}")
+    Indexing(definition.get("indexingPolicy"))
     for name, what in _REFUSED.items():
         if definition.get(name):
             raise unsupported(what)

@@ -45,6 +45,7 @@ class FeedOperations:
     def _query(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
         plan = self._plan(call)
+        container.indexing.check_order(plan.query)
         is_wide = is_true(call.headers, "x-ms-documentdb-query-enablecrosspartition") or call.header(_RANGE_ID)
         if not call.header(KEY_HEADER) and not is_wide:
             raise bad(
