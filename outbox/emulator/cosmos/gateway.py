@@ -21,6 +21,7 @@ from outbox.emulator.cosmos.answers import (
     UNAVAILABLE,
     Answer,
     Rejection,
+    unsupported,
 )
 from outbox.emulator.cosmos.auth import Signatures
 from outbox.emulator.cosmos.catalog import Catalog, Container
@@ -35,6 +36,11 @@ log = logging.getLogger(__name__)
 _BEFORE = frozenset(("refused", "throttled", "status", "reset", "lost-reply"))
 _OF_READS = _BEFORE | {"stale-read"}
 _READS = frozenset(("item.read", "query", "feed"))
+_NOT_HERE = {
+    "x-ms-documentdb-pre-trigger-include": "a trigger before an operation (pre_trigger_include)",
+    "x-ms-documentdb-post-trigger-include": "a trigger after an operation (post_trigger_include)",
+}
+"""Headers that change what an operation does: ignoring one would be a wrong answer."""
 
 
 class Dropped(Exception):
@@ -135,6 +141,7 @@ class Gateway:
         return answer
 
     async def _answered(self, call: Call) -> Answer:
+        _check_headers(call)
         if call.route.is_by_rid:
             call.route = self._named(call.route)
         prepare = self._operations[call.route.operation]
@@ -208,6 +215,19 @@ class Gateway:
             headers["x-ms-alt-content-path"] = container.path
             headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
             headers["lsn"] = str(lsn)
+
+
+def _check_headers(call: Call) -> None:
+    """Let a request pass that asks for nothing beside its operation.
+
+    Raises:
+        Rejection: 400, naming what is not here.
+    """
+    for name, what in _NOT_HERE.items():
+        if call.header(name):
+            raise unsupported(what)
+    if call.header("x-ms-indexing-directive").lower() in ("1", "exclude"):
+        raise unsupported("leaving an item out of the index (indexing_directive)")
 
 
 def broken(rule: FaultRule) -> Exception:
