@@ -127,7 +127,7 @@ def run(store: Store, container: Container, key: str, operations: list[Operation
             touched[operation.id] = now = None
         decisions.append(decision)
         left.append(None if now is None else _Pending(now.value, now.version))
-    version = container.lsn
+    version = container.version
     if touched:
         puts = [Put(id, None if item is None else item.value) for id, item in touched.items()]
         there = [put for put in puts if put.stored is not None or store.read(container, key, put.id) is not None]

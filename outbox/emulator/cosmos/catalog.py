@@ -54,8 +54,11 @@ class Container:
         self.path = f"dbs/{database.id}/colls/{self.id}"
         self.prefix = f"{ITEMS}{self.rid}/"
         self.keys: set[str] = set()
+        self.version = version
+        """The engine's version of its last write."""
         self.lsn = version
-        """The version of its last write; a read that has seen it is as fresh as can be."""
+        """How fresh it is: one more with each write, a batch being one.  It is never above the version: a start goes on
+        with that, and so is not below what any session has seen."""
         self.history = History()
         self.ids_by_rid: OrderedDict[str, dict[str, str]] = OrderedDict()
         """The ids of items by resource id, for the partition keys where items were lately asked for by that."""
@@ -102,7 +105,7 @@ class Catalog:
             owner = self._by_rid[rid]
             assert isinstance(owner, Database)
             container = Container(owner, definition, version)
-            container.lsn = now
+            container.lsn = container.version = now
             owner.containers[container.id] = self._by_rid[container.rid] = container
         self._adopt_items()
 

@@ -65,12 +65,12 @@ class FeedOperations:
         page_count = page_count_of(call.header("x-ms-max-item-count"))
 
         def apply(call: Call) -> Answer:
-            if container.lsn <= after:
+            if container.version <= after:
                 return changes.nothing_new(after)
             found = ((key, item) for key in keys(container.lsn) for item in self._store.items(container, key))
             page, last = changes.page_of(found, after, since_s, page_count)
             if not page.results:
-                return changes.nothing_new(container.lsn)
+                return changes.nothing_new(container.version)
             charge_ru = query_ru(page.examined_count, page.size_bytes)
             answer = _listed(page.results, "", container.rid, "Documents", charge_ru)
             answer.headers["etag"] = f'"{last}"'
@@ -124,7 +124,7 @@ class FeedOperations:
             page = await feed.page(
                 Items(
                     lambda: self._candidates(container, keys(lsn), lsn, ids),
-                    lsn,
+                    container.version,
                     container.ttl_s is not None,
                     self._snapshots if lsn == container.lsn else None,
                 )

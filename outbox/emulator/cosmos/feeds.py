@@ -130,11 +130,11 @@ class Page:
 class Items:
     """What a feed is over, each time from the beginning, and where it may keep what it put in order.
 
-    `lsn` is the freshness of the items; `snapshots` is None where nothing may be kept, as of the past.
+    `version` is that of the last write among them; `snapshots` is None where nothing may be kept, as of the past.
     """
 
     candidates: Callable[[], Iterable[Candidate]]
-    lsn: int = 0
+    version: int = 0
     is_expiring: bool = False
     """Items may go without being written."""
     snapshots: Snapshots | None = None
@@ -266,7 +266,7 @@ class Feed:
             behind = Found(begin.sort_keys(len(plan.descending)), begin.position, b"")
             snapshot = await self._kept(plan, items, page, behind)
         if snapshot is None:
-            snapshot = await self._found(plan, items.candidates(), page, behind, items.lsn)
+            snapshot = await self._found(plan, items.candidates(), page, behind, items.version)
         rows = snapshot.rows[begin.skip + self._place_behind(plan, snapshot, behind) :]
         page = self._cut(page, rows[: self._page_count + 1], begin.left)
         if items.snapshots is not None and page.continuation:
@@ -282,9 +282,9 @@ class Feed:
     async def _kept(self, plan: Plan, items: Items, page: Page, behind: Found) -> Snapshot | None:
         """What is kept for the query, up to date, if there is enough of it for the page."""
         snapshot = None if items.snapshots is None else items.snapshots.get(self._identity)
-        if snapshot is None or snapshot.lsn > items.lsn:
+        if snapshot is None or snapshot.version > items.version:
             return None
-        if snapshot.lsn < items.lsn or items.is_expiring:
+        if snapshot.version < items.version or items.is_expiring:
             snapshot = await self._brought_up_to_date(plan, items, page, snapshot)
         left = len(snapshot.rows) - self._place_behind(plan, snapshot, behind)
         return snapshot if snapshot.is_complete or left > self._page_count else None
@@ -293,7 +293,7 @@ class Feed:
         """A snapshot as it would be now: without the rows of items that are gone, with those of items written since."""
         same, written = set[tuple[str, int]](), list[Candidate]()
         for candidate in items.candidates():
-            if candidate.version > old.lsn:
+            if candidate.version > old.version:
                 written.append(candidate)
             else:
                 same.add((candidate.key, candidate.number))
@@ -304,7 +304,7 @@ class Feed:
         fresh = await self._found(plan, written, page, None)
         rows += fresh.rows
         put_in_order(rows, plan.descending)
-        found = Snapshot(rows, items.lsn, old.is_complete and fresh.is_complete, 0)
+        found = Snapshot(rows, items.version, old.is_complete and fresh.is_complete, 0)
         for partial in (old, fresh):
             if not partial.is_complete and partial.rows:
                 # behind its last row there are others that it does not know: what is there has to wait for them
@@ -313,7 +313,7 @@ class Feed:
         return found
 
     async def _found(
-        self, plan: Plan, candidates: Iterable[Candidate], page: Page, behind: Found | None, lsn: int = 0
+        self, plan: Plan, candidates: Iterable[Candidate], page: Page, behind: Found | None, version: int = 0
     ) -> Snapshot:
         """The rows of items in order: all of them, or the first so many of more than are kept, a page at the least."""
         order = cmp_to_key(_before(plan))
@@ -337,7 +337,7 @@ class Feed:
                     size_bytes, is_complete = _keep_first(rows, plan.descending, room), False
                     bound_bytes, end = 2 * max(size_bytes, SNAPSHOT_MAX_BYTES), order(rows[-1])
         put_in_order(rows, plan.descending)
-        return Snapshot(rows, lsn, is_complete, size_bytes)
+        return Snapshot(rows, version, is_complete, size_bytes)
 
     def _cut(self, page: Page, found: list[Found], left: int | None) -> Page:
         size_bytes = 0
@@ -358,7 +358,7 @@ class Feed:
     async def _computed(self, plan: Plan, items: Items) -> Page:
         page, begin_count = Page([]), self._from.count
         snapshot = None if items.snapshots is None or not begin_count else items.snapshots.get(self._identity)
-        if snapshot is None or snapshot.lsn != items.lsn or items.is_expiring:
+        if snapshot is None or snapshot.version != items.version or items.is_expiring:
             if plan.is_gathered:
                 results = await self._gathered(plan, items, page)
             else:
@@ -366,7 +366,7 @@ class Feed:
             bounds = [bound for bound in (plan.query.top, plan.query.limit) if bound is not None]
             results = results[plan.query.offset :][: min(bounds) if bounds else None]
             rows = [Found((), ("", index, 0), result) for index, result in enumerate(results)]
-            snapshot = Snapshot(rows, items.lsn, True, sum(row.size_bytes for row in rows))
+            snapshot = Snapshot(rows, items.version, True, sum(row.size_bytes for row in rows))
         end_count = begin_count + self._page_count
         page.results = [row.result for row in snapshot.rows[begin_count:end_count]]
         if end_count < len(snapshot.rows):

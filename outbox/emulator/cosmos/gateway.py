@@ -60,7 +60,7 @@ class Call:
     rule: FaultRule | None = None
     """The fault that the operation itself has to do: a stale read, one within a batch."""
     lsn: int | None = None
-    """How fresh the answer is, if not as fresh as can be."""
+    """How fresh the answer is, once that is known."""
 
     def header(self, name: str) -> str:
         """A header's value, empty where it is not there."""
@@ -156,6 +156,8 @@ class Gateway:
             answer = prepared.apply(call)
             if not isinstance(answer, Answer):
                 answer = await answer
+            if call.container is not None and call.lsn is None:
+                call.lsn = call.container.lsn  # others may write while this waits for the gate
         except Rejection as rejected:
             if is_lost:
                 raise Dropped from rejected

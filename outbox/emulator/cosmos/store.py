@@ -152,8 +152,9 @@ class Store:
             version = engine.do(records.Modified(now_ms, change))
         except Refused as refused:
             raise bad(str(refused)) from refused
-        container.lsn = version
-        container.history.keep(version, now_ms, before)
+        container.version = version
+        container.lsn += 1
+        container.history.keep(container.lsn, now_ms, before)
         if writes:
             container.keys.add(key)
             if container.ttl_s is not None:
