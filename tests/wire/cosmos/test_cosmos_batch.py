@@ -102,9 +102,13 @@ def test_a_batch_over_two_megabytes_is_refused(items: Any) -> None:
 
 
 def test_a_batch_stays_in_its_partition(items: Any) -> None:
-    operations = [("create", ({"id": "1", "pk": "a"},)), ("create", ({"id": "2", "pk": "b"},))]
-    assert status(items.execute_item_batch, operations, "a") == 400
+    first = ("create", ({"id": "1", "pk": "a"},))
+    for elsewhere in ({"id": "2", "pk": "b"}, {"id": "2"}, {"id": "2", "pk": None}):
+        for operation in (("create", (elsewhere,)), ("upsert", (elsewhere,)), ("replace", ("2", elsewhere))):
+            assert failure(items, [first, operation, first]) == (1, 400, [424, 400, 424])
     assert items.read_all_items() == []
+    items.create_item({"id": "1", "pk": "a"})
+    assert failure(items, [first, ("create", ({"id": "2", "pk": "b"},))]) == (0, 409, [409, 424])
 
 
 def lsn(answer: Any) -> int:
