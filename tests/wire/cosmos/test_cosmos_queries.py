@@ -126,6 +126,11 @@ def test_a_condition_finds_what_it_says(people: Any, condition: str, expected: s
         ("SELECT MIN(c.name) AS low, MAX(c.name) AS high FROM c", [{"low": "100%", "high": "bob"}]),
         ("SELECT VALUE MAX(c.n) FROM c WHERE c.pk = 'none'", [None]),
         ("SELECT VALUE COUNT(1) FROM c WHERE c.pk = 'none'", [0]),
+        ("SELECT VALUE MAX(c.n) FROM c WHERE c.pk = 'a' ORDER BY c.n", [2]),
+        ("SELECT VALUE AVG(c.n) FROM c ORDER BY c.n DESC", [None]),
+        ("SELECT VALUE TOSTRING(c.n * 2.0) FROM c WHERE c.id IN ('1', '3')", ["2", "7"]),
+        ("SELECT VALUE [5.0 | 2, 7 & 3.0, ~1.0, 5 ^ 1.0, 1.5 | 1, '1' | 1] FROM c WHERE c.id = '1'", [[7, 3, -2, 4]]),
+        ("SELECT VALUE TOSTRING([c.n * 1.0, c.at]) FROM c WHERE c.id = '1'", ['[1,{"city":"Oslo"}]']),
         (
             "SELECT c.pk, COUNT(1) AS n FROM c GROUP BY c.pk",
             [{"pk": "a", "n": 2}, {"pk": "b", "n": 2}, {"pk": "c", "n": 1}],
@@ -235,6 +240,21 @@ def test_a_sum_over_what_is_no_number_is_undefined(people: Any, name: str) -> No
     assert query(people, f"SELECT VALUE {name}(c.n) FROM c", partition_key="c") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1", 1),
+        (" -12.50 ", -12.5),
+        ("1e3", 1_000),
+        ("1E-2", 0.01),
+        *((text, None) for text in ("", "1_0", "+1", "01", ".5", "1.", "0x1", "nan", "inf", "1e999", "\u0661", "1 2")),
+    ],
+)
+def test_only_what_json_has_as_a_number_becomes_one(people: Any, text: str, number: float | None) -> None:
+    found = query(people, "SELECT VALUE TOSTRING(STRINGTONUMBER(@text)) FROM c WHERE c.id = '1'", {"@text": text})
+    assert found == ([] if number is None else [f"{number}"])
+
+
 def test_select_star_gives_the_whole_items(people: Any) -> None:
     found = query(people, "SELECT * FROM c")
     assert [own(item) for item in found] == PEOPLE
@@ -310,6 +330,7 @@ def test_a_scan_goes_on_behind_what_was_deleted_meanwhile(sdk: Sdk, items: Any) 
         ("SELECT * FROM c WHERE EXISTS(SELECT VALUE t FROM t IN c.tags)", "EXISTS"),
         ("SELECT VALUE ARRAY(SELECT t FROM t IN c.tags) FROM c", "ARRAY"),
         ("SELECT * FROM c JOIN (SELECT VALUE t FROM t IN c.tags)", "name"),
+        ("SELECT c.pk, COUNT(1) FROM c GROUP BY c.pk ORDER BY c.pk", "GROUP BY"),
         ("SELECT * FROM c ORDER BY RANK RRF(1, 2)", "RANK"),
         ("SELECT * FROM c WHERE VECTORDISTANCE(c.a, [1]) < 1", "VECTORDISTANCE"),
         ("SELECT * FROM c WHERE UPPER(c.a, 1) = ''", "UPPER"),
