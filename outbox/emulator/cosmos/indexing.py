@@ -21,7 +21,7 @@ Path = tuple[str, ...]
 
 _NAMES = re.compile(r'/(?:"([^"]*)"|([^/"]+))')
 _ALWAYS = frozenset((("id",), ("_ts",)))
-"""Paths that no policy excludes."""
+"""Paths that no policy excludes unless it has no index at all."""
 
 
 class _CompositePath(msgspec.Struct):
@@ -36,6 +36,7 @@ class _IncludedPath(msgspec.Struct):
 class _Policy(msgspec.Struct):
     """What is read of a policy; the rest is kept as it came."""
 
+    mode: str = msgspec.field(name="indexingMode", default="consistent")
     included: list[_IncludedPath] | None = msgspec.field(name="includedPaths", default=None)
     excluded: list[_IncludedPath] | None = msgspec.field(name="excludedPaths", default=None)
     composites: list[list[_CompositePath]] | None = msgspec.field(name="compositeIndexes", default=None)
@@ -54,6 +55,7 @@ class Indexing:
             policy = msgspec.convert(definition or {}, _Policy)
         except msgspec.ValidationError as error:
             raise bad(f"indexingPolicy is none: {error}") from error
+        self._is_none = policy.mode.lower() == "none"
         self._included = [names_of(one.path) for one in policy.included or ()]
         self._excluded = [names_of(one.path) for one in policy.excluded or ()]
         self._composites = [_composite(one) for one in policy.composites or ()]
@@ -94,6 +96,8 @@ class Indexing:
 
     def _is_indexed(self, path: Path) -> bool:
         """Whether the closest of the paths that fit is an included one; none fits: it is."""
+        if self._is_none:
+            return False
         included, excluded = (
             max(_closeness(one, path) for one in (*paths, ())) for paths in (self._included, self._excluded)
         )

@@ -85,6 +85,13 @@ def test_a_part_of_the_item_is_ordered_by_its_whole_path(indexed: Any) -> None:
     assert status(query, indexed, "SELECT VALUE t FROM c JOIN t IN c.tags ORDER BY t.name") == 400
 
 
+def test_without_an_index_nothing_is_ordered(sdk: Sdk) -> None:
+    container = sdk.container("no-index", indexing_policy={"indexingMode": "none", "automatic": False})
+    container.create_item({"id": "1", "pk": "a"})
+    assert query(container, "SELECT VALUE c.id FROM c WHERE c.pk = 'a'") == ["1"]
+    assert status(query, container, "SELECT VALUE c.id FROM c ORDER BY c._ts") == 400
+
+
 def test_the_refusal_names_the_index_that_would_serve(indexed: Any) -> None:
     with pytest.raises(exceptions.CosmosHttpResponseError, match="corresponding composite index") as caught:
         query(indexed, "SELECT * FROM c ORDER BY c.points, c.at.city DESC")
