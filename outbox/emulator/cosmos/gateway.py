@@ -142,14 +142,11 @@ class Gateway:
 
     async def _answered(self, call: Call) -> Answer:
         _check_headers(call)
-        if call.route.is_by_rid:
-            call.route = self._named(call.route)
-        prepare = self._operations[call.route.operation]
-        prepared = prepare(call)
+        prepared = self._prepared(call)
         rule = None
         if self._faults:
             if await self._delay(call, prepared):
-                prepared = prepare(call)  # what it is about may be gone by now
+                prepared = self._prepared(call)  # what it is about may be gone by now
             rule = self._fault(call, prepared)
         is_lost = rule is not None and rule.kind == "lost-reply"
         try:
@@ -168,14 +165,18 @@ class Gateway:
             raise Dropped
         return answer
 
-    def _named(self, route: Route) -> Route:
-        """A route by resource ids with the names of its database and container, by which faults know them.
+    def _prepared(self, call: Call) -> Prepared:
+        """The operation of a call as it can be done now.
+
+        A path by resource ids gets the names of its database and container, by which faults know them.
 
         Raises:
-            Rejection: 404.
+            Rejection: it cannot be done.
         """
-        names = self._catalog.names_of(route.names)
-        return replace(route, is_by_rid=False) if names is None else replace(route, names=names)
+        if call.route.rids:
+            names = self._catalog.names_of(call.route.rids)
+            call.route = replace(call.route, rids=()) if names is None else replace(call.route, names=names)
+        return self._operations[call.route.operation](call)
 
     async def _delay(self, call: Call, prepared: Prepared) -> bool:
         """Wait as long as a rule says; whether one did."""

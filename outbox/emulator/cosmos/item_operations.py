@@ -112,7 +112,7 @@ class ItemOperations:
             Rejection: 404.
         """
         name = call.route.names[2]
-        if call.route.is_by_rid:
+        if call.route.rids:
             id = self._store.id_of(container, key, name)
             if id is None:
                 raise Rejection(NOT_FOUND, f"there is no item {name[:80]!r} under this partition key")

@@ -51,15 +51,15 @@ _DATABASE_RID = re.compile(r"[A-Za-z0-9+-]{6}==")
 class Route:
     """The operation by name, the names in its path, and the links that the client may have signed.
 
-    A path whose database looks like a resource id has resource ids instead of names, unless there is a database of
-    that name: the catalog decides.
+    A path whose database looks like a resource id has resource ids, `rids`, instead of names, unless there is a
+    database of that name: the catalog decides.
     """
 
     operation: str
     names: tuple[str, ...]
     kind: str
     links: tuple[str, ...]
-    is_by_rid: bool = False
+    rids: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -91,7 +91,7 @@ def route_of(method: str, raw_path: str, headers: Mapping[str, str]) -> Route:
     link = "/".join(segments[:-1] if is_feed else segments)
     is_by_rid = bool(names) and _DATABASE_RID.fullmatch(names[0]) is not None
     links = (link, names[-1].lower()) if is_by_rid else (link,)
-    return Route(_refined(operation, headers), names, kind, links, is_by_rid)
+    return Route(_refined(operation, headers), names, kind, links, names if is_by_rid else ())
 
 
 def _decoded(segment: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from azure.core import MatchConditions
 from azure.cosmos import PartitionKey, exceptions
 
+from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.store import RID_INDEX_COUNT_MAX, RID_INDEX_STALE_MAX
 from outbox.emulator.faults import FaultRule
 from tests.wire.cosmos.conftest import Cosmos, Sdk, query
@@ -74,6 +77,28 @@ def test_conditions_and_faults_hold_by_link_as_by_name(cosmos: Cosmos, sdk: Sdk,
     installed = cosmos.call(lambda emulator: emulator.faults.install(rule))
     assert status(items.read_item, item, "a") == 403
     cosmos.call(lambda emulator: emulator.faults.remove(installed))
+
+
+def test_a_link_is_not_that_of_a_container_made_anew_meanwhile(
+    cosmos: Cosmos, sdk: Sdk, items: Any, by_rid: Any
+) -> None:
+    rule = FaultRule(kind="delay", operation="container.read", where=f"db-{sdk.mode}/{items.target.id}", delay_s=1.0)
+    emulator = cosmos.emulator
+    before = emulator.faults.fired.get("delay", 0)
+    installed = cosmos.call(lambda emulator: emulator.faults.install(rule))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(status, by_rid.read)
+        until_s = time.monotonic() + 20
+        while emulator.faults.fired.get("delay", 0) == before and time.monotonic() < until_s:
+            time.sleep(0.01)
+        cosmos.call(lambda emulator: made_anew(emulator.store.catalog, f"db-{sdk.mode}", items.target.id))
+        assert reading.result(20) == 404
+    cosmos.call(lambda emulator: emulator.faults.remove(installed))
+
+
+def made_anew(catalog: Catalog, database: str, name: str) -> None:
+    catalog.delete_container(catalog.container(database, name))
+    catalog.create_container(catalog.database(database), {"id": name, "partitionKey": {"paths": ["/pk"]}})
 
 
 def test_databases_and_containers_may_be_given_as_they_were_read(sdk: Sdk) -> None:
