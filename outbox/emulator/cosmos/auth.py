@@ -1,6 +1,7 @@
 """Whether a request is signed with the account's key.
 
 A request carries `type=master&ver=1.0&sig=...`, an HMAC-SHA256 over verb, resource type, resource link and date.
+The link is the path by names as it stands, or, in a path by resource ids, the last of them in lower case.
 The date is signed and not compared with a clock: an engine under test has a clock of its own.
 Source: learn.microsoft.com/rest/api/cosmos-db/access-control-on-cosmosdb-resources.
 """
@@ -37,8 +38,8 @@ class Signatures:
         if not self._key:
             raise Refused("the account key is empty; give one such as WELL_KNOWN_KEY")
 
-    def check(self, token: str, verb: str, kind: str, link: str, date: str, http_date: str = "") -> None:
-        """Let a request pass whose signature fits.
+    def check(self, token: str, verb: str, kind: str, links: tuple[str, ...], date: str, http_date: str = "") -> None:
+        """Let a request pass whose signature fits one of the links by which its path may be signed.
 
         Raises:
             Rejection: 401, saying what is wrong with it.
@@ -49,8 +50,8 @@ class Signatures:
         if not date and not http_date:
             raise Rejection(UNAUTHORIZED, "a signed request needs x-ms-date or Date")
         signature = fields.get("sig", "").encode("utf-8", "replace")
-        for candidate in (link, link.lower()):  # links of resource ids are signed in lower case
-            text = f"{verb.lower()}\n{kind}\n{candidate}\n{date.lower()}\n{http_date.lower()}\n"
+        for link in links:
+            text = f"{verb.lower()}\n{kind}\n{link}\n{date.lower()}\n{http_date.lower()}\n"
             expected = base64.b64encode(hmac.digest(self._key, text.encode("utf-8", "replace"), "sha256"))
             if hmac.compare_digest(signature, expected):
                 return

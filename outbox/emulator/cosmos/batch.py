@@ -1,7 +1,7 @@
 """A transactional batch: up to 100 operations on items of one partition key, all of them or none.
 
-Every operation sees what those before it did.  The first that cannot be done ends the batch: it answers with its own
-status, all others with 424, the whole with 207, and nothing was written.
+Every operation sees what those before it did.  The first that cannot be done, as one on an item of another partition
+key, ends the batch: it answers with its own status, all others with 424, the whole with 207, and nothing was written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import FAILED_DEPENDENCY, MULTI_STATUS, OK, TOO_LARGE, Answer, Rejection, bad
+from outbox.emulator.cosmos.answers import (
+    FAILED_DEPENDENCY,
+    KEY_MISMATCH,
+    MULTI_STATUS,
+    OK,
+    TOO_LARGE,
+    Answer,
+    Rejection,
+    bad,
+)
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.items import Decision, Kind, Moment, Operation, decide, whole
@@ -75,7 +84,13 @@ def _operation(one: Json, container: Container, key: str, budget: Budget) -> Ope
     if kind in ("create", "replace", "upsert"):
         if not isinstance(body, dict):
             raise bad("it needs a resourceBody, a JSON object")
-        operation = whole(kind, body, container, key, check_id(one["id"]) if kind == "replace" and "id" in one else "")
+        id = check_id(one["id"]) if kind == "replace" and "id" in one else ""
+        try:
+            operation = whole(kind, body, container, key, id)
+        except Rejection as rejected:
+            if rejected.substatus != KEY_MISMATCH:
+                raise
+            operation = Operation(kind, id or check_id(body.get("id")), refusal=rejected)
     else:
         operation = Operation(kind, check_id(one.get("id")))
         if kind == "patch":
@@ -118,6 +133,8 @@ def run(store: Store, container: Container, key: str, operations: list[Operation
         try:
             if fault is not None and fault.batch_index == index:
                 raise _injected(fault)
+            if operation.refusal is not None:
+                raise operation.refusal
             decision = decide(operation, now, container, Moment(moment_ms, store.fresh_rid(container)))
         except Rejection as rejected:
             return _failed(rejected, index, len(operations))
@@ -127,7 +144,7 @@ def run(store: Store, container: Container, key: str, operations: list[Operation
             touched[operation.id] = now = None
         decisions.append(decision)
         left.append(None if now is None else _Pending(now.value, now.version))
-    version = container.lsn
+    version = container.version
     if touched:
         puts = [Put(id, None if item is None else item.value) for id, item in touched.items()]
         there = [put for put in puts if put.stored is not None or store.read(container, key, put.id) is not None]

@@ -8,6 +8,7 @@ start.
 from __future__ import annotations
 
 import base64
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 
 from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER_NOT_FOUND, Rejection, bad, unsupported
 from outbox.emulator.cosmos.history import History
+from outbox.emulator.cosmos.indexing import Indexing
 from outbox.emulator.cosmos.values import Json, check_id, encode, etag_of
 from outbox.engine import records
 from outbox.engine.engine import Engine
@@ -52,9 +54,14 @@ class Container:
         self.path = f"dbs/{database.id}/colls/{self.id}"
         self.prefix = f"{ITEMS}{self.rid}/"
         self.keys: set[str] = set()
+        self.version = version
+        """The engine's version of its last write."""
         self.lsn = version
-        """The version of its last write; a read that has seen it is as fresh as can be."""
+        """How fresh it is: one more with each write, a batch being one.  It is never above the version: a start goes on
+        with that, and so is not below what any session has seen."""
         self.history = History()
+        self.ids_by_rid: OrderedDict[str, dict[str, str]] = OrderedDict()
+        """The ids of items by resource id, for the partition keys where items were lately asked for by that."""
         self.expiring: list[tuple[int, str, str]] = []
         """Items that expire: when, partition key, id; soonest first."""
         self.expiring_count_max = EXPIRING_COUNT
@@ -66,6 +73,7 @@ class Container:
         self.definition = {**definition, "_etag": etag_of(version)}
         self.key_paths: tuple[tuple[str, ...], ...] = tuple(_names(p) for p in definition["partitionKey"]["paths"])
         self.ttl_s: int | None = definition.get("defaultTtl")
+        self.indexing = Indexing.of_stored(definition.get("indexingPolicy"))
 
     def namespace(self, key: str) -> str:
         """Where the engine keeps the items of a partition key."""
@@ -97,7 +105,7 @@ class Catalog:
             owner = self._by_rid[rid]
             assert isinstance(owner, Database)
             container = Container(owner, definition, version)
-            container.lsn = now
+            container.lsn = container.version = now
             owner.containers[container.id] = self._by_rid[container.rid] = container
         self._adopt_items()
 
@@ -115,14 +123,37 @@ class Catalog:
 
     # Databases
 
-    def database(self, name: str) -> Database:
-        """The database of this name or resource id.
+    def names_of(self, rids: tuple[str, ...]) -> tuple[str, ...] | None:
+        """A path's resource ids with the names of the database and container instead; None where they are names.
 
         Raises:
             Rejection: 404.
         """
-        found = self.databases.get(name) or self._by_rid.get(name)
-        if not isinstance(found, Database):
+        if rids[0] in self.databases:
+            return None
+        database = self._by_rid.get(rids[0])
+        if not isinstance(database, Database):
+            raise Rejection(NOT_FOUND, f"there is no database {rids[0][:80]!r}", substatus=OWNER_NOT_FOUND)
+        if len(rids) == 1:
+            return (database.id,)
+        container = self._by_rid.get(rids[1])
+        if not isinstance(container, Container) or container.database is not database:
+            raise Rejection(
+                NOT_FOUND,
+                f"there is no container with the resource id {rids[1][:80]!r} in {database.id!r}; "
+                "a path that begins with a resource id has no names",
+                substatus=OWNER_NOT_FOUND,
+            )
+        return (database.id, container.id, *rids[2:])
+
+    def database(self, name: str) -> Database:
+        """The database of this name.
+
+        Raises:
+            Rejection: 404.
+        """
+        found = self.databases.get(name)
+        if found is None:
             raise Rejection(NOT_FOUND, f"there is no database {name[:80]!r}", substatus=OWNER_NOT_FOUND)
         return found
 
@@ -154,14 +185,14 @@ class Catalog:
     # Containers
 
     def container(self, database: str, name: str) -> Container:
-        """The container of this name or resource id.
+        """The container of this name.
 
         Raises:
             Rejection: 404.
         """
         owner = self.database(database)
-        found = owner.containers.get(name) or self._by_rid.get(name)
-        if not isinstance(found, Container) or found.database is not owner:
+        found = owner.containers.get(name)
+        if found is None:
             raise Rejection(
                 NOT_FOUND, f"there is no container {name[:80]!r} in {owner.id!r}", substatus=OWNER_NOT_FOUND
             )
@@ -270,6 +301,7 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
         definition.pop("defaultTtl", None)
     elif type(ttl_s) is not int or not (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S):
         raise bad(f"defaultTtl {str(ttl_s)[:80]!r}: give -1 or seconds from 1 to {TTL_MAX_S}")
+    Indexing(definition.get("indexingPolicy"))
     for name, what in _REFUSED.items():
         if definition.get(name):
             raise unsupported(what)

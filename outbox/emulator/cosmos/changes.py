@@ -29,7 +29,7 @@ def start_of(mode: str, etag: str, container: Container) -> int:
     if mode.strip().lower() != FEED:
         raise unsupported(f"the change feed mode {mode[:40]!r}")
     if etag == "*":
-        return container.lsn
+        return container.version
     digits = etag.strip('"')
     if not digits.isascii() or not (digits.isdecimal() or not digits) or len(digits) > LSN_DIGITS_MAX:
         raise bad(f"the change feed cannot go on at {etag[:80]!r}; send the ETag of an answer")

@@ -45,6 +45,7 @@ class FeedOperations:
     def _query(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
         plan = self._plan(call)
+        container.indexing.check_order(plan.query)
         is_wide = is_true(call.headers, "x-ms-documentdb-query-enablecrosspartition") or call.header(_RANGE_ID)
         if not call.header(KEY_HEADER) and not is_wide:
             raise bad(
@@ -64,12 +65,12 @@ class FeedOperations:
         page_count = page_count_of(call.header("x-ms-max-item-count"))
 
         def apply(call: Call) -> Answer:
-            if container.lsn <= after:
+            if container.version <= after:
                 return changes.nothing_new(after)
             found = ((key, item) for key in keys(container.lsn) for item in self._store.items(container, key))
             page, last = changes.page_of(found, after, since_s, page_count)
             if not page.results:
-                return changes.nothing_new(container.lsn)
+                return changes.nothing_new(container.version)
             charge_ru = query_ru(page.examined_count, page.size_bytes)
             answer = _listed(page.results, "", container.rid, "Documents", charge_ru)
             answer.headers["etag"] = f'"{last}"'
@@ -123,7 +124,7 @@ class FeedOperations:
             page = await feed.page(
                 Items(
                     lambda: self._candidates(container, keys(lsn), lsn, ids),
-                    lsn,
+                    container.version,
                     container.ttl_s is not None,
                     self._snapshots if lsn == container.lsn else None,
                 )
@@ -171,7 +172,8 @@ class FeedOperations:
 def _feed_of(call: Call, plan: Plan | None, name: str) -> Feed:
     count, continuation = page_count_of(call.header("x-ms-max-item-count")), call.header("x-ms-continuation")
     body = call.body if plan is not None else b""
-    return Feed(plan, name.encode() + body, page_count=count, continuation=continuation)
+    is_wide = not (call.header(KEY_HEADER) or call.header("x-ms-start-epk") or call.header("x-ms-end-epk"))
+    return Feed(plan, name.encode() + body, page_count=count, continuation=continuation, is_wide=is_wide)
 
 
 def _listed(results: list[bytes], continuation: str, rid: str, name: str, charge_ru: float) -> Answer:

@@ -25,7 +25,7 @@ from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.query_budget import TEXT_STEP_LENGTH, Budget
 from outbox.emulator.cosmos.query_expressions import Row
 from outbox.emulator.cosmos.query_plan import Plan
-from outbox.emulator.cosmos.query_values import SortKey, compare_keys
+from outbox.emulator.cosmos.query_values import SortKey, compare_keys, identity
 from outbox.emulator.cosmos.snapshots import (
     SNAPSHOT_MAX_BYTES,
     SNAPSHOT_ROW_COUNT_MAX,
@@ -35,7 +35,7 @@ from outbox.emulator.cosmos.snapshots import (
     Snapshots,
     put_in_order,
 )
-from outbox.emulator.cosmos.values import UNDEFINED, encode, number_of, parse_stored, rid_at, wire_form
+from outbox.emulator.cosmos.values import UNDEFINED, Json, encode, number_of, parse_stored, rid_at, wire_form
 
 PAGE_COUNT = 100
 PAGE_COUNT_MAX = 1_000
@@ -130,11 +130,11 @@ class Page:
 class Items:
     """What a feed is over, each time from the beginning, and where it may keep what it put in order.
 
-    `lsn` is the freshness of the items; `snapshots` is None where nothing may be kept, as of the past.
+    `version` is that of the last write among them; `snapshots` is None where nothing may be kept, as of the past.
     """
 
     candidates: Callable[[], Iterable[Candidate]]
-    lsn: int = 0
+    version: int = 0
     is_expiring: bool = False
     """Items may go without being written."""
     snapshots: Snapshots | None = None
@@ -149,8 +149,13 @@ class _Match(NamedTuple):
 class Feed:
     """One query (None: everything) over candidates in the order of keys, and in each of their making."""
 
-    def __init__(self, plan: Plan | None, name: bytes, *, page_count: int, continuation: str) -> None:
-        """`name` are bytes that tell this query from others.
+    def __init__(
+        self, plan: Plan | None, name: bytes, *, page_count: int, continuation: str, is_wide: bool = False
+    ) -> None:
+        """`name` are bytes that tell this query from others; `is_wide` says that it is over all partition keys.
+
+        Over all partition keys the SDK makes null of an aggregate over nothing, as it would of the answers of several
+        ranges; under one key there is no result.
 
         Raises:
             Rejection: 400, the continuation is none of this query.
@@ -160,6 +165,7 @@ class Feed:
         self._identity = sha256(name).digest()
         self._budget = Budget(_UNBOUNDED) if plan is None else plan.budget
         self._page_count = page_count
+        self._is_wide = is_wide
         query = None if plan is None else plan.query
         left: int | None = None
         if query is not None:
@@ -234,13 +240,21 @@ class Feed:
 
     def _result(self, row: Row, data: bytes) -> bytes | None:
         plan = self._plan
-        if plan is None or (plan.is_plain and not plan.query.distinct):
+        if plan is None or plan.is_plain:
             return data
+        value = self._value(plan, row, data)
+        return None if value is UNDEFINED else encode(value)
+
+    def _value(self, plan: Plan, row: Row, data: bytes) -> Json:
+        """What a row of an item of these bytes is selected as.
+
+        Raises:
+            Rejection: 400, it takes too much.
+        """
         if plan.copy_count * len(data) > RESULT_SIZE_MAX_BYTES:
             raise bad("a result of the query takes too much memory; select less of the item, or less often")
         plan.budget.spend(plan.copy_count * len(data) // TEXT_STEP_LENGTH)
-        value = plan.result(row)
-        return None if value is UNDEFINED else encode(value)
+        return plan.result(row)
 
     # In order
 
@@ -252,7 +266,7 @@ class Feed:
             behind = Found(begin.sort_keys(len(plan.descending)), begin.position, b"")
             snapshot = await self._kept(plan, items, page, behind)
         if snapshot is None:
-            snapshot = await self._found(plan, items.candidates(), page, behind, items.lsn)
+            snapshot = await self._found(plan, items.candidates(), page, behind, items.version)
         rows = snapshot.rows[begin.skip + self._place_behind(plan, snapshot, behind) :]
         page = self._cut(page, rows[: self._page_count + 1], begin.left)
         if items.snapshots is not None and page.continuation:
@@ -268,9 +282,9 @@ class Feed:
     async def _kept(self, plan: Plan, items: Items, page: Page, behind: Found) -> Snapshot | None:
         """What is kept for the query, up to date, if there is enough of it for the page."""
         snapshot = None if items.snapshots is None else items.snapshots.get(self._identity)
-        if snapshot is None or snapshot.lsn > items.lsn:
+        if snapshot is None or snapshot.version > items.version:
             return None
-        if snapshot.lsn < items.lsn or items.is_expiring:
+        if snapshot.version < items.version or items.is_expiring:
             snapshot = await self._brought_up_to_date(plan, items, page, snapshot)
         left = len(snapshot.rows) - self._place_behind(plan, snapshot, behind)
         return snapshot if snapshot.is_complete or left > self._page_count else None
@@ -279,7 +293,7 @@ class Feed:
         """A snapshot as it would be now: without the rows of items that are gone, with those of items written since."""
         same, written = set[tuple[str, int]](), list[Candidate]()
         for candidate in items.candidates():
-            if candidate.version > old.lsn:
+            if candidate.version > old.version:
                 written.append(candidate)
             else:
                 same.add((candidate.key, candidate.number))
@@ -290,7 +304,7 @@ class Feed:
         fresh = await self._found(plan, written, page, None)
         rows += fresh.rows
         put_in_order(rows, plan.descending)
-        found = Snapshot(rows, items.lsn, old.is_complete and fresh.is_complete, 0)
+        found = Snapshot(rows, items.version, old.is_complete and fresh.is_complete, 0)
         for partial in (old, fresh):
             if not partial.is_complete and partial.rows:
                 # behind its last row there are others that it does not know: what is there has to wait for them
@@ -299,7 +313,7 @@ class Feed:
         return found
 
     async def _found(
-        self, plan: Plan, candidates: Iterable[Candidate], page: Page, behind: Found | None, lsn: int = 0
+        self, plan: Plan, candidates: Iterable[Candidate], page: Page, behind: Found | None, version: int = 0
     ) -> Snapshot:
         """The rows of items in order: all of them, or the first so many of more than are kept, a page at the least."""
         order = cmp_to_key(_before(plan))
@@ -323,7 +337,7 @@ class Feed:
                     size_bytes, is_complete = _keep_first(rows, plan.descending, room), False
                     bound_bytes, end = 2 * max(size_bytes, SNAPSHOT_MAX_BYTES), order(rows[-1])
         put_in_order(rows, plan.descending)
-        return Snapshot(rows, lsn, is_complete, size_bytes)
+        return Snapshot(rows, version, is_complete, size_bytes)
 
     def _cut(self, page: Page, found: list[Found], left: int | None) -> Page:
         size_bytes = 0
@@ -344,7 +358,7 @@ class Feed:
     async def _computed(self, plan: Plan, items: Items) -> Page:
         page, begin_count = Page([]), self._from.count
         snapshot = None if items.snapshots is None or not begin_count else items.snapshots.get(self._identity)
-        if snapshot is None or snapshot.lsn != items.lsn or items.is_expiring:
+        if snapshot is None or snapshot.version != items.version or items.is_expiring:
             if plan.is_gathered:
                 results = await self._gathered(plan, items, page)
             else:
@@ -352,7 +366,7 @@ class Feed:
             bounds = [bound for bound in (plan.query.top, plan.query.limit) if bound is not None]
             results = results[plan.query.offset :][: min(bounds) if bounds else None]
             rows = [Found((), ("", index, 0), result) for index, result in enumerate(results)]
-            snapshot = Snapshot(rows, items.lsn, True, sum(row.size_bytes for row in rows))
+            snapshot = Snapshot(rows, items.version, True, sum(row.size_bytes for row in rows))
         end_count = begin_count + self._page_count
         page.results = [row.result for row in snapshot.rows[begin_count:end_count]]
         if end_count < len(snapshot.rows):
@@ -368,24 +382,33 @@ class Feed:
         async with aclosing(self._matching(items.candidates(), page)) as matches:
             async for _, row, data in matches:
                 gathering.add(row, len(data))
-        found: dict[bytes, None] = {}
+        found, seen = list[bytes](), set[bytes]()
         for value in gathering.results():
-            if value is not UNDEFINED:
-                found[encode(value)] = None
+            if value is UNDEFINED and self._is_wide and plan.is_one_aggregate:
+                value = None
             if self._budget.is_turn_due:
                 await self._budget.turn()
-        return list(found)
+            if value is UNDEFINED:
+                continue
+            if plan.query.distinct:
+                if (name := identity(value)) in seen:
+                    continue
+                seen.add(name)
+            found.append(encode(value))
+        return found
 
     async def _distinct(self, plan: Plan, items: Items, page: Page) -> list[bytes]:
-        seen, size_bytes = dict[bytes, tuple[SortKey, ...]](), 0
+        seen, rows, size_bytes = set[bytes](), list[Found](), 0
         async with aclosing(self._matching(items.candidates(), page)) as matches:
             async for _, row, data in matches:
-                if (result := self._result(row, data)) is not None and result not in seen:
-                    seen[result] = plan.sort_keys(row)
-                    size_bytes += len(result)
-                    if size_bytes > RESULT_SIZE_MAX_BYTES or len(seen) > ROW_COUNT_MAX:
-                        raise bad("the query has too many distinct results; narrow it")
-        rows = [Found(keys, ("", index, 0), result) for index, (result, keys) in enumerate(seen.items())]
+                value = self._value(plan, row, data)
+                if value is UNDEFINED or (name := sha256(identity(value)).digest()) in seen:
+                    continue
+                seen.add(name)
+                rows.append(Found(plan.sort_keys(row), ("", len(rows), 0), encode(value)))
+                size_bytes += len(rows[-1].result)
+                if size_bytes > RESULT_SIZE_MAX_BYTES or len(rows) > ROW_COUNT_MAX:
+                    raise bad("the query has too many distinct results; narrow it")
         put_in_order(rows, plan.descending)
         return [row.result for row in rows]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outbox.emulator.cosmos import sessions
 from outbox.emulator.cosmos.answers import (
@@ -21,9 +21,10 @@ from outbox.emulator.cosmos.answers import (
     UNAVAILABLE,
     Answer,
     Rejection,
+    unsupported,
 )
 from outbox.emulator.cosmos.auth import Signatures
-from outbox.emulator.cosmos.catalog import Container
+from outbox.emulator.cosmos.catalog import Catalog, Container
 from outbox.emulator.cosmos.charges import Meter
 from outbox.emulator.cosmos.routes import Route, route_of
 from outbox.emulator.faults import FaultRule, Faults
@@ -35,6 +36,11 @@ log = logging.getLogger(__name__)
 _BEFORE = frozenset(("refused", "throttled", "status", "reset", "lost-reply"))
 _OF_READS = _BEFORE | {"stale-read"}
 _READS = frozenset(("item.read", "query", "feed"))
+_NOT_HERE = {
+    "x-ms-documentdb-pre-trigger-include": "a trigger before an operation (pre_trigger_include)",
+    "x-ms-documentdb-post-trigger-include": "a trigger after an operation (post_trigger_include)",
+}
+"""Headers that change what an operation does: ignoring one would be a wrong answer."""
 
 
 class Dropped(Exception):
@@ -49,12 +55,12 @@ class Call:
     raw_path: str
     headers: Mapping[str, str]
     body: bytes
-    route: Route = field(default_factory=lambda: Route("unknown", (), "", ""))
+    route: Route = field(default_factory=lambda: Route("unknown", (), "", ()))
     container: Container | None = None
     rule: FaultRule | None = None
     """The fault that the operation itself has to do: a stale read, one within a batch."""
     lsn: int | None = None
-    """How fresh the answer is, if not as fresh as can be."""
+    """How fresh the answer is, once that is known."""
 
     def header(self, name: str) -> str:
         """A header's value, empty where it is not there."""
@@ -76,9 +82,16 @@ class Gateway:
     """Does what requests ask for."""
 
     def __init__(
-        self, engine: Engine, operations: Mapping[str, Prepare], signatures: Signatures, faults: Faults, meter: Meter
+        self,
+        engine: Engine,
+        catalog: Catalog,
+        operations: Mapping[str, Prepare],
+        signatures: Signatures,
+        faults: Faults,
+        meter: Meter,
     ) -> None:
         self._engine = engine
+        self._catalog = catalog
         self._operations = operations
         self._signatures = signatures
         self._faults = faults
@@ -96,7 +109,7 @@ class Gateway:
                 call.header("authorization"),
                 call.method,
                 route.kind,
-                route.link,
+                route.links,
                 call.header("x-ms-date"),
                 call.header("date"),
             )
@@ -128,18 +141,20 @@ class Gateway:
         return answer
 
     async def _answered(self, call: Call) -> Answer:
-        prepare = self._operations[call.route.operation]
-        prepared = prepare(call)
+        _check_headers(call)
+        prepared = self._prepared(call)
         rule = None
         if self._faults:
             if await self._delay(call, prepared):
-                prepared = prepare(call)  # what it is about may be gone by now
+                prepared = self._prepared(call)  # what it is about may be gone by now
             rule = self._fault(call, prepared)
         is_lost = rule is not None and rule.kind == "lost-reply"
         try:
             answer = prepared.apply(call)
             if not isinstance(answer, Answer):
                 answer = await answer
+            if call.container is not None and call.lsn is None:
+                call.lsn = call.container.lsn  # others may write while this waits for the gate
         except Rejection as rejected:
             if is_lost:
                 raise Dropped from rejected
@@ -149,6 +164,19 @@ class Gateway:
         if is_lost:
             raise Dropped
         return answer
+
+    def _prepared(self, call: Call) -> Prepared:
+        """The operation of a call as it can be done now.
+
+        A path by resource ids gets the names of its database and container, by which faults know them.
+
+        Raises:
+            Rejection: it cannot be done.
+        """
+        if call.route.rids:
+            names = self._catalog.names_of(call.route.rids)
+            call.route = replace(call.route, rids=()) if names is None else replace(call.route, names=names)
+        return self._operations[call.route.operation](call)
 
     async def _delay(self, call: Call, prepared: Prepared) -> bool:
         """Wait as long as a rule says; whether one did."""
@@ -190,6 +218,19 @@ class Gateway:
             headers["x-ms-alt-content-path"] = container.path
             headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
             headers["lsn"] = str(lsn)
+
+
+def _check_headers(call: Call) -> None:
+    """Let a request pass that asks for nothing beside its operation.
+
+    Raises:
+        Rejection: 400, naming what is not here.
+    """
+    for name, what in _NOT_HERE.items():
+        if call.header(name):
+            raise unsupported(what)
+    if call.header("x-ms-indexing-directive").lower() in ("1", "exclude"):
+        raise unsupported("leaving an item out of the index (indexing_directive)")
 
 
 def broken(rule: FaultRule) -> Exception:

@@ -46,19 +46,21 @@ class ItemOperations:
 
     def _replace(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
-        key = key_of_call(call, container)
-        return self._single(call, container, key, whole("replace", parse_object(call.body), container, key, _id(call)))
+        key, body = key_of_call(call, container), parse_object(call.body)
+        return self._single(
+            call, container, key, whole("replace", body, container, key, self._id(call, container, key))
+        )
 
     def _delete(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
-        return self._single(call, container, key_of_call(call, container), Operation("delete", _id(call)))
+        key = key_of_call(call, container)
+        return self._single(call, container, key, Operation("delete", self._id(call, container, key)))
 
     def _patch(self, call: Call) -> Prepared:
         container, body = container_of(call, self._store.catalog), parse_object(call.body)
-        operation = Operation(
-            "patch", _id(call), patch=Patch(body, batch.condition_of(body, Budget(CONDITION_STEP_COUNT_MAX)))
-        )
-        return self._single(call, container, key_of_call(call, container), operation)
+        key = key_of_call(call, container)
+        patch = Patch(body, batch.condition_of(body, Budget(CONDITION_STEP_COUNT_MAX)))
+        return self._single(call, container, key, Operation("patch", self._id(call, container, key), patch=patch))
 
     def _single(self, call: Call, container: Container, key: str, operation: Operation) -> Prepared:
         operation.if_match, operation.if_none_match = call.header("if-match"), call.header("if-none-match")
@@ -78,7 +80,8 @@ class ItemOperations:
 
     def _read(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
-        key, id = key_of_call(call, container), _id(call)
+        key = key_of_call(call, container)
+        id = self._id(call, container, key)
         operation = Operation("read", id, if_none_match=call.header("if-none-match"))
 
         def apply(call: Call) -> Answer:
@@ -102,9 +105,19 @@ class ItemOperations:
         name = f"{key}/{','.join(operation.id for operation in operations)}"
         return Prepared(name, lambda call: batch.run(self._store, container, key, operations, call.rule))
 
+    def _id(self, call: Call, container: Container, key: str) -> str:
+        """The id of the item that the path names, by id or by resource id.
 
-def _id(call: Call) -> str:
-    try:
-        return check_id(call.route.names[2])
-    except Rejection as rejected:
-        raise Rejection(NOT_FOUND, rejected.text) from rejected
+        Raises:
+            Rejection: 404.
+        """
+        name = call.route.names[2]
+        if call.route.rids:
+            id = self._store.id_of(container, key, name)
+            if id is None:
+                raise Rejection(NOT_FOUND, f"there is no item {name[:80]!r} under this partition key")
+            return id
+        try:
+            return check_id(name)
+        except Rejection as rejected:
+            raise Rejection(NOT_FOUND, rejected.text) from rejected

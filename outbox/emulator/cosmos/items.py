@@ -50,6 +50,8 @@ class Operation:
     patch: Patch | None = None
     if_match: str = ""
     if_none_match: str = ""
+    refusal: Rejection | None = None
+    """Why it cannot be done whatever there is, of an operation within a batch, which ends the batch in its turn."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from outbox.emulator.cosmos.query_nodes import (
     ObjectOf,
     Unary,
 )
-from outbox.emulator.cosmos.query_values import compare, equal
+from outbox.emulator.cosmos.query_values import compare, equal, plain
 from outbox.emulator.cosmos.values import UNDEFINED, Json
 
 Row = dict[str, Json]
@@ -220,7 +220,7 @@ def _unary(sign: str, operand: Evaluate) -> Evaluate:
     if sign == "-":
         return lambda row: -value if is_number(value := operand(row)) else UNDEFINED
     if sign == "~":
-        return lambda row: ~value if isinstance(value := operand(row), int) and is_number(value) else UNDEFINED
+        return lambda row: ~value if isinstance(value := plain(operand(row)), int) and is_number(value) else UNDEFINED
     return lambda row: value if is_number(value := operand(row)) else UNDEFINED
 
 
@@ -247,8 +247,10 @@ def _arithmetic(function: Callable[[Any, Any], Json]) -> Callable[[Json, Json], 
 
 def _bits(function: Callable[[int, int], int]) -> Callable[[Json, Json], Json]:
     def apply(left: Json, right: Json) -> Json:
-        whole = isinstance(left, int) and isinstance(right, int) and is_number(left) and is_number(right)
-        return function(left, right) if whole else UNDEFINED
+        if not (is_number(left) and is_number(right)):
+            return UNDEFINED
+        left, right = plain(left), plain(right)
+        return function(left, right) if isinstance(left, int) and isinstance(right, int) else UNDEFINED
 
     return apply
 

@@ -6,14 +6,18 @@ A function that gets an argument of the wrong type, or undefined, gives undefine
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
-from outbox.emulator.cosmos.query_values import equal, rank_of
+from outbox.emulator.cosmos.query_values import equal, plain, rank_of
 from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
 
 TEXT_LENGTH_MAX = 2 << 20
 """No function makes a longer text; undefined instead."""
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+"""As JSON writes it."""
 
 Function = Callable[..., Json]
 
@@ -99,16 +103,13 @@ def _index_of(text: Json, part: Json, start: Json = 0) -> Json:
 def _to_string(value: Json) -> Json:
     if value is UNDEFINED:
         return UNDEFINED
-    return value if isinstance(value, str) else encode(value).decode()
+    return value if isinstance(value, str) else encode(plain(value)).decode()
 
 
 def _to_number(text: Json) -> Json:
-    if not isinstance(text, str) or len(text) > 100:
+    if not isinstance(text, str) or len(text) > 100 or not _NUMBER.fullmatch(text.strip(" \t\r\n")):
         return UNDEFINED
-    try:
-        return finite(int(text) if text.strip().lstrip("+-").isdecimal() else float(text))
-    except ValueError:
-        return UNDEFINED
+    return plain(finite(float(text)) if any(sign in text for sign in ".eE") else int(text))
 
 
 def _power(base: Json, exponent: Json) -> Json:

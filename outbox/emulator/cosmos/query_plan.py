@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.patch import Condition
@@ -44,8 +44,8 @@ class Plan:
         fields_of = query.fields or ()
         gathered = [(name, self._without_aggregates(node)) for name, node in fields_of]
         self.is_gathered = bool(self._aggregates or query.group)
-        if self.is_gathered and query.order:
-            raise bad("ORDER BY goes neither with aggregates nor with GROUP BY; order the answer in the client")
+        if query.group and query.order:
+            raise bad("ORDER BY does not go with GROUP BY; order the answer in the client")
         constants = _constants(now_ms)
         names = frozenset(aliases)
         compiler = Compiler(names, constants, self.budget)
@@ -59,6 +59,8 @@ class Plan:
         self._sources = self._compiled_sources(constants)
         self.is_plain = query.fields is None and all(value is None for _, value, _ in self._sources)
         """Whether a row's result is the item as it stands."""
+        self.is_one_aggregate = query.is_value and not query.group and _is_aggregate(fields_of[0][1])
+        """Whether the one result is that of an aggregate."""
         self.copy_count = sum(map(_count_names, (node for _, node in fields_of)))
         """How many copies of an item, or of parts of it, a result may hold."""
         self.ids = _ids_of(query)
@@ -157,7 +159,7 @@ class Plan:
 
     def _without_aggregates(self, node: Node) -> Node:
         """The expression with each aggregate in it replaced by a name for its result."""
-        if isinstance(node, Call) and node.name in AGGREGATES:
+        if _is_aggregate(node):
             if node in self._aggregates:
                 return Name(_slot(self._aggregates.index(node)))
             if len(self._aggregates) >= AGGREGATE_COUNT_MAX:
@@ -293,6 +295,10 @@ def _count_nodes(node: Any) -> int:
         return 1
     inner = (getattr(node, field.name) for field in fields(node)) if is_dataclass(node) else ()
     return int(isinstance(node, Node)) + sum(map(_count_nodes, inner))
+
+
+def _is_aggregate(node: Node) -> TypeGuard[Call]:
+    return isinstance(node, Call) and node.name in AGGREGATES
 
 
 def _argument(call: Call) -> Node:

@@ -50,7 +50,7 @@ def sort_key(value: Json) -> SortKey:
     rank = rank_of(value)
     if rank in (0, 1):
         return (rank, 0)
-    return (rank, _canonical(value).decode() if rank >= 5 else value)
+    return (rank, identity(value).decode() if rank >= 5 else value)
 
 
 def compare_keys(left: SortKey, right: SortKey) -> int:
@@ -64,14 +64,15 @@ def compare_keys(left: SortKey, right: SortKey) -> int:
 
 def identity(value: Json) -> bytes:
     """The same bytes for equal values, other bytes for others; for DISTINCT and GROUP BY."""
-    return b"undefined" if value is UNDEFINED else _canonical(_plain(value))
+    return b"undefined" if value is UNDEFINED else _canonical(plain(value))
 
 
-def _plain(value: Json) -> Json:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
+def plain(value: Json) -> Json:
+    """A value with whole numbers as integers, however they came: JSON has one kind of number."""
+    if isinstance(value, float) and value.is_integer() and -(1 << 63) <= value < 1 << 64:  # as JSON may have it whole
         return int(value)
     if isinstance(value, list):
-        return [_plain(element) for element in value]
+        return [plain(element) for element in value]
     if isinstance(value, dict):
-        return {name: _plain(member) for name, member in value.items()}
+        return {name: plain(member) for name, member in value.items()}
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
@@ -42,16 +43,23 @@ _OPERATIONS = {
     ((DATABASES, "", CONTAINERS, "", ITEMS, ""), "PATCH"): "item.patch",
 }
 _SHAPES = {shape for shape, _ in _OPERATIONS}
+_DATABASE_RID = re.compile(r"[A-Za-z0-9+-]{6}==")
+"""Four bytes as base64: what clients take for the resource id of a database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The operation by name, the names in its path, and what the client signed of it."""
+    """The operation by name, the names in its path, and the links that the client may have signed.
+
+    A path whose database looks like a resource id has resource ids, `rids`, instead of names, unless there is a
+    database of that name: the catalog decides.
+    """
 
     operation: str
     names: tuple[str, ...]
     kind: str
-    link: str
+    links: tuple[str, ...]
+    rids: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -81,7 +89,9 @@ def route_of(method: str, raw_path: str, headers: Mapping[str, str]) -> Route:
     is_feed = len(segments) % 2 == 1
     kind = shape[-1 if is_feed else -2] if shape else ""
     link = "/".join(segments[:-1] if is_feed else segments)
-    return Route(_refined(operation, headers), names, kind, link)
+    is_by_rid = bool(names) and _DATABASE_RID.fullmatch(names[0]) is not None
+    links = (link, names[-1].lower()) if is_by_rid else (link,)
+    return Route(_refined(operation, headers), names, kind, links, names if is_by_rid else ())
 
 
 def _decoded(segment: str) -> str:

@@ -95,12 +95,13 @@ class CosmosEmulator:
         self.control_token = control_token or secrets.token_urlsafe(32)
         self._key = key
         self._meter = Meter()
-        store = Store(engine, Catalog(engine, draw), self.faults, history_s)
+        catalog = Catalog(engine, draw)
+        store = Store(engine, catalog, self.faults, history_s)
         operations = {**CatalogOperations(store).by_name(), **ItemOperations(store).by_name()}
         self._snapshots = Snapshots()
         operations |= FeedOperations(store, self._snapshots).by_name()
         self.store = store
-        self._gateway = Gateway(engine, operations, Signatures(key), self.faults, self._meter)
+        self._gateway = Gateway(engine, catalog, operations, Signatures(key), self.faults, self._meter)
         self._control = Control(self.faults, self._meter, self.control_token)
         self._connection_count_max = connection_count_max
         self._connections: Connections | None = None

@@ -1,6 +1,7 @@
 """Session tokens: how fresh the answers are that a client has seen.
 
-A token is `0:-1#LSN`: partition key range, version, and the freshness, here the version of a container's last write.
+A token is `0:-1#LSN`: partition key range, version, and the freshness, a number that grows by
+one with each write to a container.
 A client sends several, joined by commas, where it has read several ranges; there is one range only.
 """
 

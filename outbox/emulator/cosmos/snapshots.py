@@ -46,7 +46,7 @@ class Snapshot:
     """Rows in order; unless it is complete, there may be more behind the last."""
 
     rows: list[Found]
-    lsn: int
+    version: int
     is_complete: bool
     size_bytes: int
     used_s: float = field(default=0.0)

@@ -28,6 +28,10 @@ from outbox.errors import EngineStopped, Refused
 log = logging.getLogger(__name__)
 
 SWEEP_COUNT_MAX = 5_000
+RID_INDEX_COUNT_MAX = 16
+"""So many partition keys of a container have an index of their items by resource id."""
+RID_INDEX_STALE_MAX = 1_000
+"""So many entries about items that are gone may an index have, besides one for each item that is there."""
 _RID_TIME_BITS = 20
 
 
@@ -68,6 +72,31 @@ class Store:
         if found is None or (container.ttl_s is not None and self._is_over(container, found)):
             return None
         return found
+
+    def id_of(self, container: Container, key: str, rid: str) -> str | None:
+        """The id of the item with a resource id, or None where there is none."""
+        items = self.engine.state.documents.get(container.prefix + key)
+        if items is None:
+            return None
+        known = self._rids(container, key, len(items))
+        for id in reversed(items):  # those that were made since the last time come first
+            fresh = rid_at(items[id].value)
+            if fresh in known:
+                break
+            known[fresh] = id
+        found = known.get(rid)
+        return found if found in items and rid_at(items[found].value) == rid else None
+
+    def _rids(self, container: Container, key: str, item_count: int) -> dict[str, str]:
+        """What is known of the ids by resource id under a partition key, maybe with items that are gone."""
+        indexes = container.ids_by_rid
+        known = indexes.get(key)
+        if known is None or len(known) > item_count + RID_INDEX_STALE_MAX:
+            known = indexes[key] = {}
+            if len(indexes) > RID_INDEX_COUNT_MAX:
+                indexes.popitem(last=False)
+        indexes.move_to_end(key)
+        return known
 
     def read_past(self, container: Container, key: str, id: str, lsn: int) -> Stored | None:
         """An item as it was at a freshness."""
@@ -123,8 +152,9 @@ class Store:
             version = engine.do(records.Modified(now_ms, change))
         except Refused as refused:
             raise bad(str(refused)) from refused
-        container.lsn = version
-        container.history.keep(version, now_ms, before)
+        container.version = version
+        container.lsn += 1
+        container.history.keep(container.lsn, now_ms, before)
         if writes:
             container.keys.add(key)
             if container.ttl_s is not None:

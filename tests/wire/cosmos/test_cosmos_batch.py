@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from azure.cosmos import exceptions
 
+from tests.wire.cosmos.conftest import Sdk
 from tests.wire.cosmos.test_cosmos_items import own, status
 
 
@@ -101,9 +102,45 @@ def test_a_batch_over_two_megabytes_is_refused(items: Any) -> None:
 
 
 def test_a_batch_stays_in_its_partition(items: Any) -> None:
-    operations = [("create", ({"id": "1", "pk": "a"},)), ("create", ({"id": "2", "pk": "b"},))]
-    assert status(items.execute_item_batch, operations, "a") == 400
+    first = ("create", ({"id": "1", "pk": "a"},))
+    for elsewhere in ({"id": "2", "pk": "b"}, {"id": "2"}, {"id": "2", "pk": None}):
+        for operation in (("create", (elsewhere,)), ("upsert", (elsewhere,)), ("replace", ("2", elsewhere))):
+            assert failure(items, [first, operation, first]) == (1, 400, [424, 400, 424])
     assert items.read_all_items() == []
+    items.create_item({"id": "1", "pk": "a"})
+    assert failure(items, [first, ("create", ({"id": "2", "pk": "b"},))]) == (0, 409, [409, 424])
+
+
+def lsn(answer: Any) -> int:
+    """The freshness that an answer tells, which is also that of its session token."""
+    headers = answer.get_response_headers()
+    assert headers["x-ms-session-token"] == f"0:-1#{headers['lsn']}"
+    return int(headers["lsn"])
+
+
+def test_a_batch_is_one_step_of_a_containers_freshness(sdk: Sdk, items: Any) -> None:
+    other = sdk.container(f"{items.target.id}-other")
+    items.create_item({"id": "gone", "pk": "a"})
+    before = lsn(items.create_item({"id": "1", "pk": "a", "n": 1}))
+    other.create_item({"id": "1", "pk": "a"})
+    operations = [
+        ("create", ({"id": "2", "pk": "a"},)),
+        ("delete", ("gone",)),
+        ("create", ({"id": "gone", "pk": "a"},)),
+        ("patch", ("1", [{"op": "incr", "path": "/n", "value": 1}])),
+    ]
+    assert lsn(items.execute_item_batch(operations, "a")) == before + 1
+    assert lsn(items.execute_item_batch([("read", ("1",))], "a")) == before + 1
+    assert lsn(items.read_item("1", "a")) == before + 1
+    other.delete_item("1", "a")
+    assert lsn(items.upsert_item({"id": "1", "pk": "b"})) == before + 2
+
+
+def test_a_batch_comes_on_one_page_of_the_change_feed(sdk: Sdk, items: Any) -> None:
+    items.execute_item_batch([("create", ({"id": id, "pk": "a"},)) for id in "123"], "a")
+    items.create_item({"id": "4", "pk": "a"})
+    pages = sdk.pages(lambda: items.target.query_items_change_feed(start_time="Beginning", max_item_count=1))
+    assert [sorted(item["id"] for item in page) for page in pages if page] == [["1", "2", "3"], ["4"]]
 
 
 def test_a_batch_tells_the_session_that_it_wrote(items: Any) -> None:

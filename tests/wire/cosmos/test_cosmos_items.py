@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from azure.core import MatchConditions
 from azure.cosmos import PartitionKey, exceptions
+from azure.cosmos.documents import IndexingDirective
 
 from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.catalog import checked
@@ -60,6 +61,44 @@ def test_a_deleted_item_can_be_created_again(items: Any) -> None:
     items.delete_item("1", "a")
     assert status(items.read_item, "1", "a") == 404
     assert items.create_item({"id": "1", "pk": "a"})["_rid"] != first["_rid"]
+
+
+@pytest.mark.parametrize("operation", ["create", "read", "replace", "upsert", "delete", "patch", "batch", "query"])
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ({"pre_trigger_include": "stamp"}, "a trigger before"),
+        ({"pre_trigger_include": ["stamp", "check"]}, "a trigger before"),
+        ({"post_trigger_include": "count"}, "a trigger after"),
+    ],
+)
+def test_a_trigger_that_a_request_names_is_refused_by_name(
+    items: Any, operation: str, option: dict[str, Any], named: str
+) -> None:
+    old = items.create_item({"id": "1", "pk": "a"})
+    item = {"id": "1", "pk": "a", "n": 1}
+    calls = {
+        "create": lambda **options: items.create_item({"id": "2", "pk": "a"}, **options),
+        "read": lambda **options: items.read_item("1", "a", **options),
+        "replace": lambda **options: items.replace_item("1", item, **options),
+        "upsert": lambda **options: items.upsert_item(item, **options),
+        "delete": lambda **options: items.delete_item("1", "a", **options),
+        "patch": lambda **options: items.patch_item("1", "a", [{"op": "set", "path": "/n", "value": 1}], **options),
+        "batch": lambda **options: items.execute_item_batch([("delete", ("1",))], "a", **options),
+        "query": lambda **options: items.query_items("SELECT * FROM c", partition_key="a", **options),
+    }
+    with pytest.raises(exceptions.CosmosHttpResponseError, match=named) as caught:
+        calls[operation](**option)
+    assert caught.value.status_code == 400
+    assert items.read_all_items() == [old]
+
+
+def test_leaving_an_item_out_of_the_index_is_refused_by_name(items: Any) -> None:
+    item = {"id": "3", "pk": "a"}
+    assert status(items.create_item, item, indexing_directive=IndexingDirective.Exclude) == 400
+    for id, directive in (("1", IndexingDirective.Default), ("2", IndexingDirective.Include)):
+        items.create_item({"id": id, "pk": "a"}, indexing_directive=directive)
+    assert query(items, "SELECT VALUE c.id FROM c") == ["1", "2"]
 
 
 @pytest.mark.parametrize("write", ["replace", "upsert", "delete", "patch"])

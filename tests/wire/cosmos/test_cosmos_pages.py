@@ -95,7 +95,13 @@ def upserted(number: int, n: int) -> bytes:
 async def place() -> AsyncIterator[Place]:
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
         await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'))
-        body = b'{"id":"c","partitionKey":{"paths":["/pk"]}}'
+        composite = [{"path": "/text"}, {"path": "/n", "order": "descending"}]
+        definition = {
+            "id": "c",
+            "partitionKey": {"paths": ["/pk"]},
+            "indexingPolicy": {"compositeIndexes": [composite]},
+        }
+        body = json.dumps(definition).encode()
         await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body))
         place = Place(emulator)
         all_items = [upserted(number, number * 7_919 % COUNT) for number in range(COUNT)]

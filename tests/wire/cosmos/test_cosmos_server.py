@@ -58,7 +58,11 @@ async def test_what_is_no_signature_opens_nothing(emulator: CosmosEmulator, toke
 
 async def test_a_signature_is_good_for_what_it_signed(emulator: CosmosEmulator) -> None:
     assert (await ask(emulator, signed("GET", "/dbs/d", "dbs", "dbs/d")))[0] == 200
-    for other in (("GET", "/dbs/d", "dbs", "dbs/e"), ("GET", "/dbs/d/colls", "dbs", "dbs/d")):
+    for other in (
+        ("GET", "/dbs/d", "dbs", "dbs/e"),
+        ("GET", "/dbs/d/colls", "dbs", "dbs/d"),
+        ("GET", "/dbs/D", "dbs", "dbs/d"),
+    ):
         assert (await ask(emulator, signed(*other)))[0] == 401
     assert (await ask(emulator, signed("GET", "/dbs/d", "dbs", "dbs/d", x_ms_date="today")))[0] == 401
 
@@ -95,9 +99,11 @@ def test_a_connection_string_connects(cosmos: Cosmos) -> None:
 async def test_resources_can_be_named_by_their_resource_ids(emulator: CosmosEmulator) -> None:
     _, body = await ask(emulator, signed("GET", "/dbs/d/colls/c", "colls", "dbs/d/colls/c"))
     definition = json.loads(body)
-    link = definition["_self"].strip("/")
-    code, again = await ask(emulator, signed("GET", f"/{link}/", "colls", link.lower()))
+    path = f"/{definition['_self']}"
+    code, again = await ask(emulator, signed("GET", path, "colls", definition["_rid"].lower()))
     assert (code, json.loads(again)) == (200, definition)
+    for other in ("", path.strip("/").lower(), definition["_rid"][:8]):
+        assert (await ask(emulator, signed("GET", path, "colls", other)))[0] == 401
 
 
 # The control endpoint
