@@ -5,13 +5,12 @@ An exploration is short, and its messages are young and few.  Data only; nothing
 
 from __future__ import annotations
 
-from tests.simulation.planting import BATCH, ENDINGS, LANES, Mutant
+from tests.simulation.planting import BATCH, ENDINGS, LANES, WAITING, Mutant
 
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
 RETENTION = "outbox/runtime/retention.py"
 CHAINS = "unit/app/test_chains.py"
-WAITING = "outbox/runtime/waiting.py"
 BLOCKED = "unit/app/test_blocked_keys.py"
 RESUBMITTING = "unit/app/test_resubmitting.py"
 AGES = "unit/app/test_ages.py"

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from outbox import App, Context, Reject, Retries
+from outbox import App, Context, Reject, Retries, Retry
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.requests import ClientRequest
-from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.scenario import START_MS, Scenario
 
 ITEM_BYTES_MAX = 1_300
 """So small is a document where outputs are to lie outside of their record."""
 LONG_NAME = 1_200 * "a"
+BLOCKED_AFTER_S = 15
+"""When a key is blocked: later than what came before it was applied, whose record is gone first."""
 
 
 @dataclass
@@ -139,6 +141,31 @@ def standing() -> App:
     return app
 
 
+def blocking() -> App:
+    """Counts in order; what it is to take off is put off, then refused until retention is over.
+
+    Retention is short, because what waits behind a blocked key comes again every few seconds.
+    """
+    app = App(
+        "blocking",
+        retention=timedelta(seconds=20),
+        margin=timedelta(seconds=10),
+        clock_skew=timedelta(seconds=5),
+    )
+    app.queue("adds", "per_key")
+
+    @app.handler("adds", key="account", on_dead_letter="stop_key")
+    def add(message: Add, count: Count, ctx: Context) -> None:
+        passed_s = ctx.now() - START_MS / 1_000
+        if message.amount < 0 and passed_s < BLOCKED_AFTER_S:
+            raise Retry("not yet", after_s=BLOCKED_AFTER_S - passed_s)
+        if message.amount < 0 and passed_s < app.retention.total_seconds():
+            raise Reject("not yet either")
+        count.total += message.amount
+
+    return app
+
+
 def trying() -> App:
     """Counts, and tries once more what it cannot take off."""
     app = App("trying", retry=Retries(limit=2, delays_s=(10,)))
@@ -160,6 +187,7 @@ APPS = {
     "stateless": stateless,
     "spilling": spilling,
     "standing": standing,
+    "blocking": blocking,
     "trying": trying,
 }
 
@@ -169,13 +197,18 @@ def scenario(
     app: str = "counting",
     *,
     amounts: tuple[int, ...] = (5,),
+    repeated: tuple[int, ...] = (),
     given: int | None = 10,
     faults: dict[str, int] | None = None,
     asked: tuple[tuple[str, str, int], ...] = (),
     **options: Any,
 ) -> Scenario:
-    """Messages m1, m2, ... that add these amounts to account `a`, and requests: idempotency key, account, amount."""
+    """Messages m1, m2, ... that add these amounts to account `a`, and requests: idempotency key, account, amount.
+
+    Behind them come copies of those that are `repeated`, by number.
+    """
     messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
+    messages += [messages[n - 1] for n in repeated]
     known = () if given is None else (("a", Count(given)),)
     budgets = Budgets(**(faults or {}))
     cell: dict[str, Any] = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})}

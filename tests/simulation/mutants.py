@@ -26,7 +26,7 @@ from tests.simulation.request_mutants import REQUEST_MUTANTS
 from tests.simulation.resubmission_mutants import RESUBMISSION_MUTANTS
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
 
-STEP_COUNT_MAX = 40
+STEP_COUNT_MAX = 45
 
 
 MUTANTS = (

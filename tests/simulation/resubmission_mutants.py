@@ -1,8 +1,21 @@
-"""Faults in what becomes of resubmissions, each planted alone: where each must show, and as what."""
+"""Faults in what becomes of resubmissions and of what waits for them, each planted alone: where each must show."""
 
 from __future__ import annotations
 
-from tests.simulation.planting import ITEM, PARTITION, STOPS, mutant
+from typing import Any
+
+from tests.simulation.planting import BATCH, ITEM, PARTITION, STOPS, WAITING, Mutant, mutant
+
+BLOCKED: dict[str, Any] = {
+    "amounts": (5, -1), "repeated": (1,), "batch": 2,
+    "resubmissions": 1, "faults": {"jump": 1}, "patience_ms": 60_000,
+}  # fmt: skip
+"""The first is applied, the second blocks its key, and a copy of the first waits behind it when time leaps."""
+
+
+def blocked(name: str, scope: str, file: str, *edits: tuple[str, str]) -> Mutant:
+    return mutant(f"blocked: {name} ({scope})", scope, "NoDuplicate", file, *edits, app="blocking", **BLOCKED)
+
 
 RESUBMISSION_MUTANTS = (
     mutant(
@@ -19,5 +32,25 @@ RESUBMISSION_MUTANTS = (
         "resubmission: the key goes on at once", "partition", "InOrder", STOPS,
         ("        found = await self._store.read(_key(queue, message.session_id))\n        stop = None if found is None else _decoded(found)\n        if found is not None and stop is not None and stop.is_behind(message):\n            again", "        await self.let_go(queue, message)\n        found = stop = None\n        if found is not None and stop is not None and stop.is_behind(message):\n            again"),
         app="standing", amounts=(-50, 5), resubmissions=1,
+    ),
+    # What waits behind a blocked key
+    *(
+        blocked(
+            "exempt from the age fence without a record", scope, BATCH,
+            ("        if work.was_refused:\n", "        if work.was_refused or work.stops_key:\n"),
+        )
+        for scope in ("partition", "item")
+    ),
+    *(
+        blocked(
+            "put on record over what is there", scope, WAITING,
+            ("            if not items.decode(found, Record).waits:\n                return found\n", "            await self._store.write([Replace(key, items.encode(record), found.version)])\n"),
+            ("from outbox.ports import Create,", "from outbox.ports import Create, Replace,"),
+        )
+        for scope in ("partition", "item")
+    ),
+    blocked(
+        "put on record when it is too old", "partition", WAITING,
+        ("or created_ms <= self._plan.memory.oldest_ms(now_ms):", "or created_ms <= -1:"),
     ),
 )  # fmt: skip

@@ -219,8 +219,9 @@ class Book:
         return Finding("InOrder", f"{self.name(inbox)} {told} {self.name(other)}")
 
     def stands_still(self, ledger: Ledger, path: str, message: Message) -> bool:
-        """Whether the session of a message has stopped behind one that was refused."""
-        return any(self._lines.stands_still(h.inbox, ledger.refused) for h in self.handlings(path, message))
+        """Whether the session of a message has stopped behind one that was refused, by its handler or for its age."""
+        dead = ledger.refused | (ledger.fenced - ledger.applied)
+        return any(self._lines.stands_still(h.inbox, dead, ledger.applied) for h in self.handlings(path, message))
 
     def resubmit(self, ledger: Ledger, event: Resubmitted) -> Ledger:
         """A ledger after a resubmission."""

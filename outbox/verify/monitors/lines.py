@@ -15,6 +15,7 @@ class Lines:
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], list[bytes]] = {}
+        self._line_of: dict[bytes, list[bytes]] = {}
         self._ahead: dict[bytes, tuple[bytes, ...]] = {}
         self._stopping: set[bytes] = set()
 
@@ -26,6 +27,7 @@ class Lines:
             if handling.inbox not in line:
                 line.append(handling.inbox)
                 self._ahead[handling.inbox] = ahead
+                self._line_of[handling.inbox] = line
             if handling.handler.on_dead_letter == "stop_key":
                 self._stopping.add(handling.inbox)
 
@@ -38,9 +40,15 @@ class Lines:
         ahead = self._ahead.get(inbox, ())
         return next((other for other in ahead if other in self._stopping and other in refused), None)
 
-    def stands_still(self, inbox: bytes, refused: Set[bytes]) -> bool:
-        """Whether the session of a handling has stopped, behind what stands before it or behind a copy of itself."""
-        return self.stopped_by(inbox, refused) is not None or (inbox in self._stopping and inbox in refused)
+    def stands_still(self, inbox: bytes, dead: Set[bytes], applied: Set[bytes]) -> bool:
+        """Whether the session of a handling has stopped, behind what stands before it or behind a copy of itself.
+
+        Of what is applied only copies are left, and these may lie behind anything in the session.
+        """
+        ahead: Iterable[bytes] = self._ahead.get(inbox, ())
+        if inbox in applied:
+            ahead = self._line_of.get(inbox, ())
+        return any(other in self._stopping and other in dead for other in (*ahead, inbox))
 
     def wrong(
         self, applied: Iterable[bytes], ended: Set[bytes], refused: Set[bytes]

@@ -59,13 +59,16 @@ class StoreMonitor:
         invariant: Invariant | None = None,
         allows_dead_letters: bool = False,
         is_swept: bool = False,
+        is_patient: bool = False,
         stores: Sequence[int] = (0,),
     ) -> None:
+        """Take the parts; one that `is_patient` waits for a resubmission behind its successors, as there is an end."""
         self._book = book
         self._bus = bus
         self._invariant = invariant
         self._allows_dead_letters = allows_dead_letters
         self._is_swept = is_swept
+        self._is_patient = is_patient
         self._stores = tuple(stores)
 
     def initial(self) -> Ledger:
@@ -258,12 +261,11 @@ class StoreMonitor:
         What they stand still for may lie behind them, resubmitted; with them it would come now and then.
         """
         state: BusState = states[BUS]
-        due = [
-            (queue.path, self._bus.messages[task.message])
-            for queue, tasks in zip(self._bus.queues, state.tasks, strict=True)
-            for task in tasks
-            if now_ms < task.due_ms < NEVER_MS
-        ]
+        queues = zip(self._bus.queues, state.tasks, strict=True)
+        found = [(queue.path, task, self._bus.messages[task.message]) for queue, tasks in queues for task in tasks]
+        if self._is_patient and any(message.attempt for _, _, message in found):
+            return False
+        due = [(path, message) for path, task, message in found if now_ms < task.due_ms < NEVER_MS]
         return bool(due) and all(self._book.stands_still(ghost, path, message) for path, message in due)
 
     def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
