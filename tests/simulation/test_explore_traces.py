@@ -77,7 +77,7 @@ def test_what_is_no_trace_is_refused(data: bytes) -> None:
 
 
 def test_the_command_line_runs_a_trace_again(tmp_path: Path) -> None:
-    told = search(scenario(app=bank(), make=None, workers=1, invariant=lambda world: not world.states(Transfer)))
+    told = search(scenario(app=bank(), make=None, workers=1, invariant=conserved))
     assert not told.anomalies
     anomaly = found()
     file = tmp_path / "trace.json"

@@ -22,7 +22,7 @@ from outbox.engine.items import DEFERRED, LOCKED, Claim
 from outbox.engine.journal import EngineJournal
 from outbox.engine.rules import Rule
 from outbox.engine.state import State
-from outbox.errors import LockLost
+from outbox.errors import LockLost, Refused
 from outbox.message import Message
 from outbox.ports import Burial, Commit, Output, Postponement, Refusal, StateChange
 from outbox.testing import VirtualClock
@@ -222,7 +222,8 @@ class Actor:
         return path, self.chance.choice([0, *self.engine.queue(dead_letter_path(path)).tasks])
 
     def resubmit(self) -> None:
-        self.engine.resubmit(*self.dead())
+        with suppress(Refused):  # the record of its refusal is gone
+            self.engine.resubmit(*self.dead())
 
     def discard(self) -> None:
         self.engine.discard(*self.dead())
