@@ -18,6 +18,7 @@ from outbox.engine.state import State
 
 LEFT_OUT = {
     (State, "_apply"): "the methods that apply a record, no memory",
+    (State, "on_given_up"): "whom a host calls for its log, no memory",
     (Task, "locked_until_ms"): "means nothing without a lock, and locks are compared by `lock`",
     (Session, "locked_until_ms"): "the same",
 }
