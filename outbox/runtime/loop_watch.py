@@ -55,8 +55,8 @@ class LoopWatch:
     def start(self) -> None:
         """Watch the running loop, in whose thread this is called."""
         self._beat()
-        watched = threading.get_ident()
-        threading.Thread(target=self._watch, args=(watched,), name="outbox loop watch", daemon=True).start()
+        watched = threading.get_ident(), asyncio.get_running_loop()
+        threading.Thread(target=self._watch, args=watched, name="outbox loop watch", daemon=True).start()
 
     def stop(self) -> None:
         """Watch no longer."""
@@ -73,9 +73,9 @@ class LoopWatch:
         if suspect is not None and held_s >= self._held_s and (was_told or self._seldom.is_due(suspect.name)):
             log.warning("the event loop was held by a handler", extra=_fields(suspect, held_s))
 
-    def _watch(self, watched: int) -> None:
-        """Look now and then, in a thread of its own."""
-        while not self._stopping.wait(min(BEAT_S, self._held_s / 4)):
+    def _watch(self, watched: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Look now and then, in a thread of its own, which ends with the loop where nobody stops it."""
+        while not self._stopping.wait(min(BEAT_S, self._held_s / 4)) and not loop.is_closed():
             held_s = time.monotonic() - self._free_s
             if held_s < self._held_s / 2 or self._is_told:
                 continue
