@@ -18,6 +18,7 @@ from outbox.engine.narrow import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime import loop_watch
+from outbox.runtime.plan import compile_plan
 
 IS_HELD, WAS_HELD = "the event loop is held by a handler; declare it blocking", "the event loop was held by a handler"
 HOLD_S = 20.0
@@ -162,10 +163,29 @@ async def test_a_blocking_handler_holds_nothing() -> None:
         assert not found.records
 
 
+def watches() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "outbox loop watch"}
+
+
 async def test_the_watch_ends_with_its_worker() -> None:
+    others = watches()  # of workers that other tests abandoned, and whose loops were closed just now
     async with backend_of("engine") as backend, Worker(holding(lambda: None), backend):
-        watches = [thread for thread in threading.enumerate() if thread.name == "outbox loop watch"]
-        assert watches and all(thread.daemon for thread in watches)
+        own = watches() - others
+        assert own and all(thread.daemon for thread in own)
     async with asyncio.timeout(HOLD_S):
-        while any(thread.is_alive() for thread in watches):  # noqa: ASYNC110  # a thread has no event of a loop
+        while any(thread.is_alive() for thread in own):  # noqa: ASYNC110  # a thread has no event of a loop
             await asyncio.sleep(0.01)
+
+
+def test_the_watch_of_a_worker_that_is_abandoned_ends_with_its_loop() -> None:
+    others = watches()
+    loop = asyncio.new_event_loop()
+
+    async def start() -> None:
+        loop_watch.LoopWatch(compile_plan(holding(lambda: None))).start()
+
+    loop.run_until_complete(start())
+    (own,) = watches() - others
+    loop.close()
+    own.join(HOLD_S)
+    assert not own.is_alive()
