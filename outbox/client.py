@@ -18,12 +18,14 @@ from outbox.deliveries import late, told_apart
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
-from outbox.ports import Backend, Buried, Delivery, Output, Ports, Refusal, StorePorts
+from outbox.ports import Backend, Buried, Delivery, Output, Ports, StorePorts
 from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.items import Record, decode, processed_key, record_key
 from outbox.runtime.plan import compile_plan
-from outbox.runtime.step import Work, admit, check_resubmittable, is_unknowable
+from outbox.runtime.replies import as_record
+from outbox.runtime.step import Work, admit
 from outbox.runtime.store_operations import operations_over
+from outbox.runtime.verdict import UNKNOWABLE, check_resubmittable, kind_of
+from outbox.stored import Record, decode, processed_key, record_key
 
 State = TypeVar("State")
 
@@ -240,15 +242,11 @@ class Client:
         ports, id = self._ports, work.state_id
         if isinstance(ports, Ports):
             _, markers = await ports.journal.load([], [work.inbox])
-            marker = markers.get(work.inbox)
-            return marker is not None and not (
-                isinstance(marker, Refusal) and is_unknowable(marker.reason, marker.description)
-            )
+            return kind_of(as_record(markers.get(work.inbox))) not in UNKNOWABLE
         is_item = ports.store.capabilities.atomic_scope == "item"
         key = processed_key(id, work.inbox) if is_item and id is not None else record_key(id, work.inbox)
         document = await (ports.infrastructure or ports.store).read(key)
-        record = None if document is None else decode(document, Record)
-        return record is not None and not is_unknowable(record.reason, record.description)
+        return kind_of(None if document is None else decode(document, Record)) not in UNKNOWABLE
 
     async def discard(self, queue: str, id: str, *, key: Key | None = None) -> None:
         """Delete the dead letters of an id.

@@ -19,13 +19,22 @@ class StateDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_ms: int = 0
 
 
+WAITING, WAITING_ATTEMPT = "waiting", -1
+"""The reason and attempt of a record that says of a message only that it waits: any attempt at it is a later one."""
+
+
 class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The marker of a message that was refused: why, and at which resubmission."""
+    """The marker of a message that was refused: why, and at which resubmission; or of one that waits."""
 
     fingerprint: bytes
     reason: str
     description: str
     attempt: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether it says only that its message waits behind a blocked key: nothing has become of it yet."""
+        return self.reason == WAITING and self.attempt == WAITING_ATTEMPT
 
 
 Marker = bytes | Refusal
@@ -63,7 +72,8 @@ class Commit(msgspec.Struct, gc=False):
 
     It takes effect if every state in `if_versions` still has that version (0: absent), those that `states` writes and
     those that stay as they are.  `applied` and `refused` are markers to create; a key in `replacing` may instead
-    replace a refusal of a lower attempt number.
+    replace a refusal of a lower attempt number.  Markers are kept until `markers_expire_ms`; with 0, which is for those
+    of messages that wait and nothing else, until they are replaced.
     """
 
     now_ms: int

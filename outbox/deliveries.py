@@ -34,6 +34,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     `delivery_count` the broker's of deliveries that never settled.
     `from_outside` says that the id was not made by a commit of this very log, so a marker must remember it; then
     `fingerprint` is the digest of what was sent, if the backend keeps it (empty: to be computed).
+    `waits` says that its key is blocked: it is not to be handled, but put on record as waiting.
     """
 
     queue: str
@@ -46,6 +47,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     failures: int = 0
     from_outside: bool = True
     fingerprint: bytes = b""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

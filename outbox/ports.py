@@ -189,7 +189,11 @@ class Journal(Protocol):
     """Engine scope: queues, states and markers under one log, so one record commits all of them."""
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        """Up to `count_max` messages of these queues, locked; the claim's write has returned before this does."""
+        """Up to `count_max` messages of these queues, locked; the claim's write has returned before this does.
+
+        A journal may show what waits behind a dead letter that blocks its key, so that it is put on record in time:
+        then all of what it gives `waits`, and is not given again in this block unless it is released.
+        """
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]

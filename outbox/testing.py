@@ -24,6 +24,7 @@ from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
+from outbox import stored
 from outbox.app import App
 from outbox.client import Client, DeadLetter
 from outbox.context import BlobRef
@@ -49,17 +50,16 @@ from outbox.ports import (
     StateStore,
     StorePorts,
 )
-from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Backoff
 from outbox.runtime.cache import held
 from outbox.runtime.failure_log import FailureLog, write_to_log
 from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.items import StateItem, state_key
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.sweep import sweep
+from outbox.stored import StateItem, state_key
 from outbox.testing_http import Clientele
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 from outbox.verify.histories.committed import BusRecorder, JournalRecorder, Sent, StoreRecorder
@@ -253,7 +253,7 @@ class Harness:
 
     async def _given(self, store: StateStore, key: DocumentKey, value: bytes, schema: int) -> None:
         found = held(await store.read(key))
-        body = items.encode(StateItem(msgspec.Raw(value), schema, found.item.version + 1, self._clock.wall_ms()))
+        body = stored.encode(StateItem(msgspec.Raw(value), schema, found.item.version + 1, self._clock.wall_ms()))
         await store.write([Replace(key, body, found.version) if found.version else Create(key, body)])
 
     async def send(self, queue: str, message: Any, **options: Any) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.arrows import FLOORS, circle, imports_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("outbox", "function_app", "spark_jobs")
 FILE_LINES_MAX = 600
@@ -73,28 +75,71 @@ def test_imports_follow_the_arrows() -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [
-        ("message", "outbox.lineage"),
-        ("ports", "outbox.runtime.step"),
-        ("runtime/step", "outbox.engine.adapters"),
-        ("engine/adapters", "outbox.runtime.step"),
-        ("emulator/serve", "outbox.runtime.step"),
-        ("verify/history", "outbox.lineage"),
-        ("runtime/step", "azure.cosmos"),
-    ],
-)
-def test_an_arrow_against_the_diagram_is_found(source: str, target: str, tmp_path: Path) -> None:
-    for name in ("message", "lineage", "ports", "runtime/step", "engine/adapters", "emulator/serve", "verify/history"):
-        file = tmp_path / "outbox" / f"{name}.py"
+def tree(root: Path, imports: dict[str, list[str]]) -> None:
+    """A package `outbox` of these modules, each of which imports what stands beside it."""
+    for name, targets in imports.items():
+        file = root / "outbox" / f"{name.replace('.', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "outbox" / "__init__.py").touch()
+        (root / "outbox/__init__.py").touch()
         (file.parent / "__init__.py").touch()
-        file.write_text(f"import {target}\n" if name == source else "")
+        file.write_text("".join(f"import {target}\n" for target in targets))
+
+
+def test_an_import_from_any_floor_above_is_found(tmp_path: Path) -> None:
+    floors = [floor[0] for floor in FLOORS]
+    wrong = {name: [f"outbox.{above}" for above in floors[:at]] for at, name in enumerate(floors)}
+    tree(tmp_path, wrong)
     found = arrows(tmp_path)
     assert found.returncode == 1
-    assert f"outbox.{source.replace('/', '.')} -> " in found.stdout, found.stdout + found.stderr
+    missing = [(n, t) for n, targets in wrong.items() for t in targets if f"outbox.{n} -> {t} " not in found.stdout]
+    assert not missing
+
+
+BESIDE = [
+    ("azure.cosmos", "outbox.runtime.step"),
+    ("azure.servicebus_links", "outbox.client"),
+    ("azure.usage", "outbox.engine.state"),
+    ("azure.new_adapter", "outbox.app"),
+    ("engine.adapters", "outbox.runtime.step"),
+    ("engine.state", "outbox.worker"),
+    ("emulator.serve", "outbox.runtime.step"),
+    ("emulator.bus.peer", "outbox.ports"),
+    ("verify.history", "outbox.lineage"),
+    ("verify.histories.flow", "outbox.verify.explorer"),
+    ("runtime.step", "azure.cosmos"),
+    ("spark", "pyspark"),
+    ("client", "outbox.new_module"),
+]
+
+
+@pytest.mark.parametrize(("source", "target"), BESIDE)
+def test_an_import_of_what_stands_beside_is_found(source: str, target: str, tmp_path: Path) -> None:
+    known = {target.removeprefix("outbox.") for _, target in BESIDE if target.startswith("outbox.")}
+    tree(
+        tmp_path, {name: [] for name in known - {"new_module"}} | {name: [] for name, _ in BESIDE} | {source: [target]}
+    )
+    if target == "outbox.new_module":
+        tree(tmp_path, {"new_module": []})
+    found = arrows(tmp_path)
+    assert found.returncode == 1
+    wanted = "outbox.new_module" if target == "outbox.new_module" else f"outbox.{source} -> {target.split('.')[0]}"
+    assert wanted in found.stdout, found.stdout + found.stderr
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circle(imports_of(ROOT)) == []
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    tree(tmp_path, {"a": ["outbox.b.c"], "b.c": ["outbox.d"], "d": ["outbox.a"]})
+    assert set(circle(imports_of(tmp_path))) == {"outbox.a", "outbox.b.c", "outbox.d"}
+
+
+@pytest.mark.parametrize("hidden", ["if TYPE_CHECKING:\n    import outbox.a", "def f():\n    from outbox.a import A"])
+def test_a_circle_that_is_hidden_is_found(hidden: str, tmp_path: Path) -> None:
+    tree(tmp_path, {"a": ["outbox.b"], "b": []})
+    (tmp_path / "outbox/b.py").write_text(f"{hidden}\n")
+    assert set(circle(imports_of(tmp_path))) == {"outbox.a", "outbox.b"}
 
 
 def test_a_file_longer_than_one_can_review_says_why() -> None:

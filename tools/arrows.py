@@ -1,34 +1,67 @@
-"""Who may import whom inside `outbox/`: the diagram, and its check by import-linter.
+"""Who may import whom inside `outbox/`: every module stands on a floor, and imports point down.
 
-The diagram names everything that the layout plans.  import-linter refuses names that do not exist, so the contracts
-are written from the diagram and the folder as it is, into `build/arrows.ini`; `python tools/arrows.py` checks them.
+The contracts are written from the floors and the folder as it is into `build/arrows.ini`, because import-linter refuses
+names that do not exist; `python tools/arrows.py` checks them.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-LAYERS = (  # a line imports only from the lines below it; what shares a line may import each other
-    ("testing",),
-    ("worker",),
-    ("runtime",),
-    ("codec", "app", "context"),
+CORE = (  # what a handler and a port are
+    ("declared",),
+    ("app",),
+    ("answering", "handlers", "submitting"),
+    ("binding", "codec", "http_paths"),
+    ("context",),
+    ("retries", "spark"),
+    ("stored",),
     ("ports",),
-    ("documents",),
+    ("commits", "documents"),
+    ("deliveries", "http"),
     ("lineage",),
     ("message",),
-    ("errors",),
+    ("errors", "seldom"),
 )
-ADAPTERS = ("azure.blobs", "azure.cosmos", "azure.servicebus", "engine.adapters", "engine.journal")
-HEART = ("runtime", "worker", "testing", "app", "context")
+FLOORS = (  # a floor imports only from those below it; what shares a floor may import each other
+    ("__main__",),
+    ("ops",),
+    ("testing", "testing_http"),
+    ("verify",),
+    ("azure",),
+    ("emulator",),
+    ("engine",),
+    ("worker",),
+    ("entry",),
+    ("client",),
+    ("runtime",),
+    *CORE,
+)
+HOSTS = "azure.functions"
+"""Files of `azure` that begin so are a host, like the worker; all others are adapters."""
 SDKS = ("azure", "pyspark")
+BELOW_ADAPTERS = (
+    "stored",
+    "ports",
+    "commits",
+    "documents",
+    "deliveries",
+    "http",
+    "lineage",
+    "message",
+    "errors",
+    "seldom",
+)
+BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "seldom")
 JUDGE = tuple(  # judges recorded histories
     f"verify.{name}"
     for name in (
@@ -38,16 +71,16 @@ JUDGE = tuple(  # judges recorded histories
         *("histories.serializable", "histories.attempts"),
     )
 )
+BELOW_JUDGE = ("message", "errors", "verify", "verify.histories", *JUDGE)
 
 
 @dataclass(frozen=True, slots=True)
-class Forbidden:
-    """`sources` must not import `targets`, and unless `direct` not through others either."""
+class Rule:
+    """`sources` import nothing of ours but `allowed` and each other, and no `sdks`."""
 
     title: str
     sources: tuple[str, ...]
-    targets: tuple[str, ...]
-    direct: bool = False
+    allowed: tuple[str, ...]
 
 
 def main() -> int:
@@ -72,67 +105,102 @@ def check(root: Path, scratch: Path) -> tuple[bool, str]:
 def contracts(root: Path) -> str:
     """The configuration of import-linter for the modules that exist under `root`."""
     there = modules(root)
-    sections = ["[importlinter]\nroot_package = outbox\ninclude_external_packages = True\n", layers(there)]
-    for number, rule in enumerate(rules(there)):
-        sources = [name for name in rule.sources if name in there]
-        targets = [name for name in rule.targets if name in there or name in SDKS]
+    sections = ["[importlinter]\nroot_package = outbox\ninclude_external_packages = True\n", floors(there)]
+    forbidden = [(rule.title, rule.sources, others(there, rule)) for rule in rules(there)]
+    ours = tuple(name for name in there if not is_in(name, "outbox.azure"))
+    forbidden.append(("Azure's SDKs only in outbox.azure", ours, SDKS))
+    for number, (title, sources, targets) in enumerate(forbidden):
         if sources and targets:
             sections.append(
-                f"[importlinter:contract:forbidden-{number}]\nname = {rule.title}\ntype = forbidden\n"
-                f"allow_indirect_imports = {rule.direct}\n"
+                f"[importlinter:contract:forbidden-{number}]\nname = {title}\ntype = forbidden\n"
+                f"allow_indirect_imports = True\nas_packages = False\n"
                 f"source_modules ={lines(sources)}\nforbidden_modules ={lines(targets)}\n"
             )
     return "\n".join(sections)
 
 
-def modules(root: Path) -> frozenset[str]:
-    """The dotted names of every module and package below `outbox`."""
-    package = root / "outbox"
+def modules(root: Path) -> tuple[str, ...]:
+    """The dotted names of every module and package below `outbox`, sorted."""
     names = set()
-    for file in package.rglob("*.py"):
+    for file in (root / "outbox").rglob("*.py"):
         parts = file.relative_to(root).with_suffix("").parts
         names.add(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    return frozenset(names - {"outbox"})
+    return tuple(sorted(names - {"outbox"}))
 
 
-def layers(there: frozenset[str]) -> str:
-    floors = [" : ".join(f"outbox.{name}" for name in floor if f"outbox.{name}" in there) for floor in LAYERS]
+def floors(there: Iterable[str]) -> str:
+    """Every module of the package on its floor; one that has none breaks the contract."""
+    found = [" : ".join(name for name in floor if f"outbox.{name}" in there) for floor in FLOORS]
     return (
-        "[importlinter:contract:layers]\nname = errors, message, lineage, ports, runtime, worker, testing\n"
-        f"type = layers\nlayers ={lines(filter(None, floors))}\n"
+        "[importlinter:contract:floors]\nname = every module is on a floor, and imports point down\n"
+        f"type = layers\ncontainers = outbox\nexhaustive = True\nlayers ={lines(filter(None, found))}\n"
     )
 
 
-def rules(there: frozenset[str]) -> list[Forbidden]:
-    """The arrows that the layers do not cover."""
-    first = tuple(sorted({".".join(name.split(".")[:2]) for name in there}))
-    verifiers = tuple(sorted(name for name in there if name.startswith("outbox.verify.")))
+def rules(there: Iterable[str]) -> list[Rule]:
+    """The arrows that the floors do not show: what stands beside the runtime and does not know it."""
+    adapters = [name for name in there if is_in(name, "outbox.azure") and not name.startswith(f"outbox.{HOSTS}")]
+    engine = [name for name in there if is_in(name, "outbox.engine")]
+    emulator = [name for name in there if is_in(name, "outbox.emulator")]
     return [
-        Forbidden("adapters meet the runtime only in ports", outbox(ADAPTERS), outbox(HEART)),
-        Forbidden("the runtime knows no adapter", outbox(("runtime",)), outbox(("azure", "engine", "emulator"))),
-        Forbidden("the engine knows nothing above it", outbox(("engine",)), outbox((*HEART, "emulator", "ops"))),
-        Forbidden(
-            "the emulator stands on the engine alone",
-            outbox(("emulator",)),
-            without(first, outbox(("emulator", "engine", "message", "errors", "lineage", "seldom"))),
-            direct=True,  # the engine itself may use the ports' values
-        ),
-        Forbidden(
+        Rule("Azure's adapters meet the runtime only in ports", tuple(adapters), outbox(BELOW_ADAPTERS)),
+        Rule("the engine meets the runtime only in ports", tuple(engine), outbox(BELOW_ADAPTERS)),
+        Rule("the emulator stands on the engine alone", tuple(emulator), outbox(BELOW_EMULATOR)),
+        Rule(
             "recorded histories are judged with nothing but messages, so that Spark can ship the judge",
-            outbox(JUDGE),
-            without((*first, *verifiers), outbox(("message", "errors", "verify", "verify.histories", *JUDGE))),
+            tuple(name for name in outbox(JUDGE) if name in there),
+            outbox(BELOW_JUDGE),
         ),
-        Forbidden("Azure SDKs only in outbox.azure", without(first, outbox(("azure",))), SDKS),
     ]
+
+
+def others(there: Iterable[str], rule: Rule) -> tuple[str, ...]:
+    """The modules that a rule forbids: all but its sources, what it allows, and what is inside of that."""
+    packages = [name for name in rule.allowed if name not in outbox(BELOW_JUDGE)]
+    inside = tuple(f"{name}." for name in packages)
+    return tuple(name for name in there if name not in {*rule.sources, *rule.allowed} and not name.startswith(inside))
+
+
+def is_in(name: str, package: str) -> bool:
+    """Whether a module is a package or something in it."""
+    return name == package or name.startswith(f"{package}.")
+
+
+def imports_of(root: Path) -> dict[str, set[str]]:
+    """What each module imports, for its types only and within functions too, as far as it is ours."""
+    names, found = {"outbox", *modules(root)}, dict[str, set[str]]()
+    for file in (root / "outbox").rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        targets = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                targets |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                targets |= {f"{node.module}.{alias.name}" for alias in node.names}
+        found[name] = {_module(target, names) for target in targets} - {"", "outbox", name}
+    return found
+
+
+def _module(target: str, names: set[str]) -> str:
+    """The module that an imported name is, or is in; empty where it is none of ours."""
+    while target and target not in names:
+        target = target.rpartition(".")[0]
+    return target
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    """A circle of modules that import each other; empty where there is none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
 
 
 def outbox(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"outbox.{name}" for name in names)
-
-
-def without(names: Iterable[str], allowed: Iterable[str]) -> tuple[str, ...]:
-    left_out = set(allowed)
-    return tuple(name for name in names if name not in left_out)
 
 
 def lines(names: Iterable[str]) -> str:

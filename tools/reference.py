@@ -89,9 +89,6 @@ INNER = {
     "outbox.entry.HttpEntry": ("answered",),
     "outbox.azure.usage.Usage": ("note",),
     "outbox.verify.monitors.view.View": ("judged",),
-    "outbox.emulator.servicebus.ServiceBusServer": (
-        *("loop_time", "admit", "forget", "admit_http", "forget_http", "http_protocol", "flush_soon"),
-    ),
 }
 """Members without an underscore that other modules of this package call, and nobody else should."""
 

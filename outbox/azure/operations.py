@@ -23,8 +23,7 @@ from outbox.ports import (
     Version,
     Won,
 )
-from outbox.runtime.cache import held
-from outbox.runtime.items import state_key
+from outbox.stored import state_in, state_key
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
@@ -85,7 +84,7 @@ class AzureOperations:
             await asyncio.sleep(SEND_PAUSE_S * count)
 
     async def state(self, id: str) -> StateDocument | None:
-        item = held(await self._states.read(state_key(id))).item
+        item = state_in(await self._states.read(state_key(id)))
         if item.is_tombstone:
             return None
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)

@@ -35,7 +35,7 @@ from outbox.azure.cosmos_outcomes import FAILURES, as_error
 from outbox.azure.cosmos_ranges import KeyRange
 from outbox.errors import CorruptRecord, Refused, TooLarge
 from outbox.ports import Delete, Document, DocumentKey, Lost, Session, StateStore, Won, Write
-from outbox.runtime.items import STATE, state_key
+from outbox.stored import STATE, state_key
 
 Place = Callable[[str], DocumentKey]
 """Where a state lies, by its id: always the same place, and another one for each state."""

@@ -12,23 +12,19 @@ import ipaddress
 import logging
 import resource
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from outbox.emulator.amqp.events import MESSAGE_SIZE_MAX_BYTES, Limits
-from outbox.emulator.amqp.held import POOL_MAX_BYTES, Pool
-from outbox.emulator.bus.front import HTTP_COUNT_MAX, Front
+from outbox.emulator.amqp.held import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
+from outbox.emulator.bus.front import Front, HttpSide
 from outbox.emulator.bus.peer import Peer
+from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 from outbox.seldom import Seldom
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 log = logging.getLogger(__name__)
 
@@ -75,22 +71,26 @@ class ServiceBusServer:
         """What unfinished messages and links of all connections hold."""
         self.log_lines = Seldom(LOG_EVERY_MS, engine.now_ms)
         """Which lines about connections are due: whoever connects again and again does not fill the log."""
-        self.container_id = "outbox-servicebus"
         self.faults = Faults() if faults is None else faults
         """What is to go wrong; rules may be installed and removed while clients are connected."""
         self.control_token = control_token or secrets.token_urlsafe(32)
         """Who may install fault rules over HTTP."""
-        self.is_loopback = _is_loopback(host)
-        self._http: web.Server | None = None
-        self._fronts: set[Front] = set()
-        self._connection_count_max = connection_count_max or _connection_count_max()
-        self._peers: set[Peer] = set()
-        self._deserted = asyncio.Event()
-        self._deserted.set()
+        self._endpoint = Endpoint(
+            engine,
+            self.limits,
+            self.pool,
+            key,
+            self.faults,
+            self.control_token,
+            _is_loopback(host),
+            self.log_lines,
+        )
+        count_max = connection_count_max or _connection_count_max()
+        self._peers: Room[Peer] = Room(count_max)
+        self._http = HttpSide(self._endpoint, count_max)
+        self._writer = Writer(engine)
         self._server: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._dirty: set[Peer] = set()
-        self._answers = asyncio.Event()
 
     @property
     def connection_string(self) -> str:
@@ -103,7 +103,7 @@ class ServiceBusServer:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Front(self), self.host, self.port, reuse_address=True)
+        self._server = await loop.create_server(self._front, self.host, self.port, reuse_address=True)
         self.port = self._server.sockets[0].getsockname()[1]
         self._tasks = [
             loop.create_task(self._keep_time(), name="service bus timekeeper"),
@@ -116,85 +116,35 @@ class ServiceBusServer:
     ) -> None:
         if self._server is not None:
             self._server.close()
-        for peer in list(self._peers):
+        for peer in self._peers:
             peer.shut_down()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN_S):
-                await self._deserted.wait()
-        for peer in list(self._peers):
-            peer.abort()
-        for front in list(self._fronts):
-            front.abort()
-        if self._http is not None:
-            await self._http.shutdown(CLOSE_WITHIN_S)
+                await self._peers.wait_deserted()
+        for peer in self._peers:
+            peer.transport.abort()
+        await self._http.close(CLOSE_WITHIN_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def loop_time(self) -> float:
-        """Monotonic seconds of the running loop."""
-        return asyncio.get_running_loop().time()
-
-    def admit(self, peer: Peer) -> bool:
-        """Whether there is room for another connection."""
-        if len(self._peers) >= self._connection_count_max:
-            return False
-        self._peers.add(peer)
-        self._deserted.clear()
-        return True
-
-    def forget(self, peer: Peer) -> None:
-        """A connection is gone."""
-        self._peers.discard(peer)
-        if not self._peers:
-            self._deserted.set()
-
-    def admit_http(self, front: Front) -> bool:
-        """Whether there is room for another HTTP connection."""
-        if len(self._fronts) >= min(HTTP_COUNT_MAX, self._connection_count_max):
-            return False
-        self._fronts.add(front)
-        return True
-
-    def forget_http(self, front: Front) -> None:
-        """An HTTP connection is gone, if it was one."""
-        self._fronts.discard(front)
-
-    def http_protocol(self, make: Callable[[ServiceBusServer], web.Server]) -> asyncio.Protocol:
-        """What speaks HTTP on one connection; the server behind it is made with the first."""
-        if self._http is None:
-            self._http = make(self)
-        return self._http()
-
-    def flush_soon(self, peer: Peer) -> None:
-        """Write a connection's answers once the gate is passed; those of one turn of the loop pass it together."""
-        if self.engine.log is None:  # nothing can be lost that is not lost with this process: the gate stands open
-            peer.write(*peer.take_answers())
-            return
-        self._dirty.add(peer)
-        self._answers.set()
+    def _front(self) -> Front:
+        """What stands before a new connection."""
+        return Front(self._endpoint, Peer(self._endpoint, self._peers, self._writer), self._http)
 
     async def _write_answers(self) -> None:
-        while True:
-            await self._answers.wait()
-            self._answers.clear()
-            dirty, self._dirty = self._dirty, set()
-            answers = [(peer, *peer.take_answers()) for peer in dirty]
-            try:
-                await self.engine.gate(alone=True)
-            except EngineStopped as stopped:
-                log.error("service bus stopped with its engine", extra={"reason": str(stopped)})
-                for peer in list(self._peers):
-                    peer.abort()
-                return
-            for peer, data, last in answers:
-                peer.write(data, last)
+        try:
+            await self._writer.run()
+        except EngineStopped as stopped:
+            log.error("service bus stopped with its engine", extra={"reason": str(stopped)})
+            for peer in self._peers:
+                peer.transport.abort()
 
     async def _keep_time(self) -> None:
         while True:
             await asyncio.sleep(TIME_CHECK_S)
-            now_s = self.loop_time()
-            for peer in list(self._peers):
+            now_s = loop_time()
+            for peer in self._peers:
                 peer.check_time(now_s)
 
 

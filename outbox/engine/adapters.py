@@ -13,14 +13,18 @@ from msgspec.structs import replace
 
 from outbox.deliveries import identified
 from outbox.engine import records
-from outbox.engine.engine import Engine
+from outbox.engine.broker import Broker
+from outbox.engine.dead_letters import DeadLetters
+from outbox.engine.documents import Documents
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.items import Task
 from outbox.engine.journal import EngineJournal, as_deliveries, token_of
 from outbox.engine.queues import Queue
 from outbox.engine.state import STATES
+from outbox.engine.topology import Topology
 from outbox.errors import LockLost, TooLarge
 from outbox.ports import (
+    BlobStore,
     Buried,
     Create,
     Delete,
@@ -52,8 +56,9 @@ PEEK_COUNT_MAX = 100_000
 class EngineOperations:
     """What clients and operators ask of an embedded engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Topology) -> None:
         self._engine = engine
+        self._documents = Documents(engine)
 
     def now_ms(self) -> int:
         return self._engine.now_ms()
@@ -81,7 +86,7 @@ class EngineOperations:
         await self._engine.gate()
 
     async def state(self, id: str) -> StateDocument | None:
-        found = self._engine.document(STATES, id)
+        found = self._documents.read(STATES, id)
         await self._engine.gate()
         return found if found is not None and found.value else None
 
@@ -91,11 +96,11 @@ class EngineOperations:
         return found
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        self._engine.resubmit(queue, sequence)
+        DeadLetters(self._engine).resubmit(queue, sequence)
         await self._engine.gate()
 
     async def discard(self, queue: str, sequence: int) -> None:
-        self._engine.discard(queue, sequence)
+        DeadLetters(self._engine).discard(queue, sequence)
         await self._engine.gate()
 
     async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
@@ -117,7 +122,7 @@ class EngineOperations:
         return isinstance(await EngineStore(self._engine).write([write]), Won)
 
 
-def dead_letters(engine: Engine, queue: str) -> list[Buried]:
+def dead_letters(engine: Broker, queue: str) -> list[Buried]:
     """The dead letters of a queue, oldest first; the caller passes the gate."""
     return [
         identified(Buried(queue, t.sequence, t.message, t.reason, t.description, _deliveries(t), t.enqueued_ms))
@@ -132,7 +137,7 @@ def _deliveries(task: Task) -> int:
 class EngineBus:
     """The engine's queues as a message bus."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Broker) -> None:
         self._engine = engine
 
     async def send(self, outputs: Sequence[Output]) -> None:
@@ -220,8 +225,9 @@ class EngineStore:
         ordered_versions=True,
     )
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Broker) -> None:
         self._engine = engine
+        self._documents = Documents(engine)
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = self._read(key)
@@ -229,7 +235,7 @@ class EngineStore:
         return found
 
     def _read(self, key: DocumentKey) -> Document | None:
-        found = self._engine.document(_namespace(key.partition), key.id)
+        found = self._documents.read(_namespace(key.partition), key.id)
         return None if found is None else Document(key, found.value, str(found.version))
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
@@ -245,10 +251,10 @@ class EngineStore:
             documents=[self._put(op) for op in operations if not isinstance(op, Delete)],
             document_deletes=[self._gone(op) for op in operations if isinstance(op, Delete)],
         )
-        if engine.modify(change) is None:
+        if self._documents.modify(change) is None:
             raise LockLost("a document changed between its check and its write; this is a bug, please report it")
         versions = tuple(
-            "" if isinstance(op, Delete) else str(engine.document_version(_namespace(op.key.partition), op.key.id))
+            "" if isinstance(op, Delete) else str(self._documents.version(_namespace(op.key.partition), op.key.id))
             for op in operations
         )
         await engine.gate()
@@ -257,7 +263,7 @@ class EngineStore:
     def _put(self, operation: Create | Replace) -> records.DocWrite:
         namespace, id = _namespace(operation.key.partition), operation.key.id
         expires_ms = 0 if operation.ttl_s is None else self._engine.now_ms() + round(operation.ttl_s * 1_000)
-        version = self._engine.document_version(namespace, id)
+        version = self._documents.version(namespace, id)
         return records.DocWrite(namespace, id, operation.body, version, expires_ms)
 
     def _gone(self, operation: Delete) -> records.DocRef:
@@ -308,9 +314,9 @@ def _check_limits(operations: Sequence[Write]) -> None:
         raise TooLarge("a batch stays in one partition and names each document once")
 
 
-def ports(engine: Engine) -> Ports:
-    """The ports of an embedded engine; its blobs lie beside its log, or in memory."""
-    return Ports(EngineJournal(engine), EngineOperations(engine), engine.blobs)
+def ports(engine: Topology, blobs: BlobStore) -> Ports:
+    """The ports of an embedded engine."""
+    return Ports(EngineJournal(engine), EngineOperations(engine), blobs)
 
 
 _operations: type[Operations] = EngineOperations

@@ -1,4 +1,4 @@
-"""Queue operations: send, claim, settle, renew, sessions, peek.
+"""Queue operations: send, claim, settle, renew, peek, and whether queues are idle.
 
 Each checks first and then does one record.  Locks are not durable: a token carries the epoch of the writer that
 gave it, so that a restart voids every one; only that a claim happened is logged, before anybody sees the message,
@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from outbox.engine import records
 from outbox.engine.checks import check_room
 from outbox.engine.core import Core
-from outbox.engine.entities import Settlement
+from outbox.engine.entities import Settlement, dead_letter_path
 from outbox.engine.items import (
+    ACTIVE,
     DEFERRED,
     LOCKED,
     SCHEDULED,
@@ -33,6 +35,21 @@ from outbox.errors import LockLost, TooLarge, UnknownDestination
 from outbox.message import Message
 
 
+class Wanted(NamedTuple):
+    """What a waiter waits for in a queue: any message that is ready, or those of the session that it holds."""
+
+    session: str | None = None
+    blocked: bool = False
+    """Whether what is behind a dead letter, and was not shown yet, will do."""
+
+    def is_in(self, queue: Queue, now_ms: int) -> bool:
+        """Whether a queue has it now."""
+        return queue.has_available(now_ms, session=self.session) or (self.blocked and queue.has_blocked)
+
+
+ANYTHING = Wanted()
+
+
 class Broker(Core):
     """The queues' side of the engine."""
 
@@ -43,7 +60,7 @@ class Broker(Core):
         """Make the timers and watchers."""
         self._lock_count = first_lock(self._epoch)
         self._lock_timers: list[tuple[int, int, int, list[int]]] = []
-        self._watchers: dict[str, dict[asyncio.Future[None], str | None]] = {}
+        self._watchers: dict[str, dict[asyncio.Future[None], Wanted]] = {}
         self.served: set[str] = set()
         """Queues from which handlers of this process have taken."""
 
@@ -188,6 +205,17 @@ class Broker(Core):
         self._lock(queue, tasks, now_ms)
         return tasks
 
+    def take_blocked(self, queue: Queue, count_max: int) -> list[Task]:
+        """Lock and log up to `count_max` messages that wait behind a dead letter, each once in a block."""
+        if not queue.has_blocked:
+            return []
+        now_ms = self.now_ms()
+        self._expire_messages(queue, now_ms)
+        tasks = queue.take_blocked(count_max)
+        if tasks:
+            self._lock(queue, tasks, now_ms)
+        return tasks
+
     def _lock(self, queue: Queue, tasks: list[Task], now_ms: int, *, outside: bool = False) -> None:
         sequences = [task.sequence for task in tasks]
         self.do(records.Claimed(queue.number, sequences, outside))
@@ -277,6 +305,25 @@ class Broker(Core):
             found = [task for task in found if task.message.session_id == session]
         return found[:count_max]
 
+    def is_idle(self, paths: Sequence[str]) -> bool:
+        """Whether nothing in these queues is waiting or being handled; what is scheduled or deferred does not count.
+
+        Nor does what waits behind a dead letter, once it was shown to who handles the queue.
+        """
+        now_ms = self.now_ms()
+        for path in paths:
+            queue = self.queue(path)
+            if path in self.served and queue.has_blocked:
+                return False
+            for task in queue.tasks.values():
+                if task.status == LOCKED or (task.status == ACTIVE and queue.may_leave(task, now_ms)):
+                    return False
+        return True
+
+    def is_drained(self, paths: Sequence[str]) -> bool:
+        """Whether these queues hold nothing at all, whatever its status, nor their dead-letter sub-queues."""
+        return not any(self.queue(held).tasks for path in paths for held in (path, dead_letter_path(path)))
+
     # Time and waiting
 
     def tick(self) -> None:
@@ -340,8 +387,8 @@ class Broker(Core):
             has_any = queue.has_available(now_ms)
             if not has_any and queue.settings.ordering != "per_key":
                 continue
-            for watcher, session in list(watchers.items()):  # who holds a session waits for what is in it
-                if has_any if session is None else queue.has_available(now_ms, session=session):
+            for watcher, wanted in list(watchers.items()):
+                if has_any if wanted == ANYTHING else wanted.is_in(queue, now_ms):
                     self._unwatch([path], watcher)
                     if not watcher.done():
                         watcher.set_result(None)
@@ -350,15 +397,21 @@ class Broker(Core):
         """Wait until a claim of this queue (or session) may succeed; False when the time is over."""
         return await self.wait_any([path], timeout_s, session=session)
 
-    async def wait_any(self, paths: Sequence[str], timeout_s: float, *, session: str | None = None) -> bool:
-        """Wait until a claim of one of these queues may succeed; False when the time is over."""
-        if self._any_available(paths, session):
+    async def wait_any(
+        self, paths: Sequence[str], timeout_s: float, *, session: str | None = None, blocked: bool = False
+    ) -> bool:
+        """Wait until a claim of one of these queues may succeed; False when the time is over.
+
+        With `blocked` also until `take_blocked` may.
+        """
+        wanted = Wanted(session, blocked)
+        if self._any_available(paths, wanted):
             return True
         watcher = asyncio.get_running_loop().create_future()
         deadline_s = self._clock.monotonic_s() + timeout_s
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
             for path in paths:
-                self._watchers.setdefault(path, {})[watcher] = session
+                self._watchers.setdefault(path, {})[watcher] = wanted
             try:
                 async with asyncio.timeout(left_s):
                     await watcher
@@ -368,7 +421,7 @@ class Broker(Core):
                 self._unwatch(paths, watcher)
             if self._stopped is not None:
                 raise self._stopped
-            if self._any_available(paths, session):
+            if self._any_available(paths, wanted):
                 return True
             watcher = asyncio.get_running_loop().create_future()
         return False
@@ -387,9 +440,9 @@ class Broker(Core):
                 if not watchers:
                     del self._watchers[path]
 
-    def _any_available(self, paths: Sequence[str], session: str | None) -> bool:
+    def _any_available(self, paths: Sequence[str], wanted: Wanted) -> bool:
         now_ms = self.now_ms()
-        return any(self.queue(path).has_available(now_ms, session=session) for path in paths)
+        return any(wanted.is_in(self.queue(path), now_ms) for path in paths)
 
 
 def _is_copy(task: Task, originals: Sequence[Task]) -> bool:

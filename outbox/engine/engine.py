@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from outbox.deliveries import is_copy, late, next_attempt, resubmission
 from outbox.engine import records, snapshot
+from outbox.engine.adapters import ports
 from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
-from outbox.engine.checks import check_clock, check_deletes
+from outbox.engine.checks import check_clock
 from outbox.engine.core import SyncPolicy, SystemClock
+from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.disk import Disk, FolderDisk
-from outbox.engine.entities import dead_letter_path
-from outbox.engine.items import ACTIVE, LOCKED, Task
+from outbox.engine.documents import Documents
 from outbox.engine.limits import EngineLimits
-from outbox.engine.queues import Queue
 from outbox.engine.segments import Limits, Recovery
 from outbox.engine.state import State
 from outbox.engine.topology import Topology
 from outbox.engine.wal import Log
-from outbox.errors import EngineStopped, OutboxError
+from outbox.errors import EngineStopped
 from outbox.ports import BlobStore, Clock, Ports, StateDocument
 
 TICK_S = 0.05
@@ -60,6 +58,7 @@ class Engine(Topology):
         self.limits = limits
         self.folder = folder
         self._disk: Disk | None = None
+        self._documents = Documents(self)
         self._timekeeper: asyncio.Task[None] | None = None
         self.__post_init__()
         self.do(records.Opened(self.now_ms()))
@@ -127,9 +126,7 @@ class Engine(Topology):
 
     def ports(self) -> Ports:
         """The ports through which the runtime uses this engine."""
-        from outbox.engine import adapters  # here, because the adapters are written against this class
-
-        return adapters.ports(self)
+        return ports(self, self.blobs)
 
     @cached_property
     def blobs(self) -> BlobStore:
@@ -197,90 +194,39 @@ class Engine(Topology):
         """Apply a modification whole, or nothing of it: the sequences of what was inserted, or None if it lost.
 
         The same `operation_id` again gives the first answer.  It loses when a task or document is not at the version
-        that was named, or a task is claimed by somebody.
+        that was named, or a receiver has claimed a task.
         """
-        if change.operation_id and (done := self.state.operations.get(change.operation_id)) is not None:
-            return list(done[1])
-        if not self._holds(change):
-            return None
-        first = self.state.sequence + 1
-        self.do(records.Modified(self.now_ms(), change))
-        self.wake()
-        return list(range(first, self.state.sequence + 1))
-
-    def _holds(self, change: records.Modify) -> bool:
-        for path in [*(i.path for i in change.inserts), *(c.to_path for c in change.changes if c.to_path is not None)]:
-            self.queue(path)
-        refs = [records.TaskRef(c.path, c.sequence, c.version) for c in change.changes]
-        tasks = [*change.deletes, *change.depends, *refs]
-        puts = [records.DocRef(d.namespace, d.id, d.version) for d in change.documents]
-        documents = [*puts, *change.document_deletes, *change.document_depends]
-        named = [(ref.path, ref.sequence) for ref in [*change.deletes, *refs]]
-        written = [(ref.namespace, ref.id) for ref in [*puts, *change.document_deletes]]
-        if len(set(named)) < len(named) or len(set(written)) < len(written):
-            raise OutboxError("a modification names one task or document twice; say each once")
-        check_deletes(change.document_deletes)
-        return all(self._task_is_at(ref.path, ref.sequence, ref.version) for ref in tasks) and all(
-            self.document_version(ref.namespace, ref.id) == ref.version for ref in documents
-        )
-
-    def _task_is_at(self, path: str, sequence: int, version: int) -> bool:
-        task = self.queue(path).tasks.get(sequence)
-        return task is not None and task.version == version
-
-    # Documents
+        return self._documents.modify(change)
 
     def document(self, namespace: str, id: str) -> StateDocument | None:
         """A document, or None where there is none or it has expired."""
-        found = self.state.documents.get(namespace, {}).get(id)
-        if found is None or (found.expires_ms and found.expires_ms <= self.now_ms()):
-            return None
-        return found
+        return self._documents.read(namespace, id)
 
     def document_version(self, namespace: str, id: str) -> int:
         """A document's version; 0 where there is none."""
-        found = self.document(namespace, id)
-        return 0 if found is None else found.version
+        return self._documents.version(namespace, id)
 
     # Dead letters
 
     def resubmit(self, path: str, sequence: int) -> None:
         """Send a dead letter of the queue `path` back to it, as a new attempt with its first time.
 
-        Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.  Of
-        one that was `too-old` nobody can tell whether it had been applied before: look at its state first.
+        Other copies of it go.  Of one that was `too-old` it is unknown whether it had been applied before: look at its
+        state first.
 
         Raises:
-            LookupError: there is no such dead letter, or somebody has claimed it.
+            LookupError: there is no such dead letter, or a receiver has claimed it.
             Refused: the record of its refusal is gone, so it could only be refused as too old.
         """
-        dead, task = self._dead_letter(path, sequence)
-        if 0 < task.remembered_until_ms <= self.now_ms():
-            raise late(f"{path}/{task.message.identity or sequence}")
-        copies = [other for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
-        attempt = next_attempt(task.message, [other.message for other in copies])
-        if copies:
-            self.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
-        message = resubmission(task.message, attempt=attempt, enqueued_ms=task.enqueued_ms)
-        self.do(records.Resubmitted(self.now_ms(), dead.number, sequence, message))
-        self.wake()
+        DeadLetters(self).resubmit(path, sequence)
 
     def discard(self, path: str, sequence: int) -> None:
         """Delete a dead letter of the queue `path`.
 
         Raises:
-            LookupError: there is no such dead letter, or somebody has claimed it.
+            LookupError: there is no such dead letter, or a receiver has claimed it.
         """
-        dead, _ = self._dead_letter(path, sequence)
-        self.do(records.Cancelled(dead.number, [sequence]))
-        self.wake()
-
-    def _dead_letter(self, path: str, sequence: int) -> tuple[Queue, Task]:
-        dead = self.queue(dead_letter_path(path))
-        task = dead.tasks.get(sequence)
-        if task is None or task.status == LOCKED:
-            raise LookupError(f"{path} has no dead letter {sequence} that is free; list them again")
-        return dead, task
+        DeadLetters(self).discard(path, sequence)
 
     # Compaction
 
@@ -322,24 +268,3 @@ class Engine(Topology):
         if log is not None:
             self._guarded(step)
         return ordinal
-
-    # Idle
-
-    def is_idle(self, paths: Sequence[str]) -> bool:
-        """Whether nothing in these queues is waiting or being handled; what is scheduled or deferred does not count."""
-        now_ms = self.now_ms()
-        for path in paths:
-            queue = self.queue(path)
-            for task in queue.tasks.values():
-                if task.status == LOCKED or (task.status == ACTIVE and queue.may_leave(task, now_ms)):
-                    return False
-        return True
-
-    def is_drained(self, paths: Sequence[str]) -> bool:
-        """Whether these queues hold nothing at all, whatever its status, nor their dead-letter sub-queues."""
-        return not any(self.queue(held).tasks for path in paths for held in (path, dead_letter_path(path)))
-
-
-def _is_copy(other: Task, task: Task) -> bool:
-    """Whether a dead letter that nobody receives holds the same message as another."""
-    return other.status != LOCKED and is_copy(other.message, task.message)

@@ -12,17 +12,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from outbox.engine import records
+from outbox.engine.broker import Broker
 from outbox.engine.checks import check_room
-from outbox.engine.engine import Engine
 from outbox.engine.entities import Settlement
 from outbox.engine.items import LOCKED, Task, pack_token
+from outbox.engine.queues import Queue
 from outbox.engine.state import STATES
 from outbox.errors import LockLost, UnknownDestination
 from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Output, Refusal, StateDocument
 
 
-def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
-    """What the runtime sees of claimed tasks."""
+def as_deliveries(tasks: Sequence[Task], *, waits: bool = False) -> list[Delivery]:
+    """What the runtime sees of claimed tasks; `waits` says that their keys are blocked."""
     return [
         Delivery(
             task.path,
@@ -35,6 +36,7 @@ def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
             task.failures,
             task.external,
             task.fingerprint,
+            waits,
         )
         for task in tasks
     ]
@@ -42,30 +44,42 @@ def as_deliveries(tasks: Sequence[Task]) -> list[Delivery]:
 
 SUSPECT_EVERY = 4
 """Each so many claims a suspect comes first, so that a steady stream of new messages does not keep it waiting."""
+BLOCKED_EVERY = 16
+"""Each so many claims what waits behind a dead letter comes first; it needs to be put on record before it is old."""
 
 
 class EngineJournal:
     """Engine scope over an embedded engine."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Broker) -> None:
         self._engine = engine
         self._turn = 0
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         engine = self._engine
-        tasks = self._take(queues, count_max)
-        if not tasks and wait_s > 0 and await engine.wait_any(queues, wait_s):
-            tasks = self._take(queues, count_max)
-        if tasks:
+        deliveries = self._take(queues, count_max)
+        if not deliveries and wait_s > 0 and await engine.wait_any(queues, wait_s, blocked=True):
+            deliveries = self._take(queues, count_max)
+        if deliveries:
             engine.write()
-        return as_deliveries(tasks)
+        return deliveries
 
-    def _take(self, queues: Sequence[str], count_max: int) -> list[Task]:
+    def _take(self, queues: Sequence[str], count_max: int) -> list[Delivery]:
+        """Messages to be handled, or such as wait behind a dead letter: if there are no others, and now and then."""
+        self._turn += 1
+        found = [self._engine.queue(path) for path in queues]
+        is_their_turn = self._turn % BLOCKED_EVERY == 0
+        tasks = [] if is_their_turn and any(queue.has_blocked for queue in found) else self._ready(found, count_max)
+        if tasks:
+            return as_deliveries(tasks)
+        for queue in found:
+            tasks += self._engine.take_blocked(queue, count_max - len(tasks))
+        return as_deliveries(tasks, waits=True)
+
+    def _ready(self, found: Sequence[Queue], count_max: int) -> list[Task]:
         """Messages never delivered before, or a suspect alone: if there is nothing else, and now and then."""
         engine = self._engine
         taken: list[Task] = []
-        self._turn += 1
-        found = [engine.queue(path) for path in queues]
         if self._turn % SUSPECT_EVERY == 0:
             taken = engine.take_suspect(found)
         for step in range(len(found) if not taken else 0):
@@ -216,7 +230,7 @@ class EngineJournal:
         return token_of(self._engine, delivery)
 
 
-def token_of(engine: Engine, delivery: Delivery) -> bytes:
+def token_of(engine: Broker, delivery: Delivery) -> bytes:
     """The lock token of a delivery."""
     return pack_token(engine.epoch, delivery.lock, delivery.sequence, engine.queue(delivery.queue).number)
 

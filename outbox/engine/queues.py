@@ -9,7 +9,9 @@ and never settled: it may be what killed its host, so a host takes it alone, the
 else before it; its neighbours would otherwise die of it delivery by delivery.
 
 A `KeyedQueue` hands out per session: a session belongs to one receiver at a time, its messages leave in sequence
-order, and nothing overtakes its head, not even while the head waits for a retry.
+order, and nothing overtakes its head, not even while the head waits for a retry.  A session that is blocked by a dead
+letter hands out nothing to be handled; each message behind the block is shown once to whoever puts on record that it
+waits.
 """
 
 from __future__ import annotations
@@ -155,6 +157,15 @@ class Queue:
         """Whether a claim now would find anything."""
         return self.has_ready()
 
+    def take_blocked(self, count_max: int) -> list[Task]:
+        """Take messages that wait behind a dead letter and were not shown yet; only an ordered queue has any."""
+        return []
+
+    @property
+    def has_blocked(self) -> bool:
+        """Whether `take_blocked` would find anything."""
+        return False
+
     def take_session(self, session_id: str, count_max: int) -> list[Task]:
         """Take messages of a session that the caller holds; only an ordered queue has sessions."""
         raise UnknownDestination(f"queue {self.path!r} is not ordered by key and has no sessions; receive without one")
@@ -168,6 +179,9 @@ class Queue:
     def may_leave(self, task: Task, now_ms: int) -> bool:
         """Whether an active task could be handed out now."""
         return True
+
+    def given_back(self, task: Task) -> None:
+        """Note that whoever had a task claimed did nothing with it."""
 
     def unlocked(self, task: Task) -> None:
         """Note that a claimed task is no longer claimed, or gone."""
@@ -222,7 +236,7 @@ class Queue:
 class Session:
     """One session of a `KeyedQueue`: its ready messages and who may receive them."""
 
-    __slots__ = ("claimed", "held_until_ms", "id", "lock", "locked_until_ms", "ready", "state", "stopped_by")
+    __slots__ = ("claimed", "held_until_ms", "id", "lock", "locked_until_ms", "ready", "shown", "state", "stopped_by")
 
     def __init__(self, session_id: str) -> None:
         self.id = session_id
@@ -232,6 +246,8 @@ class Session:
         self.claimed: set[int] = set()
         self.held_until_ms = 0
         self.stopped_by: set[int] = set()
+        self.shown: set[int] = set()
+        """The messages behind the block that were taken by `take_blocked`."""
         self.state = b""
 
     def is_free(self, now_ms: int) -> bool:
@@ -248,6 +264,8 @@ class KeyedQueue(Queue):
         self._waiting: dict[str, None] = {}
         """Sessions with ready messages, in the order in which they became so."""
         self._held: list[tuple[int, str]] = []
+        self._unshown: dict[int, None] = {}
+        """Messages that wait behind a dead letter and were not shown yet, in order."""
 
     def session(self, session_id: str) -> Session:
         """The session of that id, made if need be."""
@@ -261,6 +279,8 @@ class KeyedQueue(Queue):
         heappush(session.ready, task.sequence)
         if task.due_ms > session.held_until_ms:  # given back with a delay: nothing overtakes it meanwhile
             self.hold(session, task.due_ms)
+        if session.stopped_by and task.sequence not in session.shown:
+            self._unshown[task.sequence] = None
         self._waiting[session.id] = None
 
     @property
@@ -276,9 +296,11 @@ class KeyedQueue(Queue):
         super()._clear()
         self._waiting.clear()
         self._held.clear()
+        self._unshown.clear()
         for session in self.sessions.values():
             session.ready.clear()
             session.claimed.clear()
+            session.shown.clear()
             session.lock = session.held_until_ms = 0
 
     def promote(self, now_ms: int) -> bool:
@@ -340,6 +362,57 @@ class KeyedQueue(Queue):
                     del self._waiting[session_id]
         return taken
 
+    # Behind a dead letter
+
+    def stop(self, session: Session, sequence: int) -> None:
+        """Block a session behind a dead letter."""
+        if not session.stopped_by:
+            self._unshown.update(dict.fromkeys(sorted(session.ready)))
+        session.stopped_by.add(sequence)
+
+    def go_on(self, session: Session, sequence: int) -> None:
+        """Unblock a session whose dead letter is gone, if that was the last; a later block shows its messages anew."""
+        session.stopped_by.discard(sequence)
+        if not session.stopped_by:
+            session.shown.clear()
+            self.settle_session(session)
+
+    def show_again(self, session: Session) -> None:
+        """Show what is behind a block when a receiver releases its lock on the session; nothing was shown meanwhile."""
+        if session.stopped_by:
+            self._unshown.update(dict.fromkeys(s for s in sorted(session.ready) if s not in session.shown))
+
+    def take_blocked(self, count_max: int) -> list[Task]:
+        taken: list[Task] = []
+        while len(taken) < count_max and (task := self._next_blocked()) is not None:
+            session = self.sessions[task.message.session_id]
+            session.shown.add(task.sequence)
+            session.claimed.add(task.sequence)
+            task.status = LOCKED
+            taken.append(task)
+        return taken
+
+    @property
+    def has_blocked(self) -> bool:
+        return self._next_blocked() is not None
+
+    def _next_blocked(self) -> Task | None:
+        unshown = self._unshown
+        while unshown:
+            sequence = next(iter(unshown))
+            task = self.tasks.get(sequence)
+            if task is not None and task.status == ACTIVE:
+                session = self.sessions[task.message.session_id]
+                if session.stopped_by and not session.lock:
+                    return task
+            del unshown[sequence]
+        return None
+
+    def given_back(self, task: Task) -> None:
+        session = self.sessions.get(task.message.session_id)
+        if session is not None:
+            session.shown.discard(task.sequence)
+
     def _suspect_heads(self, now_ms: int) -> list[tuple[int, str]]:
         sessions = [self.sessions[session_id] for session_id in self._waiting]
         heads = [(session, self._head(session)) for session in sessions if session.is_free(now_ms)]
@@ -375,6 +448,8 @@ class KeyedQueue(Queue):
         session = self.sessions.get(task.message.session_id)
         if session is not None:
             session.claimed.discard(task.sequence)
+            if task.sequence not in self.tasks:
+                session.shown.discard(task.sequence)
             self.settle_session(session)
 
     def _drop_if_idle(self, session: Session) -> None:

@@ -83,6 +83,7 @@ class Sessions(Broker):
     def _let_go(self, queue: KeyedQueue, session: Session, how: Settlement) -> None:
         del self._held[queue.number, session.lock]
         session.lock = 0
+        queue.show_again(session)
         claimed = sorted(s for s in session.claimed if queue.tasks[s].status == LOCKED)
         if claimed:
             self.do(records.Settled(self.now_ms(), queue.number, how, claimed))

@@ -12,7 +12,6 @@ from hashlib import sha256
 import msgspec
 
 from outbox.engine import records
-from outbox.engine.changes import free_slot
 from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.items import Task, held_bytes, reply_bytes_of, version_of
@@ -125,7 +124,7 @@ def _restore(image: Image) -> State:
     state = State()
     slots = range(0, 2 * (len(image.queues) + len(image.free)), 2)
     for number in slots:
-        free_slot(state, number)
+        state.free_slot(number)
     state.free = [number for number in slots if number not in image.free]  # each queue takes its own again, in order
     state.apply(records.Declared([queue.settings for queue in image.queues], image.topics), 0)
     state.free = list(image.free)

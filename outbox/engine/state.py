@@ -1,18 +1,25 @@
 """Everything that the engine remembers, as a pure function of the records applied.
 
 Live and at open the same methods run, so a replay cannot differ from what happened.  Nothing here reads a clock,
-writes a log or decides whether a change is allowed: that is `engine.py`'s part, before the record exists.
+writes a log or decides whether a change is allowed: `broker`, `topology`, `documents` and `journal` do, before the
+record exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
-from outbox.engine import changes, records
-from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path, subscription_path
+from outbox.engine import records
+from outbox.engine.entities import (
+    DEAD_LETTER_SUFFIX,
+    QueueSettings,
+    Settlement,
+    TopicSettings,
+    dead_letter_path,
+    subscription_path,
+)
 from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of, reply_bytes_of
 from outbox.engine.queues import KeyedQueue, Queue, make_queue
 from outbox.engine.rules import Rules, admits
@@ -66,9 +73,9 @@ class State:
             records.SessionSet: self._session_set,
             records.Committed: self._committed,
             records.Modified: self._modified,
-            records.Ruled: partial(changes.rule, self),
-            records.Routed: partial(changes.route, self),
-            records.Deleted: partial(changes.delete, self),
+            records.Ruled: self._ruled,
+            records.Routed: self._routed,
+            records.Deleted: self._deleted,
         }
 
     @property
@@ -90,9 +97,9 @@ class State:
             known = self.topics.get(topic.name)
             merged = tuple(dict.fromkeys((*(known.subscriptions if known else ()), *topic.subscriptions)))
             self.topics[topic.name] = TopicSettings(topic.name, merged)
-            self.route_topic(topic.name)
+            self._route_topic(topic.name)
 
-    def route_topic(self, name: str) -> None:
+    def _route_topic(self, name: str) -> None:
         """Say anew where messages to a topic go."""
         paths = [subscription_path(name, subscription) for subscription in self.topics[name].subscriptions]
         self.routes[name] = tuple(self.paths[path] for path in paths if path in self.paths)
@@ -100,14 +107,50 @@ class State:
     def _declare_queue(self, path: str, settings: QueueSettings) -> None:
         known = self.paths.get(path)
         if known is not None:
-            known.settings = settings
+            known.settings = self.queues[known.number + 1].settings = settings
             return
         if not self.free:
-            changes.free_slot(self, len(self.queues))
+            self.free_slot(len(self.queues))
         number = self.free.pop(0)
         for at, name in ((number, path), (number + 1, dead_letter_path(path))):
             self.queues[at] = self.paths[name] = make_queue(at, name, settings, dead_letters=at > number)
         self.routes[path] = (self.paths[path],)
+
+    def _ruled(self, record: records.Ruled, version: int) -> None:
+        self.rules[record.path] = {item.name: item for item in record.rules}
+
+    def _deleted(self, record: records.Deleted, version: int) -> None:
+        topic = self.topics.pop(record.path, None)
+        if topic is None:
+            self._delete_queue(record.path)
+            return
+        for name in topic.subscriptions:
+            self._delete_queue(subscription_path(topic.name, name))
+        del self.routes[topic.name]
+
+    def _delete_queue(self, path: str) -> None:
+        number = self.paths[path].number
+        for at in (number, number + 1):
+            self.body_bytes -= sum(held_bytes(task.message) for task in self.queues[at].tasks.values())
+            del self.paths[self.queues[at].path]
+        self.free_slot(number)
+        self.routes.pop(path, None)
+        self.rules.pop(path, None)
+        for topic in list(self.topics.values()):
+            kept = tuple(name for name in topic.subscriptions if subscription_path(topic.name, name) != path)
+            if kept != topic.subscriptions:
+                self.topics[topic.name] = TopicSettings(topic.name, kept)
+                self._route_topic(topic.name)
+
+    def free_slot(self, number: int) -> None:
+        """Let the next queue have this number; until then, whatever names it meets an empty one without a path."""
+        for at, path in ((number, ""), (number + 1, DEAD_LETTER_SUFFIX)):
+            empty = make_queue(at, path, QueueSettings(""), dead_letters=True)
+            if at < len(self.queues):
+                self.queues[at] = empty
+            else:
+                self.queues.append(empty)
+        self.free = sorted((*self.free, number))
 
     # Messages from outside
 
@@ -123,9 +166,19 @@ class State:
             for message in record.messages:
                 if not queue.is_duplicate(message.broker_id, record.now_ms):
                     digest = fingerprint(message.body, message.type)
-                    self.insert(queue, message, record.now_ms, record.due_ms, version, digest)
+                    self._insert(queue, message, record.now_ms, record.due_ms, version, digest)
 
-    def insert(self, queue: Queue, message: Message, now_ms: int, due_ms: int, version: int, digest: bytes) -> None:
+    def _routed(self, record: records.Routed, version: int) -> None:
+        self.time_ms = max(self.time_ms, record.now_ms)
+        digests = [fingerprint(message.body, message.type) for message in record.messages]
+        for number, indexes in record.parts:
+            queue = self.queues[number]
+            for index in indexes:
+                message = record.messages[index]
+                if not queue.is_duplicate(message.broker_id, record.now_ms):
+                    self._insert(queue, message, record.now_ms, record.due_ms, version, digests[index])
+
+    def _insert(self, queue: Queue, message: Message, now_ms: int, due_ms: int, version: int, digest: bytes) -> None:
         """Put a message into a queue under the next sequence number; one from outside has its payload's digest.
 
         A scheduled one arrives when it is due: from then on it ages.  None lives longer than its queue lets it.
@@ -158,7 +211,7 @@ class State:
             if how is Settlement.COMPLETE:
                 self.remove(queue, task)
             elif how is Settlement.DEAD_LETTER:
-                self.bury(queue, task, record.reason, record.description)
+                self._bury(queue, task, record.reason, record.description)
             elif how is Settlement.DEFER:
                 task.status, task.lock = DEFERRED, 0
                 queue.unlocked(task)
@@ -172,6 +225,7 @@ class State:
             text = f"delivered {task.delivery_count} times without being settled"
             self._give_up(queue, task, "MaxDeliveryCountExceeded", text)
             return
+        queue.given_back(task)
         queue.index(task)
         queue.unlocked(task)
 
@@ -217,25 +271,24 @@ class State:
         del queue.tasks[task.sequence]
         self.body_bytes -= held_bytes(task.message)
         queue.unlocked(task)
-        self.let_key_go(queue, task)
+        self._let_key_go(queue, task)
 
-    def let_key_go(self, dead: Queue, task: Task) -> None:
+    def _let_key_go(self, dead: Queue, task: Task) -> None:
         """A dead letter that stops its key is leaving its queue: the key goes on."""
         if not task.stops_session:
             return
         task.stops_session = False
         primary = None if dead.is_primary else self.queues[dead.number - 1]
         if isinstance(primary, KeyedQueue):
-            primary.session(task.message.session_id).stopped_by.discard(task.sequence)
-            primary.unlocked(task)
+            primary.go_on(primary.session(task.message.session_id), task.sequence)
 
     def _give_up(self, queue: Queue, task: Task, reason: str, description: str) -> None:
         """Dead-letter a task because of the queue's own limits."""
-        self.bury(queue, task, reason, description, stops_session=queue.settings.stop_key)
+        self._bury(queue, task, reason, description, stops_session=queue.settings.stop_key)
         if self.on_given_up is not None:
             self.on_given_up(queue.path, task)
 
-    def bury(self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False) -> None:
+    def _bury(self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False) -> None:
         """Move a task to the dead-letter sub-queue; a task that is there already stays."""
         dead = self.queues[queue.number + 1] if queue.is_primary else queue
         del queue.tasks[task.sequence]
@@ -244,7 +297,7 @@ class State:
         task.reason, task.description = reason, description
         if stops_session and isinstance(queue, KeyedQueue):
             task.stops_session = True
-            queue.session(task.message.session_id).stopped_by.add(task.sequence)
+            queue.stop(queue.session(task.message.session_id), task.sequence)
         queue.unlocked(task)
         dead.tasks[task.sequence] = task
         dead.index(task)
@@ -266,7 +319,7 @@ class State:
             task.failures, task.version = buried.failures, version
             if record.refused:
                 task.remembered_until_ms = record.markers_expire_ms
-            self.bury(queue, task, buried.reason, buried.description, stops_session=buried.stops_session)
+            self._bury(queue, task, buried.reason, buried.description, stops_session=buried.stops_session)
         for postponed in record.postponed:
             self._postpone(postponed, version)
 
@@ -294,7 +347,7 @@ class State:
     def _emit(self, outputs: Sequence[Output], now_ms: int, version: int) -> None:
         """Put the outputs of a commit into their queues, in order.
 
-        Those for one plain queue, to be seen at once, are put in as `insert` would, written out.
+        Those for one plain queue, to be seen at once, are put in as `_insert` would, written out.
         """
         destination, plain = "", None
         taken: list[Message] = []
@@ -314,12 +367,15 @@ class State:
                 continue
             for queue in [q for q in queues if admits(self.rules, q.path, message)] if ruled else queues:
                 if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
-                    self.insert(queue, message, now_ms, output.due_ms, version, b"")
+                    self._insert(queue, message, now_ms, output.due_ms, version, b"")
         self.body_bytes += held_bytes_of(taken)
 
     def _mark(self, record: records.Committed) -> None:
         self.forget(record.now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time
         markers, renewed, expire_ms = self.markers, self.renewed, record.markers_expire_ms
+        if not expire_ms:  # they have no age until something becomes of their messages
+            markers.update(record.refused)
+            return
         for key in record.applied:
             if key in markers:
                 self.body_bytes -= reply_bytes_of([markers[key]])
@@ -383,11 +439,11 @@ class State:
         for ref in change.deletes:
             self._consume(self.paths[ref.path], [ref.sequence])
         for item in change.changes:
-            changes.change_task(self, item, now_ms, version)
+            self._change_task(item, now_ms, version)
         first = self.sequence + 1
         for insert in change.inserts:
             digest = fingerprint(insert.message.body, insert.message.type)
-            self.insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
+            self._insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
         for doc in change.document_deletes:
             self._drop_document(doc.namespace, doc.id)
         for write in change.documents:
@@ -402,6 +458,27 @@ class State:
             self.operations[change.operation_id] = (version, list(range(first, self.sequence + 1)))
             while len(self.operations) > OPERATION_COUNT_MAX:
                 del self.operations[next(iter(self.operations))]
+
+    def _change_task(self, item: records.TaskChange, now_ms: int, version: int) -> None:
+        """Let one task be as a modification says: elsewhere, later, or with another message."""
+        queue = self.paths[item.path]
+        task = queue.tasks.pop(item.sequence)
+        queue.unlocked(task)
+        target = self.paths[item.to_path] if item.to_path is not None else queue
+        stays, stops = target is queue, task.stops_session
+        self._let_key_go(queue, task)
+        if item.message is not None:
+            self.body_bytes += held_bytes(item.message) - held_bytes(task.message)
+            task.message = item.message
+            task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b""
+        task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
+        task.status = SCHEDULED if item.due_ms > now_ms else ACTIVE
+        target.tasks[task.sequence] = task
+        primary = self.queues[queue.number - 1]
+        if stays and stops and isinstance(primary, KeyedQueue):  # still there, maybe rewritten under another key
+            task.stops_session = True
+            primary.stop(primary.session(task.message.session_id), task.sequence)
+        target.index(task)
 
     def rebuild(self) -> None:
         """Make every index anew, after a replay or a snapshot."""

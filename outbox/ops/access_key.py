@@ -42,14 +42,17 @@ def access_key(folder: Path, *, replace: bool = False) -> str:
 
 def _read(path: Path) -> str | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe has no writer
     except FileNotFoundError:
         return None
     except OSError as error:
         raise Refused(f"{path} cannot be read ({error.strerror}); mend that, or start with --new-key") from error
     with os.fdopen(descriptor, "rb") as file:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        found = os.fstat(descriptor)
+        mode = stat.S_IMODE(found.st_mode)
         data = file.read(FILE_SIZE_MAX_BYTES).strip()
+    if found.st_uid not in (os.geteuid(), path.parent.stat().st_uid):
+        raise Refused(f"{path} belongs to another user, who knows the key; replace it with --new-key")
     if mode & 0o077:
         raise Refused(
             f"{path} can be read by others (mode {mode:04o}); replace the key with --new-key, "

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from outbox.errors import OutboxError
 from outbox.runtime.redacting import redacted
+from outbox.seldom import printable
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DISTRIBUTION = "outbox-azure"
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _refuse(text: str) -> int:
-    print(f"outbox: {redacted(' '.join(text.split()))}", file=sys.stderr)
+    print(f"outbox: {printable(redacted(' '.join(text.split())))}", file=sys.stderr)
     return REFUSED
 
 

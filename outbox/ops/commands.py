@@ -210,7 +210,7 @@ def state(options: Options) -> None:
     elif found is None:
         print(f"{options.type} {options.key}: none")
     else:
-        print(f"{options.type} {options.key}\n{msgspec.json.format(found, indent=2).decode()}")
+        print(f"{options.type} {options.key}\n{text.indented(found)}")
 
 
 def export(options: Options) -> None:
@@ -264,7 +264,7 @@ def show_letter(options: Options) -> None:
     if options.json:
         _print_json(letter)
     else:
-        print(msgspec.json.format(msgspec.json.encode(letter), indent=2).decode())
+        print(text.indented(msgspec.json.encode(letter)))
 
 
 def resubmit(options: Options) -> None:

@@ -97,6 +97,7 @@ class Control:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if (refused := self._refusal(request)) is not None:
+            refused.force_close()
             return refused
         if not self._free:
             return _error(503, "Refused", f"{REQUEST_COUNT_MAX} requests are under way; try again")
@@ -202,6 +203,7 @@ async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
     finally:
         remove_control_file(folder)
         listening.close()
+        doors.stop()
         await runner.cleanup()
 
 

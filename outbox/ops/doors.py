@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from aiohttp import web
 
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
+TAKE_WITHIN_S = 30.0
+"""How long a client may take to read an answer: who asks and does not read would keep its place for good."""
 
 
 def named_host(hosts: Sequence[str]) -> str:
@@ -36,6 +38,11 @@ class Doors:
     def __call__(self) -> Door:
         return Door(self)
 
+    def stop(self) -> None:
+        """Break the connections whose clients do not read: the server, which is about to end, would wait for them."""
+        for door in list(self.inside):
+            door.stop()
+
 
 class Door(asyncio.Protocol):
     """A connection: let in to the server while there is room, else closed, and closed if it asks nothing for a while.
@@ -47,11 +54,14 @@ class Door(asyncio.Protocol):
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
         self._guest: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
         self._unasked: asyncio.TimerHandle | None = None
+        self._untaken: asyncio.TimerHandle | None = None
         self._end = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
         doors = self._doors
         if len(doors.inside) >= doors.connection_count_max:
             transport.abort()
@@ -73,18 +83,31 @@ class Door(asyncio.Protocol):
         return self._guest.eof_received() if self._guest is not None else None
 
     def pause_writing(self) -> None:
-        if self._guest is not None:
+        if self._guest is not None and self._transport is not None:
+            self._untaken = asyncio.get_running_loop().call_later(TAKE_WITHIN_S, self._transport.abort)
             self._guest.pause_writing()
 
     def resume_writing(self) -> None:
+        self._taken()
         if self._guest is not None:
             self._guest.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._doors.inside.discard(self)
         self._heard()
+        self._taken()
         if self._guest is not None:
             self._guest.connection_lost(error)
+
+    def stop(self) -> None:
+        """Break the connection if its client does not read."""
+        if self._untaken is not None and self._transport is not None:
+            self._transport.abort()
+
+    def _taken(self) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+        self._untaken = None
 
     def _heard(self) -> None:
         if self._unasked is not None:

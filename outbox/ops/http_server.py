@@ -27,10 +27,14 @@ CONNECTION_COUNT_MAX = 1_024
 HEAD_WITHIN_S = 10.0
 """How long a connection may take for a request's head, the first or the next."""
 BODY_WITHIN_S = 30.0
+BODIES_MAX_BYTES = 64 << 20
+"""Of all requests that are being read or answered; more are turned away for a moment."""
 LINGER_S = 2.0
 """How long what a client still sends of a body that was turned away is read, so that it comes to read why."""
 STOP_WITHIN_S = 30.0
 """How long requests under way may take when the host stops."""
+STOP_BODY_WITHIN_S = 1.0
+"""How long a body may then still take to arrive: of a request that was not there nothing is under way."""
 
 
 class Site:
@@ -39,12 +43,22 @@ class Site:
     def __init__(self, entry: HttpEntry, names: Collection[str]) -> None:
         self._entry = entry
         self._names = LOOPBACK | {name.lower() for name in names}
+        self._reading: set[asyncio.Timeout] = set()
+        self._is_stopping = False
+        self.body_bytes = 0
+        """Of the bodies that are held."""
 
     def application(self) -> web.Application:
         """An aiohttp application that hands everything to the entry."""
-        app = web.Application(client_max_size=self._entry.body_bytes_max)
+        app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
+
+    def stop(self) -> None:
+        """Wait no longer than a moment for bodies."""
+        self._is_stopping = True
+        for limit in self._reading:
+            limit.reschedule(asyncio.get_running_loop().time() + STOP_BODY_WITHIN_S)
 
     async def _handle(self, request: web.Request) -> web.Response:
         try:
@@ -66,15 +80,36 @@ class Site:
             return problem(421, "unknown-host", text)
         if len(request.headers.getall(KEY_HEADER, [])) > 1:
             return problem(400, "idempotency-key-unfit", "send one Idempotency-Key header")
+        parts: list[bytes] = []
         try:
-            async with asyncio.timeout(BODY_WITHIN_S):
-                body = await request.read()
+            return await self._read(request, parts) or await self._asked(request, b"".join(parts))
+        finally:
+            self.body_bytes -= sum(map(len, parts))
+
+    async def _read(self, request: web.Request, parts: list[bytes]) -> Response | None:
+        """Read a body, which counts in `body_bytes` until its parts are let go; why not, if it cannot be read."""
+        size_bytes, size_max_bytes = 0, self._entry.body_bytes_max
+        try:
+            async with asyncio.timeout(STOP_BODY_WITHIN_S if self._is_stopping else BODY_WITHIN_S) as limit:
+                self._reading.add(limit)
+                async for part in request.content.iter_any():
+                    parts.append(part)
+                    size_bytes += len(part)
+                    self.body_bytes += len(part)
+                    if size_bytes > size_max_bytes:
+                        return problem(413, "too-large", f"the body is over {size_max_bytes} bytes")
+                    if self.body_bytes > BODIES_MAX_BYTES:
+                        text = "too many bodies are being read; send the same request again, under the same key"
+                        return problem(503, "try-again", text, retry_after_s=1)
         except TimeoutError:
             return problem(408, "too-slow", f"the body did not arrive within {BODY_WITHIN_S:.0f} s")
-        except web.HTTPRequestEntityTooLarge:
-            return problem(413, "too-large", f"the body is over {self._entry.body_bytes_max} bytes")
         except (web.RequestPayloadError, ConnectionError):  # of a client that hung up nobody reads this
             return problem(400, "undecodable", "the body is not what its headers say")
+        finally:
+            self._reading.discard(limit)
+        return None
+
+    async def _asked(self, request: web.Request, body: bytes) -> Response:
         headers = {name: ", ".join(request.headers.getall(name)) for name in request.headers}
         url = request.rel_url
         path = f"{url.raw_path}?{url.raw_query_string}" if url.raw_query_string else url.raw_path
@@ -90,8 +125,9 @@ async def serve_http(entry: HttpEntry, port: int, names: Collection[str] = ()) -
     Raises:
         OSError: the port cannot be had.
     """
+    site = Site(entry, names)
     runner = web.AppRunner(
-        Site(entry, names).application(),
+        site.application(),
         access_log=None,
         logger=_quiet,
         auto_decompress=False,
@@ -110,5 +146,7 @@ async def serve_http(entry: HttpEntry, port: int, names: Collection[str] = ()) -
             yield int(listening.sockets[0].getsockname()[1])
         finally:
             listening.close()
+            site.stop()
+            doors.stop()
     finally:
         await runner.cleanup()

@@ -43,7 +43,7 @@ from outbox.ops.values import (
 )
 from outbox.runtime.claims import check_in, redeem
 from outbox.runtime.registry import NOTE_PREFIX, NOTES, states_of, types_of
-from outbox.runtime.step import check_resubmittable
+from outbox.runtime.verdict import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500
 NAMES_SHOWN_MAX = 12

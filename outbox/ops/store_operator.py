@@ -32,8 +32,8 @@ from outbox.runtime.claims import redeem
 from outbox.runtime.letters import Letters
 from outbox.runtime.registry import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.step import check_resubmittable
 from outbox.runtime.store_operations import StoreOperations
+from outbox.runtime.verdict import check_resubmittable
 
 KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000

@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from outbox.errors import OutboxError
 from outbox.ops.values import Letter, Status
 from outbox.seldom import printable
@@ -25,7 +27,7 @@ class LogFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
         fields = [f"{name}={printable(str(value))}" for name, value in record.__dict__.items() if name not in _ORDINARY]
-        return " ".join([super().formatMessage(record), *fields])
+        return " ".join([printable(super().formatMessage(record)), *fields])  # names of queues are a peer's words too
 
 
 def status(found: Status) -> str:
@@ -38,7 +40,7 @@ def status(found: Status) -> str:
     lines = [columns([head, *rows]), f"pending transactions: {found.pending}"]
     lines += [
         f"{name}: {q.standing} of its keys stand still behind a dead letter, until it is resubmitted or discarded"
-        for name, q in found.queues.items()
+        for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.standing
     ]
     if (handling := found.handling) is not None and handling.p50_ms is not None and handling.p99_ms is not None:
@@ -64,6 +66,17 @@ def letters(queue: str, found: Sequence[Letter]) -> str:
         for x in found
     ]
     return columns([head, *rows])
+
+
+def indented(data: bytes) -> str:
+    """JSON for a reader; what JSON need not escape and a terminal might obey (U+009B, U+202E) is escaped as well."""
+    shown = msgspec.json.format(data, indent=2).decode()
+    return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in shown)
+
+
+def _escaped(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

@@ -19,9 +19,10 @@ from outbox.lineage import fingerprint
 from outbox.ports import Document, Output, Version
 from outbox.runtime.cache import Held
 from outbox.runtime.claims import to_claim
-from outbox.runtime.items import NO_VALUE, Record, StateItem
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Work
+from outbox.runtime.verdict import Verdict
+from outbox.stored import NO_VALUE, Record, StateItem
 
 
 class Entry(msgspec.Struct):
@@ -76,17 +77,11 @@ class Batch:
     # What a message finds
 
     def follow(self, work: Work) -> PoisonMessage | bool:
-        """The age fence: a message as old as retention is never run, because its record may be gone.
-
-        One whose own refusal was found is: that one is there.  Of others nobody knows yet whether they have a record;
-        the commit will tell.
-        """
+        """The age fence.  Whether there is a record that nobody has found yet, the commit will tell."""
         work.meet(self.loaded.version)
-        if work.was_refused:
-            return False
-        created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
-        if created_ms <= self._plan.memory.oldest_ms(self.now_ms):
-            return PoisonMessage("too-old", self._plan.memory.too_old(created_ms, self.now_ms))
+        is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)
+        if work.verdict(work.found, is_past_retention=is_past) is Verdict.TOO_OLD:
+            return self._plan.memory.refusal(work.created_ms, self.now_ms)
         return False
 
     def state(self, work: Work) -> Any:
@@ -138,7 +133,7 @@ class Batch:
 
     def may_be_old(self, work: Work) -> bool:
         """Whether no age fence applies to a message: its own record shows that it was not applied."""
-        return work.was_refused
+        return work.verdict(work.found, is_past_retention=True) is Verdict.RESUBMISSION
 
     def _add(self, work: Work, record: Record, reply: Reply | None = None) -> None:
         message = work.delivery.message

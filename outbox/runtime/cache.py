@@ -12,8 +12,7 @@ from collections import OrderedDict
 import msgspec
 
 from outbox.ports import Document, Session, Version
-from outbox.runtime import items
-from outbox.runtime.items import StateItem
+from outbox.stored import StateItem, state_in
 
 STATE_COUNT_MAX = 10_000
 STATE_BYTES_MAX = 64 << 20
@@ -34,7 +33,7 @@ def held(document: Document | None) -> Held:
     """What a read of a state found."""
     if document is None:
         return NOTHING
-    return Held(items.decode(document, StateItem), document.version, document.session)
+    return Held(state_in(document), document.version, document.session)
 
 
 class StateCache:

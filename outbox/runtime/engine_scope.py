@@ -33,6 +33,7 @@ from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.telling import told
+from outbox.runtime.waiting import waiting_commit
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -72,6 +73,9 @@ class EngineScope:
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, postponed or given back."""
+        if deliveries and deliveries[0].waits:  # then all of them
+            await self._put_on_record(deliveries)
+            return
         await self._handle(await self._admission.admit(deliveries, self._now_ms()))
 
     # Several messages, one commit
@@ -310,6 +314,38 @@ class EngineScope:
         if conflict.markers:
             work.remembered = True  # a copy from outside was here first: look it up next time
         raise Again
+
+    # Behind a dead letter
+
+    async def _put_on_record(self, deliveries: Sequence[Delivery]) -> None:
+        """Put on record that messages wait behind a blocked key; `waiting_commit` says what of which."""
+        left = list(deliveries)
+        try:
+            async for attempt in self._backoff.attempts():
+                with attempt:
+                    left = await self._try_waiting(left)
+                    if left:
+                        raise Again
+        except RetryError as error:
+            await self.giving_up.rest(left[0], error)
+            await self._give_back(left)
+
+    async def _try_waiting(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """One attempt at it; the deliveries of which nothing was written, though their locks are held.
+
+        Raises:
+            Again: nothing was written, or nobody can tell.
+        """
+        works = await self._admission.admit(deliveries, self._now_ms())
+        inboxes = [part.inbox for work in works for part in (work, *work.others) if part.inbox]
+        try:
+            _, markers = await self._journal.load([], inboxes)
+            conflict = await self._journal.commit(waiting_commit(self._plan, works, markers, self._now_ms()))
+        except NOT_DONE as error:
+            raise Again from error
+        gone = deliveries if conflict is None else [d for d in deliveries if d.sequence in conflict.locks]
+        self._settled(gone)
+        return [] if conflict is None else [d for d in deliveries if d.sequence not in conflict.locks]
 
     async def _is_held(self, work: Work) -> bool:
         """Whether the lock is still ours; where it is not, the message is committed already or somebody else's."""

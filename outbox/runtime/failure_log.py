@@ -27,8 +27,9 @@ from outbox.deliveries import told_apart
 from outbox.errors import PoisonMessage
 from outbox.handlers import UNKEPT
 from outbox.retries import Retries
-from outbox.runtime.step import REJECTED, Later, Work
+from outbox.runtime.step import Later, Work
 from outbox.runtime.telling import failure_text, raised_at, stack_of
+from outbox.runtime.verdict import REJECTED
 from outbox.seldom import printable
 
 log = logging.getLogger("outbox.failures")

@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import msgspec
 
+from outbox import stored
 from outbox.ports import Create, Replace, StateStore, Tag
-from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.items import Failures, failures_key
 from outbox.runtime.step import Later, Outcome, Work
+from outbox.stored import Failures, failures_key
 
 
 class FailureCounts:
@@ -31,7 +31,7 @@ class FailureCounts:
         with suppress(*NOT_DONE):
             found = await self._store.read(failures_key(work.state_id, work.inbox))
             if found is not None:
-                count, delivery = items.decode(found, Failures).count, work.delivery
+                count, delivery = stored.decode(found, Failures).count, work.delivery
                 left = max(0, delivery.delivery_count - count)
                 work.delivery = msgspec.structs.replace(delivery, failures=count, delivery_count=left)
 
@@ -39,7 +39,7 @@ class FailureCounts:
         """Count a failure that is not the last."""
         if not (work.stays_in_place and isinstance(outcome, Later) and outcome.failures > work.delivery.failures):
             return
-        key, body = failures_key(work.state_id, work.inbox), items.encode(Failures(outcome.failures))
+        key, body = failures_key(work.state_id, work.inbox), stored.encode(Failures(outcome.failures))
         tag = Tag("failures", (work.inbox,))
         with suppress(*NOT_DONE):
             known = await self._store.read(key)

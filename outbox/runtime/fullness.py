@@ -14,8 +14,8 @@ from math import exp
 
 import msgspec
 
-from outbox.runtime.items import Record, encode
 from outbox.runtime.plan import Plan
+from outbox.stored import Record, encode
 
 log = logging.getLogger("outbox.fullness")
 

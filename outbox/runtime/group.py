@@ -17,8 +17,9 @@ from outbox.lineage import fingerprint
 from outbox.ports import Burial, Commit, Marker, Output, Postponement, Refusal, StateChange, StateDocument
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
-from outbox.runtime.replies import fingerprint_in, with_reply
-from outbox.runtime.step import Later, Work, is_unknowable
+from outbox.runtime.replies import as_record, with_reply
+from outbox.runtime.step import Later, Work
+from outbox.runtime.verdict import Verdict, payload_differs
 
 
 class Group:
@@ -59,23 +60,17 @@ class Group:
         The age fence is part of it: at an age of retention a message is never run, because its record may be gone; but
         one whose own refusal is still there is.
         """
-        message = work.delivery.message
-        marker = self.markers.get(work.inbox) if work.remembered else None
-        if marker is not None:
-            known = marker.fingerprint if isinstance(marker, Refusal) else fingerprint_in(marker)
-            if known != work.fingerprint:
-                return PoisonMessage(
-                    "payload-differs", f"id {message.identity} was used with another payload; use a new id"
-                )
-            if not isinstance(marker, Refusal):
+        marker = as_record(self.markers.get(work.inbox)) if work.remembered else None
+        is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)
+        match work.verdict(marker, is_past_retention=is_past):
+            case Verdict.DUPLICATE:
                 return True
-            if marker.attempt >= message.attempt:
+            case Verdict.REFUSED if marker is not None:
                 return PoisonMessage(marker.reason, marker.description)
-            if not is_unknowable(marker.reason, marker.description):
-                return False
-        created_ms = message.created_ms or work.delivery.enqueued_ms
-        if created_ms <= self._plan.memory.oldest_ms(self.now_ms):
-            return PoisonMessage("too-old", self._plan.memory.too_old(created_ms, self.now_ms))
+            case Verdict.PAYLOAD_DIFFERS:
+                return payload_differs(work.delivery.message.identity)
+            case Verdict.TOO_OLD:
+                return self._plan.memory.refusal(work.created_ms, self.now_ms)
         return False
 
     def state(self, work: Work) -> Any:
@@ -156,8 +151,9 @@ class Group:
         return isinstance(marker, Refusal) and marker.attempt >= work.delivery.message.attempt
 
     def may_be_old(self, work: Work) -> bool:
-        """Whether no age fence applies to a message that is run: its own refusal is there, of an earlier attempt."""
-        return work.remembered and isinstance(self.markers.get(work.inbox), Refusal)
+        """Whether no age fence applies to a message that is run: its own record shows that it was not applied."""
+        marker = as_record(self.markers.get(work.inbox)) if work.remembered else None
+        return work.verdict(marker, is_past_retention=True) is Verdict.RESUBMISSION
 
     def _mark(self, work: Work, marker: Marker) -> None:
         commit, key = self.commit, work.inbox

@@ -26,10 +26,11 @@ from outbox.handlers import over_limit_text
 from outbox.retries import Retry
 from outbox.runtime.failure_log import failure_of
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import PUT_OFF, Later, Outcome, Work, judge, refusal_of_all, value_again
+from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all, value_again
 from outbox.runtime.stepping import Patience, cancelled, go_on
 from outbox.runtime.telling import FAILURES, told, written
 from outbox.runtime.threads import AGAIN_AFTER_S
+from outbox.runtime.verdict import PUT_OFF
 
 
 class Effects(Protocol):

@@ -17,8 +17,9 @@ import math
 
 from outbox.errors import PoisonMessage
 from outbox.http import Response, problem
-from outbox.runtime.items import Record
-from outbox.runtime.step import REJECTED, Later, Work
+from outbox.runtime.step import Later, Work
+from outbox.runtime.verdict import REJECTED
+from outbox.stored import Record
 
 AGAIN_AFTER_S = 1
 RETRY_AFTER_S_MAX = 86_400

@@ -16,15 +16,15 @@ from uuid import UUID
 
 import msgspec
 
+from outbox import stored
 from outbox.errors import OutcomeUnknown, PoisonMessage
 from outbox.lineage import Key, state_id
 from outbox.ports import Create, Document, StateStore, Tag, Won
-from outbox.runtime import items
 from outbox.runtime.access import read, write_one
 from outbox.runtime.backoff import Again
-from outbox.runtime.items import Claim, claim_key
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Work
+from outbox.stored import Claim, claim_key
 
 
 class Claims:
@@ -47,7 +47,9 @@ class Claims:
         life_s = self._plan.record_life_ms / 1_000
         document: Document | None
         try:
-            answer = await write_one(self._store, Create(key, items.encode(claim), life_s, Tag("claim", (work.inbox,))))
+            answer = await write_one(
+                self._store, Create(key, stored.encode(claim), life_s, Tag("claim", (work.inbox,)))
+            )
         except OutcomeUnknown:
             document = await read(self._store, key)
         else:
@@ -56,7 +58,7 @@ class Claims:
             document = answer.current or await read(self._store, key, answer.session)
         if document is None:
             raise Again
-        return self._join(work, items.decode(document, Claim))
+        return self._join(work, stored.decode(document, Claim))
 
     @staticmethod
     def _join(work: Work, claim: Claim) -> PoisonMessage | None:

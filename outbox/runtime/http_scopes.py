@@ -26,12 +26,12 @@ from outbox.runtime.cache import held
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, run_part
 from outbox.runtime.http_claims import Claims
-from outbox.runtime.items import Record, record_key, state_key
 from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.plan import Plan
 from outbox.runtime.replies import reply_in
 from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.telling import told
+from outbox.stored import Record, record_key, state_key
 
 
 class ReadOnly(TypeError):

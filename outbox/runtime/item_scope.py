@@ -32,6 +32,7 @@ from functools import partial
 
 import msgspec
 
+from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage
 from outbox.ports import (
     BlobStore,
@@ -47,7 +48,7 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime import items, spill
+from outbox.runtime import spill
 from outbox.runtime.access import read, write_blobs, write_one
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
@@ -58,7 +59,14 @@ from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
 from outbox.runtime.fullness import Fullness
 from outbox.runtime.handling import Life
-from outbox.runtime.items import (
+from outbox.runtime.left import StagedLeft
+from outbox.runtime.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+from outbox.runtime.verdict import Verdict, payload_differs
+from outbox.runtime.waiting import WAITS, Waiting, Waits
+from outbox.stored import (
     OVERFLOW_PREFIX,
     RECORD_PREFIX,
     STAGED_PREFIX,
@@ -70,12 +78,6 @@ from outbox.runtime.items import (
     staged_key,
     state_key,
 )
-from outbox.runtime.left import StagedLeft
-from outbox.runtime.overflow import Overflows, announced, tell_if_missing
-from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
-from outbox.runtime.plan import Plan
-from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work, shows_unapplied
-from outbox.runtime.waiting import WAITS, Waiting, Waits
 
 log = logging.getLogger("outbox.item_scope")
 
@@ -159,7 +161,7 @@ class ItemScope:
             return self._follow(work, marker)
         batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
         self._waiting.forget(work)
-        work.was_refused = marker is not None and shows_unapplied(items.decode(marker, Record))
+        work.found = None if marker is None else stored.decode(marker, Record)
         batch.durable = partial(self._look, work, batch, state.item.token)
         await self._failures.recall(work)
         outcome = await run_guarded(self._plan, batch, work, self._life)  # 4
@@ -178,7 +180,7 @@ class ItemScope:
             return self._follow(work, marker)
         swapped = await self._swap(work, state_id, batch, token)  # 7
         if isinstance(swapped, Document):
-            return self._follow(work, swapped)
+            return self._follow(work, swapped, own_tx=batch.tx)
         work.know(staged.record)
         await self._dispatch(state_id, swapped, Found(staged, version, token))  # 8, 9, 10
         return outcome
@@ -187,15 +189,14 @@ class ItemScope:
 
     def _resubmits(self, work: Work, marker: Document) -> bool:
         """Whether a message is the resubmission of what its marker refused."""
-        record = items.decode(marker, Record)
-        is_same = not work.fingerprint or record.fingerprint == work.fingerprint
-        return is_same and (record.waits or (bool(record.reason) and record.attempt < work.delivery.message.attempt))
+        return work.verdict(stored.decode(marker, Record)) is Verdict.RESUBMISSION
 
-    def _follow(self, work: Work, marker: Document) -> Outcome:
-        record = items.decode(marker, Record)
-        if work.fingerprint and record.fingerprint != work.fingerprint:
-            text = f"id {work.delivery.message.identity} was used with another payload; use a new id"
-            return PoisonMessage("payload-differs", text)
+    def _follow(self, work: Work, marker: Document, *, own_tx: str = "") -> Outcome:
+        record = stored.decode(marker, Record)
+        if record.tx != own_tx:
+            work.failure = None  # of an attempt that has lost to the marker
+        if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
+            return payload_differs(work.delivery.message.identity)
         work.know(record)
         return record.refusal
 
@@ -213,13 +214,13 @@ class ItemScope:
         """What is to be staged, when the blobs are there that it mentions."""
         entry, limit = batch.entries[0], self._infrastructure.capabilities.item_bytes_max
         staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
-        if len(items.encode(staged)) > limit and entry.record.outputs:
+        if len(stored.encode(staged)) > limit and entry.record.outputs:
             record, name, data = spill.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
             life_ms = 2 * self._plan.attempt_ms_max
             await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms(), life_ms))
             batch.blobs.append((name, data))
-        if len(items.encode(staged)) > limit:
+        if len(stored.encode(staged)) > limit:
             refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
             work.refuse_over(batch.loaded.version, refusal)
             raise Again
@@ -236,7 +237,7 @@ class ItemScope:
         key = staged_key(state_id, tx)
         try:
             answer = await write_one(
-                self._infrastructure, Create(key, items.encode(staged), None, Tag("stage", (staged.inbox,), tx))
+                self._infrastructure, Create(key, stored.encode(staged), None, Tag("stage", (staged.inbox,), tx))
             )
         except OutcomeUnknown as error:
             found = await read(self._infrastructure, key)
@@ -257,7 +258,7 @@ class ItemScope:
         """
         item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
-        body = items.encode(item)
+        body = stored.encode(item)
         record = batch.entries[0].record
         if len(body) > (limit := spill.bytes_for(self._states.capabilities.item_bytes_max, record)):
             refusal = spill.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
@@ -292,7 +293,7 @@ class ItemScope:
             await self._confirm(state_id, state)
             log.critical("staged record is missing, key stopped", extra={"state": state_id, "tx": tx})
             raise Quarantined
-        found = Found(items.decode(document, Staged), document.version, document.session)
+        found = Found(stored.decode(document, Staged), document.version, document.session)
         return await self._dispatch(state_id, state, found)
 
     async def _confirm(self, state_id: str, state: Held) -> None:
@@ -303,7 +304,7 @@ class ItemScope:
         """
         key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
         try:
-            answer = await write_one(self._states, Replace(key, items.encode(state.item), state.version, None, tag))
+            answer = await write_one(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
         except OutcomeUnknown as error:
             raise Again from error
         if isinstance(answer, Lost):
@@ -325,7 +326,7 @@ class ItemScope:
     async def _mark_processed(self, staged: Staged) -> Session:
         """Create the marker, or replace that of an earlier refusal; the session in which it can be read."""
         key, record = processed_key(staged.state, staged.inbox), staged.record.marked()
-        body, tag = items.encode(record), Tag("processed", (staged.inbox,), record.tx)
+        body, tag = stored.encode(record), Tag("processed", (staged.inbox,), record.tx)
         life_s = self._plan.life_s(staged.record.life_ms)
         write: Write = Create(key, body, life_s, tag)
         for _ in range(LOOK_COUNT_MAX):
@@ -339,7 +340,7 @@ class ItemScope:
             known = answer.current or await read(self._infrastructure, key, answer.session)
             if known is None:
                 raise Again
-            earlier = items.decode(known, Record)
+            earlier = stored.decode(known, Record)
             if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
                 return known.session or answer.session  # that answer told of an earlier one, perhaps
             write = Replace(key, body, known.version, life_s, tag)
@@ -348,7 +349,7 @@ class ItemScope:
     async def _mark_dispatched(self, tx: str, found: Found) -> Found:
         staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
         key, tag = staged_key(staged.state, tx), Tag("dispatched", (staged.inbox,), tx)
-        write = Replace(key, items.encode(staged), found.version, None, tag)
+        write = Replace(key, stored.encode(staged), found.version, None, tag)
         try:
             answer = await write_one(self._infrastructure, write)
         except OutcomeUnknown as error:
@@ -364,7 +365,7 @@ class ItemScope:
         tx = state.item.pending
         item = msgspec.structs.replace(state.item, pending="", token=token)
         tag = Tag("clear", (found.staged.inbox,), tx)
-        write = Replace(state_key(state_id), items.encode(item), state.version, None, tag)
+        write = Replace(state_key(state_id), stored.encode(item), state.version, None, tag)
         try:
             answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
@@ -387,10 +388,10 @@ class ItemScope:
             if document.key.id.startswith(RECORD_PREFIX):
                 return await self.stateless.redo(document)
             if document.key.id.startswith(OVERFLOW_PREFIX):
-                is_staged = bool(items.decode(document, Overflow).state)
+                is_staged = bool(stored.decode(document, Overflow).state)
                 return await self._overflows.collect(document, is_staged=is_staged)
             if document.key.id.startswith(STAGED_PREFIX):
-                return await self._reclaimed(items.decode(document, Staged), document)
+                return await self._reclaimed(stored.decode(document, Staged), document)
             await self._complete(document.key.partition, held(document))
         except (Again, Quarantined):
             return False

@@ -23,13 +23,13 @@ from outbox.runtime.admission import Admission
 from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
 from outbox.runtime.giving_up import GivingUp
-from outbox.runtime.items import RECORD_PREFIX
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
 from outbox.runtime.stops import Stop, Stops
 from outbox.runtime.waiting import Waits
 from outbox.seldom import Seldom
+from outbox.stored import RECORD_PREFIX
 
 log = logging.getLogger("outbox.lanes")
 

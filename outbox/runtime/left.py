@@ -12,7 +12,7 @@ from outbox.ports import Delete, DocumentKey, StateStore, Tag, Version
 from outbox.runtime.access import read
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.cache import Held
-from outbox.runtime.items import staged_key
+from outbox.stored import staged_key
 
 LEFT_COUNT_MAX = 10_000
 """Of how many states staged records of lost attempts are remembered; beyond it the sweeper finds them."""

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from outbox import stored
 from outbox.errors import TooLarge
 from outbox.ports import BlobStore, DocumentKey, Lost, Replace, StateStore, Tag, Version
-from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.items import Record
 from outbox.runtime.plan import Plan
+from outbox.stored import Record
 
 DUE_COUNT_MAX = 10_000
 DUE_BYTES_MAX = 64 << 20
@@ -60,7 +60,7 @@ class Marks:
         """Note that the outputs of a record have left; whoever else has followed it may have noted so before."""
         if self.due_count >= DUE_COUNT_MAX or not version or self.is_due(key):
             return
-        ttl_s, body = self._plan.life_s(record.life_ms), items.encode(record.marked())
+        ttl_s, body = self._plan.life_s(record.life_ms), stored.encode(record.marked())
         if self._due_bytes + len(body) > DUE_BYTES_MAX:
             return
         marks = self._due.setdefault(key.partition, {})

@@ -22,14 +22,16 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from outbox import stored
 from outbox.errors import OutcomeUnknown
 from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, Session, StateStore, Tag
-from outbox.runtime import items
 from outbox.runtime.access import confirmed, read, write_one
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.cache import held
-from outbox.runtime.items import (
+from outbox.runtime.plan import Plan
+from outbox.runtime.step import Work
+from outbox.stored import (
     Overflow,
     Record,
     overflow_key,
@@ -38,8 +40,6 @@ from outbox.runtime.items import (
     staged_key,
     state_key,
 )
-from outbox.runtime.plan import Plan
-from outbox.runtime.step import Work
 
 log = logging.getLogger("outbox.overflow")
 
@@ -64,7 +64,7 @@ class Overflows:
         """
         tag = Tag("overflow", (overflow.inbox,), overflow.pending)
         try:
-            await write_one(self._store, Create(key, items.encode(overflow), None, tag))
+            await write_one(self._store, Create(key, stored.encode(overflow), None, tag))
         except OutcomeUnknown as error:
             raise Again from error
 
@@ -74,7 +74,7 @@ class Overflows:
         Raises:
             Again: it cannot be told now.
         """
-        overflow = items.decode(document, Overflow)
+        overflow = stored.decode(document, Overflow)
         if is_staged:
             document, is_free = await self._unstaged(document, overflow)
         else:
@@ -94,7 +94,7 @@ class Overflows:
         """Partition scope: whether an attempt has lost, or has landed and its record is marked."""
         state = held(await read(self._states, state_key(overflow.state)) if overflow.state else None)
         found = await read(self._store, record_key(overflow.state or None, overflow.inbox), state.session)
-        record = None if found is None else items.decode(found, Record)
+        record = None if found is None else stored.decode(found, Record)
         if record is not None and record.tx == overflow.pending:
             return not record.pending
         has_lost = state.item.version > overflow.version if overflow.state else False
@@ -108,7 +108,7 @@ class Overflows:
         Also what announced it, as it is then.
         """
         found = await read(self._store, processed_key(overflow.state, overflow.inbox))
-        if found is not None and items.decode(found, Record).tx == overflow.pending:
+        if found is not None and stored.decode(found, Record).tx == overflow.pending:
             session = found.session
         elif self._is_past(overflow, 2 * self._plan.attempt_ms_max):
             document = await confirmed(self._store, document)

@@ -24,9 +24,10 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
-from outbox.runtime import items, spill
+from outbox.runtime import spill
 from outbox.runtime.access import read, write_blobs
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
@@ -37,12 +38,13 @@ from outbox.runtime.endings import Endings
 from outbox.runtime.failures import FailureCounts
 from outbox.runtime.fullness import Fullness
 from outbox.runtime.handling import Life, run_part
-from outbox.runtime.items import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
 from outbox.runtime.marks import Marks
 from outbox.runtime.overflow import Overflows, announced, tell_if_missing
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work, shows_unapplied
+from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.verdict import Verdict, payload_differs
 from outbox.runtime.waiting import WAITS, Waiting, Waits
+from outbox.stored import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
 
 LOOK_COUNT_MAX = 5
 """How often a record is read that must be there, before the attempt starts again."""
@@ -168,7 +170,7 @@ class PartitionScope:
 
     async def hold(self, work: Work) -> Outcome | Waits:
         found = await self._waiting.note(work, record_key(work.state_id, work.inbox))
-        if found is None or self._is_resubmitted(work, items.decode(found, Record)):
+        if found is None or work.verdict(stored.decode(found, Record)) is Verdict.RESUBMISSION:
             return WAITS
         return await self._follow(work, found)
 
@@ -214,12 +216,9 @@ class PartitionScope:
             batch.is_premature = True
             raise Premature
         found = await self._store.read(record_key(work.state_id, work.inbox))
-        record = None if found is None else items.decode(found, Record)
-        if found is None or record is None:
-            work.replaces, work.was_refused = "", False
-        elif self._is_resubmitted(work, record):
-            work.replaces, work.was_refused = found.version, shows_unapplied(record)
-        else:
+        if found is None:
+            work.replaces, work.found = "", None
+        elif not self._replaces(work, found):
             if batch is not None:
                 batch.superseded = found
             raise Superseded(found)
@@ -266,7 +265,7 @@ class PartitionScope:
         record = await read(self._store, record_key(state_id, batch.entries[0].work.inbox))
         if record is None:
             raise Again  # it may still land: the next create loses then
-        if items.decode(record, Record).tx != batch.tx:
+        if stored.decode(record, Record).tx != batch.tx:
             return Lost(0, record)
         return None
 
@@ -318,14 +317,14 @@ class PartitionScope:
         writes: list[Write] = [self._record_write(entry, state_id) for entry in batch.entries]
         if state_id is not None:
             item, tag = batch.state_after, Tag("state", batch.inboxes, batch.tx)
-            body, ttl_s = items.encode(item), self._life_s if item.is_tombstone else None
+            body, ttl_s = stored.encode(item), self._life_s if item.is_tombstone else None
             key, seen = state_key(state_id), batch.loaded.version
             writes.append(Replace(key, body, seen, ttl_s, tag) if seen else Create(key, body, ttl_s, tag))
         return writes
 
     def _record_write(self, entry: Entry, state_id: str | None) -> Write:
         work, record = entry.work, entry.stored
-        key, body = record_key(state_id, work.inbox), items.encode(record if record.pending else record.marked())
+        key, body = record_key(state_id, work.inbox), stored.encode(record if record.pending else record.marked())
         ttl_s = None if record.pending else self._life_s
         tag = Tag("refuse" if record.reason else "commit", (work.inbox,), record.tx)
         return Replace(key, body, work.replaces, ttl_s, tag) if work.replaces else Create(key, body, ttl_s, tag)
@@ -342,21 +341,25 @@ class PartitionScope:
 
     async def _follow(self, work: Work, document: Document) -> Outcome:
         """Do what is left to do of a message that has a record."""
-        record = items.decode(document, Record)
-        if work.fingerprint and record.fingerprint != work.fingerprint:
-            text = f"id {work.delivery.message.identity} was used with another payload; use a new id"
-            return PoisonMessage("payload-differs", text)
-        if self._is_resubmitted(work, record):
-            work.replaces, work.was_refused = document.version, shows_unapplied(record)
+        work.failure = None  # of an attempt that has lost to the record
+        if self._replaces(work, document):
             self._waiting.forget(work)
             raise Again
+        record = stored.decode(document, Record)
+        if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
+            return payload_differs(work.delivery.message.identity)
         work.know(record)
         await self.dispatch(document.key, document, record, work.inbox)
         return record.refusal
 
-    def _is_resubmitted(self, work: Work, record: Record) -> bool:
-        is_same = not work.fingerprint or record.fingerprint == work.fingerprint
-        return is_same and (record.waits or (bool(record.reason) and record.attempt < work.delivery.message.attempt))
+    @staticmethod
+    def _replaces(work: Work, document: Document) -> bool:
+        """Whether a message is run though it has a record; it replaces this one then."""
+        record = stored.decode(document, Record)
+        if work.verdict(record) is not Verdict.RESUBMISSION:
+            return False
+        work.replaces, work.found = document.version, record
+        return True
 
     async def dispatch(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
         """Push what a record holds, if it may not have left, and mark it; for whoever finds it.
@@ -378,7 +381,7 @@ class PartitionScope:
         try:
             if document.key.id.startswith(OVERFLOW_PREFIX):
                 return await self._overflows.collect(document, is_staged=False)
-            record = items.decode(document, Record)
+            record = stored.decode(document, Record)
             inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
             await self.dispatch(document.key, document, record, inbox)
         except Again:

@@ -5,7 +5,8 @@ class too, up to where they close; else what stands there up to a space or a sep
 and the headers Authorization and Cookie lose their whole line.  A name may be percent-encoded with its value, as a
 signature in a URL that is itself a parameter, or be that of an XML element.  The password of a URL goes too, what
 follows `Basic`, `Bearer` or `ApiKey`, a private key in PEM, and a JSON Web Token wherever it stands (RFC 7515: its
-header is base64url of `{"`, which is `eyJ`).
+header is base64url of `{"`, which is `eyJ`).  A name may also be a value itself, of a pair of name and value, and be
+that of an option of a command line.
 
 Where it cannot be told how far a secret goes, more is taken out rather than less.  Each character is looked at a
 bounded number of times: the text may be anybody's.
@@ -17,7 +18,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
-_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)([\\"'\]]{0,8}+)\s*+[=:]{1,2}+>?+\s*+""")
+_NAME = re.compile(r"""(?<![\w.-])([\w.-]++)([\\"'\]]{0,8}+)\s*+(?:[=:]{1,2}+|(?<=\\)u003[dD])>?+\s*+""")
 _WORDS = re.compile(
     r"(?i:passwd|password|passphrase|pwd|secret|token|key|signature|credential|(?:authorization|cookies?)$)"
     r"|(?<![a-zA-Z])(?i:pass$|sig(?![a-z]))"
@@ -36,6 +37,22 @@ _QUOTE_OR_BRACKET = re.compile(r"""(?<!\\)(\\*+)(["'])|([(\[{])|([)\]}])""")
 _QUOTE_OR_ANGLE = re.compile(r"""(?<!\\)(\\*+)(["'])|(<)|(>)""")
 _QUOTE = {quote: re.compile(rf"(?<!\\)(\\*+){quote}") for quote in "\"'"}
 
+_PAIRS = (
+    re.compile(
+        r"""(?<=["'])([\w.:-]{1,80}+)\\*+["'](?!\s*+:)(?=([^{}<>]{0,100}?\b[vV]alue(?:\\*+["'])?\s*+[=:]\s*+)[bru]?\\*+["'])"""
+    ),
+    re.compile(r"""\([bru]?["']([\w.:-]{1,80}+)["'](?=(,\s*+)[bru]?["'])"""),
+    re.compile(r"""(?<=>)([\w.:-]{1,80}+)</[\w.:-]++>(?=(\s*+<[\w.:-]*[vV]alue\b[^<>]{0,200}+>))"""),
+)
+"""The name of a secret that is itself a value, and what stands between it and the secret."""
+_OPTION = re.compile(r"""(?<![\w-])(--?([\w-]{1,80}+)(?:[ \t]++|["'],\s*+["']))(?!-)[^\s"',;]++""")
+_OPTIONS_WORDS = re.compile(
+    r"(?i)passw|passphrase|pwd|secret|token|credential|(?:account|access|api|private)-?key|\bsas\b"
+)
+
+_REFERENCE = re.compile(r"[A-Z][A-Z0-9_]*+=[\w-]++(?:/[\w-]++){1,2}+")
+"""What the Spark jobs take as `--secret`: a variable, and the vault and the name under which its value lies."""
+
 _AUTHORITY = re.compile(r"://([^\s/:@\[\]]*+):")
 _PORT = re.compile(r"""\d{1,5}+(?![^\s/?#"'<>,;)\]}])""")
 _REST_OF_URL = re.compile(r"(?:(?!://)\S)*+")
@@ -50,13 +67,18 @@ _ENCODED = re.compile(
 _ENCODED_QUERY = ("3f", "26")
 _ELEMENT = re.compile(r"(?:<|&lt;)([\w.:-]++)([^<>&]{0,200}+)(?:>|&gt;)")
 _CLOSING = re.compile(r"(?:<|&lt;)/([\w.:-]++)")
+_CONTENT = re.compile(r"[^<]*+")
 _UNENDED = re.compile(r"[^\s<&]*+")
 
 
-def redacted(text: str) -> str:
-    """A text without what looks like a secret."""
+def redacted(text: str, *, is_cut: bool = False) -> str:
+    """A text without what looks like a secret.
+
+    Where it `is_cut`, what shows that its end is one may be gone: the @ behind a password.
+    """
     text = _TOKEN.sub("***", _PEM.sub(r"\1***\2", text))
-    text = _SCHEME.sub(r"\1\2***", _without_passwords(text))
+    text = _OPTION.sub(_without_argument, _without_pairs(text))
+    text = _SCHEME.sub(r"\1\2***", _without_passwords(text, is_cut=is_cut))
     text = _without_elements(_ENCODED.sub(_without_value, text))
     parts: list[str] = []
     at = 0
@@ -83,6 +105,33 @@ def _without_value(pair: re.Match[str]) -> str:
     """A percent-encoded name and value, without the value if the name speaks of a secret."""
     is_code = pair[2].lower() == "code" and pair[1][-2:].lower() in _ENCODED_QUERY
     return pair[0].removesuffix(pair[3]) + "***" if is_code or _is_secrets(pair[2]) else pair[0]
+
+
+def _without_argument(option: re.Match[str]) -> str:
+    """An option of a command line, without its argument if it speaks of a secret and does not only name it."""
+    argument = option[0][len(option[1]) :]
+    if not _OPTIONS_WORDS.search(option[2]) or _REFERENCE.fullmatch(argument):
+        return option[0]
+    return option[1] + "***"
+
+
+def _without_pairs(text: str) -> str:
+    """A text without the values of pairs such as `{"name": "AccountKey", "value": "..."}`."""
+    for pattern in _PAIRS:
+        parts: list[str] = []
+        at = 0
+        for pair in pattern.finditer(text):
+            begin = pair.end(2)
+            if begin < at or pair[1].lower() == "key" or not _is_secrets(pair[1]):
+                continue
+            opened = _OPENED.match(text, begin)
+            parts += [text[at:begin], "***"]
+            if opened is not None and opened[2]:
+                at = _quoted_end(text, opened.end(), opened[2], len(opened[1]))
+            else:
+                at = _end(_CONTENT, text, begin)
+        text = "".join([*parts, text[at:]])
+    return text
 
 
 def _without_elements(text: str) -> str:
@@ -143,16 +192,18 @@ def _closed_end(text: str, at: int, marks: re.Pattern[str]) -> int:
     return len(text) if depth else at
 
 
-def _without_passwords(text: str) -> str:
+def _without_passwords(text: str, *, is_cut: bool) -> str:
     """A text whose URLs tell no password; it may hold an @ or a slash, so it ends at the last @ of its URL."""
     parts: list[str] = []
     kept = at = 0
     while (found := _AUTHORITY.search(text, at)) is not None:
         at = found.end()
-        if found[1] and _PORT.match(text, at):
-            continue
         end = _end(_REST_OF_URL, text, at)
-        last = text.rfind("@", at, end)
+        is_open = is_cut and end == len(text)
+        port = _PORT.match(text, at) if found[1] else None
+        if port is not None and not (is_open and port.end() == end):
+            continue
+        last = end if is_open else text.rfind("@", at, end)  # the last @ may be behind the cut
         if last >= 0:
             parts += [text[kept:at], "***"]
             kept = last

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from outbox.commits import Marker, Refusal
 from outbox.http import Reply
 from outbox.lineage import FINGERPRINT_BYTES
 
@@ -22,6 +23,11 @@ def with_reply(fingerprint: bytes, reply: Reply) -> bytes:
 def fingerprint_in(marker: bytes) -> bytes:
     """The fingerprint of an applied message."""
     return marker if len(marker) == FINGERPRINT_BYTES else marker[:FINGERPRINT_BYTES]
+
+
+def as_record(marker: Marker | None) -> Refusal | None:
+    """What a marker tells of its message, as a record does; an applied one has no reason."""
+    return Refusal(fingerprint_in(marker), "", "") if isinstance(marker, bytes) else marker
 
 
 def reply_in(marker: bytes) -> Reply | None:

@@ -13,7 +13,7 @@ import logging
 
 import msgspec
 
-from outbox.errors import NotRegistrable
+from outbox.errors import NotRegistrable, PoisonMessage
 from outbox.ports import Document, Operations
 from outbox.runtime.notes import unreadable, write_note
 
@@ -69,6 +69,10 @@ class Memory:
         """Why a message was refused that is too old."""
         known_ms = min([self.retention_ms, *(era.retention_ms for era in self.eras if created_ms <= era.until_ms)])
         return f"created {now_ms - created_ms} ms ago, retention is {known_ms} ms"
+
+    def refusal(self, created_ms: int, now_ms: int) -> PoisonMessage:
+        """The refusal of a message that is too old."""
+        return PoisonMessage("too-old", self.too_old(created_ms, now_ms))
 
     def heed(self, eras: tuple[Era, ...], now_ms: int) -> None:
         """Take earlier retentions into account."""

@@ -16,7 +16,7 @@ import msgspec
 from outbox.errors import CorruptRecord, OutcomeUnknown, PoisonMessage, Refused
 from outbox.ports import BlobStore, Output
 from outbox.runtime.backoff import Again
-from outbox.runtime.items import Record
+from outbox.stored import Record
 
 SPILL_BYTES_MAX = 256 << 20
 

@@ -15,14 +15,15 @@ import msgspec
 
 from outbox.app import Handler
 from outbox.deliveries import sequence_identity, told_apart
-from outbox.errors import FormatTooNew, PoisonMessage, Refused
+from outbox.errors import FormatTooNew, PoisonMessage
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message, excess, is_slight
 from outbox.ports import Delivery, Version
 from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
-from outbox.runtime.items import Record
 from outbox.runtime.plan import REASON_LENGTH_MAX, Plan, Route, Source
 from outbox.runtime.telling import FAILURES, described, failure_text, told, written
+from outbox.runtime.verdict import REJECTED, Stored, Verdict, judged
+from outbox.stored import Record
 
 GIVE_BACK_DELAY_S = 5.0
 """How long a message rests that this code cannot handle yet."""
@@ -71,10 +72,10 @@ class Work(msgspec.Struct, gc=False):
     """Whether its handler has had `value` already, and may have changed it."""
     is_stopper: bool = False
     """Whether its session stands still behind it, and goes on when it is applied."""
-    was_refused: bool = False
-    """Whether its own refusal is on record, under a lower attempt: it was not applied before, however old it is."""
+    found: Record | None = None
+    """What is on record for it and may be replaced: it was refused under an earlier attempt, or waits."""
     replaces: Version = ""
-    """The version of the refusal that a resubmission replaces; empty: its record is to be created."""
+    """The version of that record; empty: its record is to be created."""
     caller: str = ""
     """Who sent it, where it is an HTTP request and somebody asked."""
     record: Record | None = None
@@ -98,6 +99,16 @@ class Work(msgspec.Struct, gc=False):
         self.record = record
         if self.on_record is not None:
             self.on_record()
+
+    @property
+    def created_ms(self) -> int:
+        """When it was created; of a message that does not say, when it arrived."""
+        return self.delivery.message.created_ms or self.delivery.enqueued_ms
+
+    def verdict(self, record: Stored | None, *, is_past_retention: bool = False) -> Verdict:
+        """The verdict on it with this on record; who does not say how old it is leaves the age fence to the attempt."""
+        attempt = self.delivery.message.attempt
+        return judged(record, fingerprint=self.fingerprint, attempt=attempt, is_past_retention=is_past_retention)
 
     @property
     def stays_in_place(self) -> bool:
@@ -304,37 +315,6 @@ def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
     ahead_ms = delivery.message.created_ms - max(now_ms, delivery.enqueued_ms)
     if ahead_ms > plan.clock_skew_ms:
         raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")
-
-
-REJECTED = "rejected by the handler"
-"""The description of what a handler itself refused, in whatever words."""
-
-
-PUT_OFF = "put off until it is too old: "
-"""How the description begins of what a handler put off beyond retention: it ran, and was not applied."""
-
-
-def is_unknowable(reason: str, description: str) -> bool:
-    """Whether a refusal leaves open if its message was applied before: the age fence's does, no other."""
-    return reason == "too-old" and description != REJECTED and not description.startswith(PUT_OFF)
-
-
-def shows_unapplied(record: Record) -> bool:
-    """Whether a record shows that its message was not applied before: it was refused, and not for its age."""
-    return bool(record.reason) and not is_unknowable(record.reason, record.description)
-
-
-def check_resubmittable(where: str, reason: str, description: str) -> None:
-    """Refuse to run a message again that was too old: with its record gone nobody can tell whether it was applied.
-
-    Raises:
-        Refused: it was.
-    """
-    if is_unknowable(reason, description):
-        raise Refused(
-            f"{where} was too old to be run, and nobody can tell any more whether it was applied before; look at its "
-            "state, discard it, and if it was not applied send it again under a new id"
-        )
 
 
 Outcome = PoisonMessage | Later | None

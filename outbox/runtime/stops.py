@@ -12,6 +12,7 @@ from hashlib import sha256
 
 import msgspec
 
+from outbox import stored
 from outbox.app import CLAIM_CHECK_BYTES
 from outbox.deliveries import resubmission
 from outbox.message import Message
@@ -29,7 +30,6 @@ from outbox.ports import (
     Tag,
     Won,
 )
-from outbox.runtime import items
 from outbox.runtime.admission import NOT_DONE
 from outbox.runtime.backoff import Again
 from outbox.runtime.claims import check_in
@@ -85,7 +85,7 @@ class Stops:
         """
         delivery = work.delivery
         stop = Stop(delivery.message.identity, fingerprint=_digest(delivery.message))
-        key, body = _key(delivery.queue, delivery.message.session_id), items.encode(stop)
+        key, body = _key(delivery.queue, delivery.message.session_id), stored.encode(stop)
         tag = Tag("stop", (work.inbox,))
         try:
             answer = await self._store.write([Create(key, body, tag=tag)])
@@ -116,7 +116,7 @@ class Stops:
             again = resubmission(message, attempt=attempt, enqueued_ms=letter.enqueued_ms)
             again = msgspec.structs.replace(again, outbox_id=message.identity)
             again = await check_in(again, self._blobs, above_bytes=CLAIM_CHECK_BYTES)  # a document holds 2 MB
-            body = items.encode(msgspec.structs.replace(stop, resubmitted=True, again=again))
+            body = stored.encode(msgspec.structs.replace(stop, resubmitted=True, again=again))
             await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
 
     async def let_go(self, queue: str, message: Message) -> None:

@@ -25,11 +25,11 @@ from outbox.ports import (
     Won,
 )
 from outbox.runtime.cache import held
-from outbox.runtime.items import state_key
 from outbox.runtime.letters import Letters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.stops import Stops
 from outbox.runtime.unsent import may_be_sent_to
+from outbox.stored import state_key
 
 
 def operations_over(ports: Ports | StorePorts) -> Operations:

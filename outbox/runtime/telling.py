@@ -38,7 +38,7 @@ _RUNNERS = ("outbox.runtime.", "outbox.binding", "outbox.codec", "outbox.answeri
 
 def told(text: str) -> str:
     """A text as a dead letter may tell it: cut, without what looks like a secret, in characters that can be stored."""
-    shown = redacted(text[: 4 * REASON_LENGTH_MAX])
+    shown = _redacted_start(text, 4 * REASON_LENGTH_MAX)
     return shown[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
 
 
@@ -179,7 +179,11 @@ def _picked(frames: list[Frame], first: int, last: int) -> list[str]:
 
 def _line(text: str) -> str:
     """A line of a stack that holds somebody's text."""
-    return printable(redacted(text[: 4 * LINE_LENGTH_MAX]))[:LINE_LENGTH_MAX]
+    return printable(_redacted_start(text, 4 * LINE_LENGTH_MAX))[:LINE_LENGTH_MAX]
+
+
+def _redacted_start(text: str, length_max: int) -> str:
+    return redacted(text[:length_max], is_cut=len(text) > length_max)
 
 
 def _storable(text: str) -> str:

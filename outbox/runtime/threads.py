@@ -82,7 +82,7 @@ class HandlerThreads:
         self._running: set[Job] = set()
         self._idle_count = 0
         self._is_closed = False
-        self._held: dict[str, Job] = {}
+        self._held: dict[str, set[Job]] = {}
         self._told_full = Seldom(TELL_EVERY_MS, lambda: round(time.monotonic() * 1_000))
 
     @property
@@ -155,8 +155,11 @@ class HandlerThreads:
     def _end(self, job: Job, error: BaseException | None) -> None:
         """Note that a function has ended, and free its place and its key."""
         self._running.discard(job)
-        if self._held.get(job.key) is job:
-            del self._held[job.key]
+        holders = self._held.get(job.key)
+        if holders is not None:
+            holders.discard(job)
+            if not holders:  # two workers may have left one of this key each
+                del self._held[job.key]
         if self._is_closed:
             self._jobs.put(None)
         else:
@@ -180,7 +183,7 @@ class HandlerThreads:
             return  # it has just ended
         job.is_left = True
         if job.key:
-            self._held[job.key] = job
+            self._held.setdefault(job.key, set()).add(job)
         fields = {"handler": job.handler.name, "id": job.id, "threads": self.count, "busy": len(self._running)}
         log.warning("a blocking handler is left behind; its thread and its key are in use until it ends", extra=fields)
 

@@ -7,22 +7,39 @@ before there is a record at that time, and the create loses: that is the proof t
 replaces the record, as a resubmission replaces a refusal.  Nothing but the record exempts a message from the age fence.
 
 A create that loses finds what became of the message, and that is followed at once: it may be gone when the key goes on.
+
+In partition and item scope a record is a document of its own (`Waiting`); in engine scope it is a marker without an
+age, in a commit that does nothing else (`waiting_commit`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
+from outbox import stored
+from outbox.commits import WAITING, WAITING_ATTEMPT
 from outbox.errors import OutcomeUnknown
 from outbox.lineage import fingerprint
-from outbox.ports import Create, Document, DocumentKey, Lost, StateStore, Tag
-from outbox.runtime import items
+from outbox.ports import (
+    Commit,
+    Create,
+    Document,
+    DocumentKey,
+    Lost,
+    Marker,
+    Postponement,
+    Refusal,
+    StateStore,
+    Tag,
+)
 from outbox.runtime.access import read, write_one
 from outbox.runtime.backoff import Again
-from outbox.runtime.items import WAITING, WAITING_ATTEMPT, Record
 from outbox.runtime.plan import Plan
+from outbox.runtime.replies import as_record
 from outbox.runtime.step import Work
+from outbox.runtime.verdict import OnRecord, Verdict, kind_of
+from outbox.stored import Record
 
 
 class Waits(Enum):
@@ -54,22 +71,20 @@ class Waiting:
         Raises:
             Again: it is not known to be on record.
         """
-        message, now_ms = work.delivery.message, self._now_ms()
-        created_ms = message.created_ms or work.delivery.enqueued_ms
-        if not work.inbox or work.inbox in self._known or created_ms <= self._plan.memory.oldest_ms(now_ms):
+        now_ms = self._now_ms()
+        if not work.inbox or work.inbox in self._known or work.created_ms <= self._plan.memory.oldest_ms(now_ms):
             return None
-        digest = work.fingerprint or fingerprint(message.body, message.type)
-        record = Record(self._new_tx(), digest, now_ms, reason=WAITING, attempt=WAITING_ATTEMPT)
+        record = Record(self._new_tx(), _digest(work), now_ms, reason=WAITING, attempt=WAITING_ATTEMPT)
         tag = Tag("wait", (work.inbox,), record.tx)
         try:
-            answer = await write_one(self._store, Create(key, items.encode(record), None, tag))
+            answer = await write_one(self._store, Create(key, stored.encode(record), None, tag))
         except OutcomeUnknown as error:
             raise Again from error
         if isinstance(answer, Lost):
             found = answer.current or await read(self._store, key, answer.session)
             if found is None:
                 raise Again
-            if not items.decode(found, Record).waits:
+            if kind_of(stored.decode(found, Record)) is not OnRecord.WAITING:
                 return found
         while len(self._known) >= KNOWN_COUNT_MAX:
             del self._known[next(iter(self._known))]
@@ -79,3 +94,35 @@ class Waiting:
     def forget(self, work: Work) -> None:
         """Know no more of a message that is handled: a copy of it may wait behind another block."""
         self._known.pop(work.inbox, None)
+
+
+# Engine scope
+
+
+def waiting_commit(plan: Plan, works: Sequence[Work], markers: dict[bytes, Marker], now_ms: int) -> Commit:
+    """The commit that says of messages behind a blocked key that they wait, for each that has no marker yet.
+
+    It changes nothing else, and creates only: were there a marker by then, it would not take effect.  A copy of what
+    was applied is consumed, because the marker that tells may be gone when the key goes on.  Anything else takes its
+    turn: what is too old already, what was refused, what has the id of another message, what nobody can handle.
+    """
+    commit = Commit(now_ms, 0, [], {}, {}, [], {}, {}, {}, [], [], [])
+    oldest_ms, known = plan.memory.oldest_ms(now_ms), {key: as_record(marker) for key, marker in markers.items()}
+    for work in works:
+        delivery, is_past = work.delivery, work.created_ms <= oldest_ms
+        parts = (work, *work.others)
+        verdicts = [part.verdict(known.get(part.inbox), is_past_retention=is_past) for part in parts]
+        if all(verdict is Verdict.DUPLICATE for verdict in verdicts):
+            commit.consumed.append(delivery)
+            continue
+        commit.postponed.append(Postponement(delivery, 0, delivery.failures))
+        for part, verdict in zip(parts, verdicts, strict=True):
+            if part.inbox and verdict is Verdict.FRESH:
+                waiting = Refusal(_digest(part), WAITING, "", WAITING_ATTEMPT)
+                known[part.inbox] = commit.refused[part.inbox] = waiting
+    return commit
+
+
+def _digest(work: Work) -> bytes:
+    message = work.delivery.message
+    return work.fingerprint or fingerprint(message.body, message.type)

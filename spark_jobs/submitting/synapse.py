@@ -289,7 +289,7 @@ async def _whole(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _error_of(what: str, status: int, answer: bytes, retry_after: str) -> Refused | OutcomeUnknown:
-    text = f"{what}: {status} {redacted(answer[:2_000].decode(errors='replace'))[:300]}"
+    text = f"{what}: {status} {redacted(answer[:2_000].decode(errors='replace'), is_cut=len(answer) > 2_000)[:300]}"
     if status == 429:
         return Throttled(text, retry_after_s=float(retry_after) if re.fullmatch(r"\d{1,4}", retry_after) else 0.0)
     if status in (401, 403):

@@ -16,9 +16,11 @@ from spark_jobs import consume, feed, package, reconcile, submit, sweep
 from tests.docs.blocks import ROOT
 from tests.docs.figures import README, TABLES, Table
 
+GUIDE = ROOT / "CONTRIBUTING.md"
 PAGES = [
     README,
     ROOT / "CHANGELOG.md",
+    GUIDE,
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
     *sorted((ROOT / "docs/reference").glob("*.md")),
@@ -27,6 +29,8 @@ _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _TEST = re.compile(r"\btest_\w+")
 _PLACE = re.compile(r"\b((?:outbox|spark_jobs|tools|tests|function_app)/[\w/]*\w\.py)(?:::([\w.]+))?")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_TARGET = re.compile(r"`make ([\w-]+)")
+_PATH = re.compile(r"`((?:\.?\w[\w.-]*/)[\w./*-]*|[\w-]+\.(?:py|md|toml|txt|lock))`")
 _COMMAND = re.compile(r"^(?:\$ )?((?:outbox|python -m spark_jobs\.\w+) .*(?:\\\n.*)*)", re.MULTILINE)
 _ENDS = ("|", "<", ">", "&&", ";", "&", "--")
 """Where a command's own arguments end, beside what redirects its errors."""
@@ -87,6 +91,27 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(target), link
 
 
+def test_every_how_to_page_stands_in_one_group_of_the_index() -> None:
+    listed = re.findall(r"^\| \[.+?\]\(how-to/([\w-]+)\.md\) \| \S", prose(ROOT / "docs/README.md"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs/how-to").glob("*.md"))
+
+
+@pages
+def test_every_target_that_a_page_names_is_one_of_make(page: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(_TARGET.findall(prose(page))) - targets == set()
+
+
+def test_every_path_that_the_guide_for_changes_names_exists() -> None:
+    paths = set(_PATH.findall(prose(GUIDE)))
+    assert len(paths) > 50 and {path for path in paths if not any(ROOT.glob(path)) and not beside(path)} == set()
+
+
+def beside(path: str) -> bool:
+    """Whether a name without a folder is a file beside one that the guide names."""
+    return "/" not in path and any((ROOT / known).with_name(path).exists() for known in _PATH.findall(prose(GUIDE)))
+
+
 @pages
 def test_every_command_that_a_page_shows_has_these_options(page: Path) -> None:
     jobs = {
@@ -117,8 +142,9 @@ def test_the_figures_of_a_page_are_those_that_were_published(table: Table) -> No
 
 def test_a_name_that_does_not_exist_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("see `test_that_nobody_wrote` and `outbox/worker.py::Wrker`\n\n[x](missing.md)\n")
+    page.write_text("see `test_that_nobody_wrote`, `make haste` and `outbox/worker.py::Wrker`\n\n[x](missing.md)\n")
     for check in (
+        test_every_target_that_a_page_names_is_one_of_make,
         test_every_test_that_a_page_names_exists,
         test_every_file_and_function_that_a_page_names_exists,
         test_every_link_leads_somewhere,

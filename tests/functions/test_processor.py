@@ -185,6 +185,12 @@ async def test_a_message_whose_delayed_copy_cannot_be_sent_comes_again(host: Hos
     assert [task.message.failures for task in host.waiting("orders")] == [1]
 
 
+async def test_nothing_is_kept_of_an_invocation_that_has_ended(host: Host) -> None:
+    for number in (1, 0, 13, 15):  # applied, refused, put off, failed
+        await host.deliver(f"o{number}", number)
+    assert host.processor._bus._invocations == {}
+
+
 async def test_a_delayed_copy_keeps_the_time_of_its_message(host: Host) -> None:
     before = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
     first_ms = round(before.timestamp() * 1_000)
@@ -202,6 +208,12 @@ async def test_a_message_of_a_trigger_lives_as_long_as_its_broker_says() -> None
     ):
         message = received("o1", b"{}", 1, enqueued_time_utc=enqueued, expires_at_utc=expires)
         assert to_delivery("orders", message, **options).message.time_to_live_ms == lives_ms
+
+
+@pytest.mark.parametrize(("told", "earlier_count"), [(0, 0), (1, 0), (3, 2)])
+async def test_the_delivery_that_a_host_hands_over_is_none_of_the_earlier_ones(told: int, earlier_count: int) -> None:
+    message = received("o1", b"{}", 1, delivery_count=told)
+    assert to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).delivery_count == earlier_count
 
 
 async def test_in_order_a_message_that_fails_comes_again_until_its_last_failure(host: Host) -> None:

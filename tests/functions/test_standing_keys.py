@@ -200,7 +200,7 @@ async def test_what_is_resubmitted_goes_ahead_of_what_the_host_hands_out_first(
 
 
 async def test_what_is_resubmitted_and_fails_is_tried_again_and_what_is_refused_stays() -> None:
-    async with ground() as books:
+    async with ground(attempt_s=20) as books:
         books.bad[0] = Reject("blot")
         await books.send(0, 1)
         await books.wait_letter("red-0")
@@ -211,6 +211,7 @@ async def test_what_is_resubmitted_and_fails_is_tried_again_and_what_is_refused_
         assert (letter.reason, letter.description) == ("failed", "ValueError: out of ink") and await books.lines() == []
         await books.client.discard("lines", "red-0")
         await books.wait_lines(1)
+        assert books.given_back == 0  # all of its tries were made while one successor stayed
 
 
 async def test_a_store_that_is_away_is_not_taken_for_a_decision() -> None:

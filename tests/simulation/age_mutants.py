@@ -5,13 +5,15 @@ An exploration is short, and its messages are young and few.  Data only; nothing
 
 from __future__ import annotations
 
-from tests.simulation.planting import BATCH, ENDINGS, LANES, WAITING, Mutant
+from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, STATE, WAITING, Mutant
 
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
 RETENTION = "outbox/runtime/retention.py"
 CHAINS = "unit/app/test_chains.py"
 BLOCKED = "unit/app/test_blocked_keys.py"
+SHOWN = "unit/engine/test_blocked.py"
+QUEUES = "outbox/engine/queues.py"
 RESUBMITTING = "unit/app/test_resubmitting.py"
 AGES = "unit/app/test_ages.py"
 CHANGES = "unit/app/test_retention_changes.py"
@@ -102,24 +104,24 @@ AGE_MUTANTS = (
     mutant(
         "what waits is exempt from the age fence without a record", BATCH,
         f"{BLOCKED}::test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
-        ("        if work.was_refused:\n", "        if work.was_refused or work.stops_key:\n"),
+        ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
     ),
     mutant(
         "the record of what waits has a time to live", WAITING,
         f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
-        ("items.encode(record), None, tag)", "items.encode(record), self._plan.record_life_ms / 1_000, tag)"),
+        ("stored.encode(record), None, tag)", "stored.encode(record), self._plan.record_life_ms / 1_000, tag)"),
     ),
     mutant(
         "the record of what waits is written over what is there", WAITING,
         f"{BLOCKED}::test_a_copy_of_what_was_applied_before_the_block_is_not_applied_again",
-        ("            if not items.decode(found, Record).waits:\n                return found\n", "            await self._store.write([Replace(key, items.encode(record), found.version)])\n"),
-        ("from outbox.ports import Create,", "from outbox.ports import Create, Replace,"),
+        ("            if kind_of(stored.decode(found, Record)) is not OnRecord.WAITING:\n                return found\n", "            await self._store.write([Replace(key, stored.encode(record), found.version)])\n"),
+        ("    Create,\n", "    Create,\n    Replace,\n"),
     ),
     mutant(
         "what is too old when it comes behind a block is put on record as waiting", WAITING,
         f"{BLOCKED}::test_what_was_too_old_when_it_came_behind_a_block_stays_too_old|"
         "test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
-        ("or created_ms <= self._plan.memory.oldest_ms(now_ms):", "or created_ms <= -1:"),
+        ("or work.created_ms <= self._plan.memory.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
     ),
     mutant(
         "a copy of what was applied waits for its turn", LANES,
@@ -131,6 +133,83 @@ AGE_MUTANTS = (
         f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
         ("            outcome = await self.protocol.hold(work)\n", "            outcome = await self.protocol.hold(work) if not work else waits\n"),
     ),
+    # What waits behind a blocked key, on an engine
+    mutant(
+        "what waits on an engine is exempt from the age fence without a record", GROUP,
+        f"{BLOCKED}::test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
+        ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+    ),
+    mutant(
+        "the marker of what waits has an age", WAITING,
+        f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
+        ("    commit = Commit(now_ms, 0, [], ", "    commit = Commit(now_ms, now_ms + plan.record_life_ms, [], "),
+    ),
+    mutant(
+        "what is too old when it comes behind a block on an engine is put on record", WAITING,
+        f"{BLOCKED}::test_what_was_too_old_when_it_came_behind_a_block_stays_too_old|"
+        "test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
+        ("work.delivery, work.created_ms <= oldest_ms\n", "work.delivery, work.created_ms <= -1\n"),
+    ),
+    mutant(
+        "a copy of what was applied waits for its turn on an engine", WAITING,
+        f"{BLOCKED}::test_a_copy_of_what_was_applied_before_the_block_is_not_applied_again",
+        ("        if all(verdict is", "        if not parts and all(verdict is"),
+    ),
+    mutant(
+        "what has the id of an applied message passes for its copy", WAITING,
+        f"{BLOCKED}::test_another_message_under_the_id_of_one_that_was_applied_is_refused_when_its_turn_comes",
+        ("if all(verdict is Verdict.DUPLICATE for", "if all(verdict in (Verdict.DUPLICATE, Verdict.PAYLOAD_DIFFERS) for"),
+    ),
+    mutant(
+        "a marker without an age is forgotten at once", STATE,
+        f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
+        ("        if not expire_ms:  # they have no age until something becomes of their messages\n", "        if expire_ms < 0:\n"),
+    ),
+    mutant(
+        "a marker that was without an age never has one", STATE,
+        f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
+        ("            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
+    ),
+    mutant(
+        "a snapshot drops markers without an age", "outbox/engine/snapshot.py",
+        f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
+        ("if isinstance(marker, Refusal)},\n", "if isinstance(marker, Refusal) and not marker.waits},\n"),
+    ),
+    mutant(
+        "what was ready when its key was blocked is not shown", QUEUES,
+        f"{SHOWN}::test_what_was_ready_when_its_key_was_blocked_is_shown",
+        ("            self._unshown.update(dict.fromkeys(sorted(session.ready)))\n", "            self._unshown.clear()\n"),
+    ),
+    mutant(
+        "what comes behind a block is not shown", QUEUES,
+        f"{SHOWN}::test_what_waits_is_shown_once_in_a_block",
+        ("            self._unshown[task.sequence] = None\n", "            self._unshown.pop(task.sequence, None)\n"),
+    ),
+    mutant(
+        "what is given back counts as shown", QUEUES,
+        f"{SHOWN}::test_what_is_given_back_or_whose_lock_ran_out_is_shown_again",
+        ("            session.shown.discard(task.sequence)\n\n    def _suspect_heads", "            pass\n\n    def _suspect_heads"),
+    ),
+    mutant(
+        "a key goes on while somebody looks at what waits", QUEUES,
+        f"{SHOWN}::test_nothing_of_a_key_is_handled_while_somebody_looks_at_what_waits",
+        ("            session.claimed.add(task.sequence)\n            task.status", "            task.status"),
+    ),
+    mutant(
+        "what waits never has a turn beside others", JOURNAL,
+        f"{SHOWN}::test_what_is_ready_comes_before_what_waits_and_does_not_keep_it_for_ever",
+        ("        is_their_turn = self._turn % BLOCKED_EVERY == 0\n", "        is_their_turn = False\n"),
+    ),
+    mutant(
+        "nobody is woken for what waits", JOURNAL,
+        f"{SHOWN}::test_what_somebody_waits_for_includes_what_is_behind_a_dead_letter",
+        ("wait_s, blocked=True):", "wait_s):"),
+    ),
+    mutant(
+        "what a receiver had for itself is not shown when it lets go", "outbox/engine/sessions.py",
+        f"{SHOWN}::test_what_a_receiver_had_for_itself_is_shown_when_it_lets_go",
+        ("        queue.show_again(session)\n", ""),
+    ),
     # What is resubmitted or put off too late
     mutant(
         "a client resubmits what is too old by now", "outbox/client.py",
@@ -139,9 +218,9 @@ AGE_MUTANTS = (
         ("        await self._check_remembered(newest)\n", ""),
     ),
     mutant(
-        "an engine resubmits what is too old by now", "outbox/engine/engine.py",
+        "an engine resubmits what is too old by now", "outbox/engine/dead_letters.py",
         f"{RESUBMITTING}::test_an_operator_cannot_resubmit_late_either_and_the_others_go",
-        ("        if 0 < task.remembered_until_ms <= self.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
+        ("        if 0 < task.remembered_until_ms <= broker.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
     ),
     mutant(
         "a Retry beyond retention comes again", "outbox/runtime/handling.py",

@@ -16,6 +16,8 @@ from tests.simulation.planting import (
     LEFT,
     PARTITION,
     STOPS,
+    VERDICT,
+    WAITING,
     Mutant,
     Table,
 )
@@ -29,6 +31,12 @@ BUS_LETTERS = "outbox/azure/servicebus_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
 HANDLING = "outbox/runtime/handling.py"
 DELIVERIES = "outbox/deliveries.py"
+FAILURE_LOG = "outbox/runtime/failure_log.py"
+REDACTING = "outbox/runtime/redacting.py"
+REQUESTS = "outbox/runtime/requests.py"
+CLAIMS = "outbox/emulator/bus/claims.py"
+ADMINISTRATION = "outbox/emulator/bus/http.py"
+ACCESS_KEY = "outbox/ops/access_key.py"
 
 OF_PROCESSOR = "functions/test_processor.py"
 OF_LETTERS = "functions/test_letters.py"
@@ -41,6 +49,13 @@ OF_ORDER = "unit/app/test_ordering.py"
 OF_APART = "unit/test_store_apart.py"
 OF_REMEMBERED = "unit/engine/test_remembered.py"
 OF_ENTRIES = "unit/test_http_entries.py"
+OF_RESUBMITTING = "unit/app/test_resubmitting.py"
+OF_HTTP = "unit/app/test_http.py"
+OF_SERVER = "wire/test_servicebus_server.py"
+OF_JUDGING = "unit/test_store_judging.py"
+OF_FAILURES = "unit/app/test_failure_log.py"
+OF_REDACTING = "unit/app/test_redacting.py"
+OF_KEYS = "wire/test_cli_access_key.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -277,7 +292,7 @@ DIRECT_MUTANTS = (
     mutant(
         "read: a client's read of a state does not wait for the gate", ADAPTERS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = self._engine.document(STATES, id)\n        await self._engine.gate()\n", "        found = self._engine.document(STATES, id)\n"),
+        ("        found = self._documents.read(STATES, id)\n        await self._engine.gate()\n", "        found = self._documents.read(STATES, id)\n"),
     ),
     mutant(
         "read: a list of dead letters does not wait for the gate", ADAPTERS,
@@ -314,6 +329,101 @@ DIRECT_MUTANTS = (
         "deadline: it is twice as far", BATCH,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
         ("        return now_ms - self.now_ms > self._plan.attempt_ms_max\n", "        return now_ms - self.now_ms > 2 * self._plan.attempt_ms_max\n"),
+    ),
+    # Several handlers of one message
+    mutant(
+        "settlement: a key is unblocked though another handler refused its message again", ENDINGS,
+        f"{OF_JUDGING}::test_a_key_stops_behind_a_message_that_any_of_its_handlers_stops_for",
+        (" and not any(whole.outcomes.values())", ""),
+    ),
+    mutant(
+        "blocked: what may be on record as waiting counts as on record", WAITING,
+        f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is",
+        ("        except OutcomeUnknown as error:\n            raise Again from error\n        if isinstance(answer, Lost)",
+         "        except OutcomeUnknown:\n            answer = None\n        if isinstance(answer, Lost)"),
+    ),
+    mutant(
+        "letters: any payload takes the place of a refused one, partition", VERDICT,
+        f"{OF_RESUBMITTING}::test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_place_by_a_resubmission",
+        ("    is_same_payload = record is None or not fingerprint or", "    is_same_payload = record is None or bool(record.reason) or"),
+    ),
+    mutant(
+        "letters: any payload takes the place of a refused one, item", VERDICT,
+        f"{OF_RESUBMITTING}::test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_place_by_a_resubmission",
+        ("    is_same_payload = record is None or not fingerprint or", "    is_same_payload = record is None or bool(record.reason) or"),
+    ),
+    mutant(
+        "requests: who has no name may spell the key of somebody who has", REQUESTS,
+        f"{OF_HTTP}::test_who_has_no_name_cannot_spell_the_key_of_somebody_who_has",
+        (" if self.route.caller is not None else key\n", " if caller else key\n"),
+    ),
+    mutant(
+        "trigger: a first delivery counts as one that has failed", FUNCTIONS_MESSAGES,
+        f"{OF_PROCESSOR}::test_the_delivery_that_a_host_hands_over_is_none_of_the_earlier_ones",
+        ("max(0, (received.delivery_count or 1) - 1)", "max(0, received.delivery_count or 1)"),
+    ),
+    mutant(
+        "trigger: invocations that have ended are kept", PROCESSOR,
+        f"{OF_PROCESSOR}::test_nothing_is_kept_of_an_invocation_that_has_ended",
+        ("        finally:\n            self._bus.let_go(invocation)\n", "        finally:\n            pass\n"),
+    ),
+    mutant(
+        "blocked: a block is of a key on every queue", STOPS,
+        f"{OF_STOPPED}::test_a_block_is_of_one_queue_whatever_key_another_has",
+        ('f"{len(queue)}:{queue}{session_id}"', 'f"{session_id}"'),
+    ),
+    # The access key
+    mutant(
+        "key: a token that is over is put all the same", CLAIMS, f"{OF_SERVER}::test_a_token_opens_nothing_from_when_it_is_over",
+        ("        if expires_ms <= self._now_ms():\n", "        if expires_ms <= 0:\n"),
+    ),
+    mutant(
+        "key: a connection outlives its token", CLAIMS, f"{OF_SERVER}::test_a_token_opens_nothing_from_when_it_is_over",
+        ("self._key is None or self._now_ms() < self._expires_ms", "self._key is None or self._expires_ms > 0"),
+    ),
+    mutant(
+        "key: a token that is over administers", ADMINISTRATION, f"{OF_SERVER}::test_a_token_administers_nothing_when_it_is_over",
+        ("check_signature(token, self._endpoint.key) > self._engine.now_ms()", "check_signature(token, self._endpoint.key) > 0"),
+    ),
+    mutant(
+        "key: its bytes are not synced", ACCESS_KEY, f"{OF_KEYS}::test_a_key_is_durable_before_anybody_is_given_it",
+        ("        os.fsync(descriptor)\n", ""),
+    ),
+    mutant(
+        "key: its name is not synced", ACCESS_KEY, f"{OF_KEYS}::test_a_key_is_durable_before_anybody_is_given_it",
+        ("        os.fsync(directory)\n", "        pass\n"),
+    ),
+    mutant(
+        "key: a new one is written over the old one", ACCESS_KEY,
+        f"{OF_KEYS}::test_a_key_is_durable_before_anybody_is_given_it",
+        ('    temporary = folder / f"{FILE_NAME}.tmp"\n', "    temporary = folder / FILE_NAME\n"),
+    ),
+    mutant(
+        "key: it has its name before its bytes are synced", ACCESS_KEY,
+        f"{OF_KEYS}::test_a_key_is_durable_before_anybody_is_given_it",
+        ("        file.flush()\n        os.fsync(descriptor)\n    temporary.replace(folder / FILE_NAME)\n",
+         "        file.flush()\n        temporary.replace(folder / FILE_NAME)\n        os.fsync(descriptor)\n"),
+    ),
+    # What is logged
+    mutant(
+        "log: a refusal is a dead letter before it is settled", FAILURE_LOG,
+        f"{OF_FAILURES}::test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet",
+        ("            if is_settled:\n", "            if names:\n"),
+    ),
+    mutant(
+        "log: an attempt that lost to the record is told of, partition", PARTITION,
+        f"{OF_FAILURES}::test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet",
+        ("        work.failure = None  # of an attempt that has lost to the record\n", ""),
+    ),
+    mutant(
+        "log: each failure puts off the next traceback", FAILURE_LOG,
+        f"{OF_FAILURES}::test_what_fails_all_the_time_shows_its_traceback_each_minute",
+        ("            self._places[place] = until_ms, count + 1\n", "            self._places[place] = now_ms + TRACEBACK_EVERY_MS, count + 1\n"),
+    ),
+    mutant(
+        "log: a password whose end is cut off is shown", REDACTING,
+        f"{OF_REDACTING}::test_a_password_whose_end_is_behind_the_cut_is_not_told",
+        ("        is_open = is_cut and end == len(text)\n", "        is_open = False\n"),
     ),
 )  # fmt: skip
 

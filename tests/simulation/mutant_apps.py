@@ -201,14 +201,17 @@ def scenario(
     given: int | None = 10,
     faults: dict[str, int] | None = None,
     asked: tuple[tuple[str, str, int], ...] = (),
+    clashing: int | None = None,
     **options: Any,
 ) -> Scenario:
     """Messages m1, m2, ... that add these amounts to account `a`, and requests: idempotency key, account, amount.
 
-    Behind them come copies of those that are `repeated`, by number.
+    Behind them come copies of those that are `repeated`, by number, and another message under the id of the first that
+    adds the `clashing` amount.
     """
     messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
     messages += [messages[n - 1] for n in repeated]
+    messages += [] if clashing is None else [("adds", Add("a", clashing), "m1")]
     known = () if given is None else (("a", Count(given)),)
     budgets = Budgets(**(faults or {}))
     cell: dict[str, Any] = {"workers": 1, "copies": 1, "allow": frozenset({"dead-letter"})}

@@ -25,6 +25,7 @@ from tests.simulation.planting import (
 from tests.simulation.request_mutants import REQUEST_MUTANTS
 from tests.simulation.resubmission_mutants import RESUBMISSION_MUTANTS
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
+from tests.simulation.verdict_mutants import VERDICT_MUTANTS
 
 STEP_COUNT_MAX = 45
 
@@ -49,7 +50,7 @@ MUTANTS = (
     ),
     mutant(
         "no dedupe: the record's id is the attempt's", "partition", "NoGhost", PARTITION,
-        ("        key, body = record_key(state_id, work.inbox), items.encode(record if record.pending else record.marked())\n", "        key, body = record_key(state_id, (work.inbox + record.tx.encode())[-32:]), items.encode(record)\n"),
+        ("        key, body = record_key(state_id, work.inbox), stored.encode(record if record.pending else record.marked())\n", "        key, body = record_key(state_id, (work.inbox + record.tx.encode())[-32:]), stored.encode(record)\n"),
         copies=2,
     ),
     mutant(
@@ -109,7 +110,7 @@ MUTANTS = (
     ),
     mutant(
         "no age fence", "partition", "NoDuplicate", BATCH,
-        ("        if created_ms <= self._plan.memory.oldest_ms(self.now_ms):\n", "        if created_ms <= -(1 << 50):\n"),
+        ("is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)\n", "is_past = work.created_ms <= -(1 << 50)\n"),
         copies=2, faults={"jump": 1},
     ),
     mutant(
@@ -125,7 +126,7 @@ MUTANTS = (
     mutant(
         "an unknown outcome is taken as lost on the record", "partition", "NothingLeavesEarly", PARTITION,
         ("            return await self._resolved(batch, state_id)\n", "            return Lost(0)\n"),
-        ("            if found is not None:\n                return found\n        raise Again\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), items.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
+        ("            if found is not None:\n                return found\n        raise Again\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), stored.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
         faults={"delay": 1},
     ),
     mutant(
@@ -167,7 +168,7 @@ MUTANTS = (
         app="twofold",
     ),
     mutant(
-        "a stateless record in the partition of nobody", "partition", "Deterministic", "outbox/runtime/items.py",
+        "a stateless record in the partition of nobody", "partition", "Deterministic", "outbox/stored.py",
         ("    id = RECORD_PREFIX + inbox.hex()\n    return DocumentKey(state_id or id, id)\n", "    id = RECORD_PREFIX + inbox.hex()\n    return DocumentKey(state_id or str(id_of_now()), id)\n\n\ndef id_of_now() -> int:\n    COUNT.append(1)\n    return len(COUNT)\n\n\nCOUNT: list[int] = []\n"),
         app="stateless", copies=2,
     ),
@@ -190,13 +191,13 @@ MUTANTS = (
     ),
     mutant(
         "a staged record has a time to live", "item", "NoAlarm|NoLost|StagedVanish", ITEM,
-        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
+        ('Create(key, stored.encode(staged), None, Tag("stage"', 'Create(key, stored.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(
         "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), items.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
-        ('Create(key, items.encode(staged), None, Tag("stage"', 'Create(key, items.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
+        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
+        ('Create(key, stored.encode(staged), None, Tag("stage"', 'Create(key, stored.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(
@@ -211,7 +212,7 @@ MUTANTS = (
     ),
     mutant(
         "the sweeper starts from staged records", "item", "NoGhost", ITEM,
-        ("                return await self._reclaimed(items.decode(document, Staged), document)\n", "                await self._endings.push(items.decode(document, Staged).record.outputs)\n                return True\n"),
+        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._endings.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
         sweepers=1, faults={"crash": 1},
     ),
     mutant(
@@ -281,6 +282,7 @@ MUTANTS = (
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,
     *SETTLING_MUTANTS,
+    *VERDICT_MUTANTS,
     # The engine, against the models that explorations run on
     mutant(
         "journal: a lost lock commits", "journal", "Differs", JOURNAL,

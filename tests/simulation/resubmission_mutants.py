@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.planting import BATCH, ITEM, PARTITION, STOPS, WAITING, Mutant, mutant
+from tests.simulation.planting import BATCH, GROUP, STOPS, VERDICT, WAITING, Mutant, mutant
 
 BLOCKED: dict[str, Any] = {
     "amounts": (5, -1), "repeated": (1,), "batch": 2,
@@ -19,13 +19,13 @@ def blocked(name: str, scope: str, file: str, *edits: tuple[str, str]) -> Mutant
 
 RESUBMISSION_MUTANTS = (
     mutant(
-        "resubmission: a refusal is replaced by a copy of what it refused", "partition", "NoDuplicate", PARTITION,
-        ("record.attempt < work.delivery.message.attempt", "record.attempt <= work.delivery.message.attempt"),
+        "resubmission: a refusal is replaced by a copy of what it refused", "partition", "NoDuplicate", VERDICT,
+        ("attempt > record.attempt", "attempt >= record.attempt"),
         amounts=(-50, 60), copies=[2, 1],
     ),
     mutant(
-        "resubmission: a refusal is no marker", "item", "NoDuplicate", ITEM,
-        ("record.attempt < work.delivery.message.attempt", "record.attempt <= work.delivery.message.attempt"),
+        "resubmission: a refusal is no marker", "item", "NoDuplicate", VERDICT,
+        ("attempt > record.attempt", "attempt >= record.attempt"),
         amounts=(-50, 60), copies=[2, 1],
     ),
     mutant(
@@ -37,20 +37,28 @@ RESUBMISSION_MUTANTS = (
     *(
         blocked(
             "exempt from the age fence without a record", scope, BATCH,
-            ("        if work.was_refused:\n", "        if work.was_refused or work.stops_key:\n"),
+            ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
         )
         for scope in ("partition", "item")
     ),
     *(
         blocked(
             "put on record over what is there", scope, WAITING,
-            ("            if not items.decode(found, Record).waits:\n                return found\n", "            await self._store.write([Replace(key, items.encode(record), found.version)])\n"),
-            ("from outbox.ports import Create,", "from outbox.ports import Create, Replace,"),
+            ("            if kind_of(stored.decode(found, Record)) is not OnRecord.WAITING:\n                return found\n", "            await self._store.write([Replace(key, stored.encode(record), found.version)])\n"),
+            ("    Create,\n", "    Create,\n    Replace,\n"),
         )
         for scope in ("partition", "item")
     ),
     blocked(
+        "exempt from the age fence without a record", "engine", GROUP,
+        ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+    ),
+    blocked(
+        "put on record when it is too old", "engine", WAITING,
+        ("work.delivery, work.created_ms <= oldest_ms\n", "work.delivery, work.created_ms <= -1\n"),
+    ),
+    blocked(
         "put on record when it is too old", "partition", WAITING,
-        ("or created_ms <= self._plan.memory.oldest_ms(now_ms):", "or created_ms <= -1:"),
+        ("or work.created_ms <= self._plan.memory.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
     ),
 )  # fmt: skip

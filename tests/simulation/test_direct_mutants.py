@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.direct_mutants import TABLE
-from tests.simulation.planted import ALL_WITHIN_S, Found, check_found, check_without_fault, outcomes
+from tests.simulation.planted import ALL_WITHIN_S, Found, check_found, outcomes
 from tests.simulation.planting import Mutant
 
 LEAST_COUNT = 85
@@ -17,11 +17,6 @@ def found() -> dict[str, Found]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(ALL_WITHIN_S)
-def test_without_a_fault_nothing_fails(found: dict[str, Found]) -> None:
-    check_without_fault(TABLE, found)
-
-
 @pytest.mark.timeout(ALL_WITHIN_S)
 @pytest.mark.parametrize("mutant", TABLE.mutants, ids=lambda mutant: mutant.name)
 def test_a_fault_planted_where_no_exploration_reaches_is_found(mutant: Mutant, found: dict[str, Found]) -> None:

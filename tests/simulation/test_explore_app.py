@@ -11,6 +11,8 @@ from function_app import bank as sample
 from outbox import App, Context, Reject
 from outbox.verify import explore
 
+pytestmark = pytest.mark.slow
+
 app = App("bank")
 app.queue("refused")
 

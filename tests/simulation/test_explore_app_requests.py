@@ -18,6 +18,8 @@ from outbox.verify.explorer.search import search
 from tests.simulation.explored import GIVEN, Account, asked, conserved, counter
 from tests.unit.app.purse import Pay, Purse, paying
 
+pytestmark = pytest.mark.slow
+
 PAID = ("POST", "/payments", Pay("p", 5), "k1")
 
 

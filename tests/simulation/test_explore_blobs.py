@@ -13,7 +13,7 @@ import pytest
 
 from outbox import App, Context
 from outbox.runtime import spill
-from outbox.runtime.items import Record
+from outbox.stored import Record
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
@@ -22,6 +22,8 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, T2, Account, Deposit, Receipt, Transfer, conserved
 from tests.simulation.shop import one, passes
+
+pytestmark = pytest.mark.slow
 
 FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump")
 STORES = pytest.mark.parametrize("scope", ["partition", "item"])

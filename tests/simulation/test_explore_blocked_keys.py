@@ -23,7 +23,7 @@ from tests.simulation import mutant_apps
 from tests.simulation.mutant_apps import Add
 from tests.simulation.resubmission_mutants import BLOCKED
 
-SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
+SCOPES = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 CPU_S_MAX = 60
 RETENTION_S = 20
 

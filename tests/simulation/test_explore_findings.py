@@ -15,6 +15,8 @@ from outbox import App, Context, Reject, Retry
 from outbox.verify import explore
 from tests.simulation.shop import O1, O2, SCOPES, Customer, Order, Prices, explored, one, passes
 
+pytestmark = pytest.mark.slow
+
 # A side effect that happens twice
 
 

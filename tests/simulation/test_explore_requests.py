@@ -13,6 +13,8 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, Deposit, asked, counter
 
+pytestmark = pytest.mark.slow
+
 FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout")
 SCOPES = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 

@@ -14,6 +14,8 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from outbox.verify.monitors.view import Invariant, View
 
+pytestmark = pytest.mark.slow
+
 FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale")
 SCOPES = pytest.mark.parametrize("scope", ["engine", "partition", "item"])
 

@@ -12,6 +12,8 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, Report, search
 
+pytestmark = pytest.mark.slow
+
 SCOPES = ("engine", "partition", "item")
 FAULTS: tuple[dict[str, int], ...] = ({}, {"crash": 1}, {"lost": 1}, {"error": 1})
 

@@ -8,22 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from outbox import stored
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StorePorts, Tag, Write
-from outbox.runtime import items
 from outbox.runtime.backoff import Again
 from outbox.runtime.batch import Batch, Entry
 from outbox.runtime.endings import Endings
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.items import Found, Staged, staged_key
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.step import Work
+from outbox.stored import Found, Staged, staged_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, REFUSED, T1, T2, bank, conserved, desk
+
+pytestmark = pytest.mark.slow
 
 PARTITION_FAULTS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump")
 
@@ -117,7 +119,7 @@ class NeverPushes(PartitionScope):
 class MarksFirst(PartitionScope):
     async def _push(self, batch: Batch, state_id: str | None) -> None:
         for entry in batch.entries:
-            self.marks.add(items.record_key(state_id, entry.work.inbox), entry.version, entry.stored, entry.work.inbox)
+            self.marks.add(stored.record_key(state_id, entry.work.inbox), entry.version, entry.stored, entry.work.inbox)
         await self.marks.write()
         await super()._push(batch, state_id)
 
@@ -172,7 +174,7 @@ def test_a_mutant_of_partition_scope_is_found(name: str) -> None:
 class NeverFinishes(PartitionScope):
     """Gives a message back for ever whose record is pending."""
 
-    async def dispatch(self, key: DocumentKey, document: Document, record: items.Record, inbox: bytes) -> None:
+    async def dispatch(self, key: DocumentKey, document: Document, record: stored.Record, inbox: bytes) -> None:
         if record.pending:
             raise Again
 
@@ -217,8 +219,8 @@ class DeletesOnDoubt(ItemScope):
 
     async def _swap(self, work: Work, state_id: str, batch: Batch, token: Session) -> Any:
         item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
-        key, etag = items.state_key(state_id), batch.loaded.version
-        write = items_write(key, items.encode(item), etag, Tag("swap", (work.inbox,), batch.tx))
+        key, etag = stored.state_key(state_id), batch.loaded.version
+        write = items_write(key, stored.encode(item), etag, Tag("swap", (work.inbox,), batch.tx))
         try:
             await self._states.write([write])
         except OutcomeUnknown:
@@ -238,7 +240,9 @@ class ForgetsMarkers(ItemScope):
 
 class MarksProcessedFirst(ItemScope):
     async def _handle(self, work: Work, state_id: str, state: Any) -> Any:
-        await self._mark_processed(Staged("early", work.inbox, state_id, 0, items.Record("early", b"", self._now_ms())))
+        await self._mark_processed(
+            Staged("early", work.inbox, state_id, 0, stored.Record("early", b"", self._now_ms()))
+        )
         return await super()._handle(work, state_id, state)
 
 

@@ -20,6 +20,8 @@ from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT, explored, planted
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
 
+pytestmark = pytest.mark.slow
+
 LEAST_COUNT = 25
 RUN_S_MAX = 60.0
 

@@ -37,7 +37,17 @@ THREAD_MUTANTS = (
     mutant(
         "the key is free at the limit", THREADS,
         BLOCKING + "test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not",
-        ("        if job.key:\n            self._held[job.key] = job\n", ""),
+        ("        if job.key:\n            self._held.setdefault(job.key, set()).add(job)\n", ""),
+    ),
+    mutant(
+        "a key is free when one of its threads has ended", THREADS,
+        BLOCKING + "test_a_key_waits_for_every_thread_that_was_left_behind_with_it",
+        ("            if not holders:  # two workers may have left one of this key each\n", "            if holders is not None:\n"),
+    ),
+    mutant(
+        "a session without a state waits for no thread", THREADS,
+        BLOCKING + "test_a_session_waits_for_a_thread_past_its_limit_where_there_is_no_state",
+        ("work.state_id or work.lane or work.inbox.hex()", "work.state_id or work.inbox.hex()"),
     ),
     mutant(
         "only messages that block wait for a held key", ENGINE,
@@ -103,6 +113,21 @@ THREAD_MUTANTS = (
         "a batch that took too long is committed", ENGINE,
         LIMITS + "test_what_takes_too_long_fails_and_leaves_nothing",
         ("        if taken_ms <= plan.least_limit_ms:\n", "        if taken_ms >= 0:\n"),
+    ),
+    mutant(
+        "a batch has the longest limit of its handlers", ENGINE,
+        LIMITS + "test_a_neighbour_that_may_take_longer_lends_its_time_to_nobody",
+        ("        return any(work.handler is not None and taken_ms", "        return all(work.handler is not None and taken_ms"),
+    ),
+    mutant(
+        "a handler that waits has the whole attempt, whatever its batch has taken", HANDLING,
+        LIMITS + "test_a_handler_that_waits_has_what_its_neighbours_left_of_the_attempt",
+        ("    limit_ms = min(limit_ms, plan.attempt_ms_max - (now_ms - (group.now_ms if began_ms is None else began_ms)))\n", ""),
+    ),
+    mutant(
+        "the context of a handling that is begun again takes more", HANDLING,
+        LIMITS + "test_a_handling_that_is_begun_again_leaves_a_context_that_takes_nothing",
+        ('    _cut_off(suspended, "was cancelled to run again by itself")\n', ""),
     ),
     mutant(
         "a context past its limit takes more", HANDLING,

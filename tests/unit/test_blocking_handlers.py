@@ -211,6 +211,30 @@ async def test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not(sco
 
 
 @every_scope
+async def test_a_session_waits_for_a_thread_past_its_limit_where_there_is_no_state(scope: Scope) -> None:
+    seen = Seen()
+    app = App("steps", retry=Retries(limit=1), time_limit_s=0.05)
+    app.queue("steps", "per_key")
+
+    @app.handler("steps", key="key", blocking=True)
+    def step(message: Step) -> None:
+        seen.enter(message.n)
+        if message.what == "waits":
+            seen.go.wait(HOLD_S)
+        seen.leave(message.n)
+
+    async with backend_of(scope) as backend, Worker(app, backend, threads=4) as worker:
+        await worker.send("steps", Step("a", 1, "waits"), id="1")
+        await until(lambda: worker.handled_count == 1)
+        await worker.send("steps", Step("a", 2), id="2")
+        await worker.send("steps", Step("b", 3), id="3")
+        await until(lambda: seen.began == [1, 3] and worker.handled_count >= 4)  # the second is given back
+        seen.go.set()
+        await until(lambda: seen.ended == [3, 1, 2])
+        await worker.wait_idle()
+
+
+@every_scope
 async def test_a_place_stays_taken_until_its_thread_ends(scope: Scope) -> None:
     seen = Seen()
     shared = HandlerThreads(1)
@@ -245,6 +269,40 @@ async def test_a_key_is_held_for_every_worker_that_shares_the_threads(scope: Sco
             await until(lambda: len(seen.ended) == 2)
             await other.wait_idle()
             assert await other.state(Steps, "a") == Steps([2])
+    shared.close()
+
+
+@every_scope
+async def test_a_key_waits_for_every_thread_that_was_left_behind_with_it(scope: Scope) -> None:
+    shared, seen, first = HandlerThreads(4), Seen(), threading.Event()
+    app = App("steps", retry=Retries(limit=1), time_limit_s=0.5)
+
+    @app.handler("steps", key="key", blocking=True)
+    def step(message: Step, steps: Steps) -> None:
+        seen.enter(message.n)
+        (first if message.n == 1 else seen.go).wait(HOLD_S if message.n < 3 else 0)
+        seen.leave(message.n)
+        steps.ns.append(message.n)
+
+    async with backend_of(scope) as backend, Worker(app, backend, threads=shared, concurrency=1) as one:
+        await one.send("steps", Step("a", 1), id="1")
+        await until(lambda: seen.began == [1])
+        async with Worker(app, backend, threads=shared, concurrency=1) as other:  # of the same host
+            await one.send("steps", Step("a", 2), id="2")
+            await until(lambda: one.handled_count + other.handled_count == 2)
+            assert seen.began == [1, 2] and shared.busy_count == 2
+            seen.go.set()  # the one that was left behind last ends first
+            await until(lambda: shared.busy_count == 1)
+            await one.send("steps", Step("a", 3), id="3")
+            await until(lambda: one.handled_count + other.handled_count >= 4)  # it was put off
+            assert seen.began == [1, 2] and seen.ended == [2]
+            first.set()
+            await until(lambda: 3 in seen.ended)
+            assert seen.ended[:2] == [2, 1]
+            await other.wait_idle()
+        await one.wait_idle()
+        state = await one.state(Steps, "a")
+        assert state is not None and 3 in state.ns and 1 not in state.ns  # 2 may have lost its refusal, and run again
     shared.close()
 
 

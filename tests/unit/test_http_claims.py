@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from outbox import App, Context
-from outbox.runtime.items import claim_key
+from outbox.stored import claim_key
 from outbox.testing import START_S
 from tests.unit.app.purse import Ask, Book, Pay, Purse, paying
 from tests.unit.http_site import INBOX, STORES, post, serving

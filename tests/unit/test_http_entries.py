@@ -19,7 +19,7 @@ from outbox.entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Output, Ports, Replace
 from outbox.runtime.backoff import ATTEMPT_COUNT_MAX
-from outbox.runtime.items import record_key, state_key
+from outbox.stored import record_key, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.app.jobs import Note
 from tests.unit.app.purse import Ask, Book, Paid, Pay, Purse, paying
@@ -138,6 +138,19 @@ async def test_whoever_waits_too_long_is_told_to_come_again() -> None:
         assert book.gate is not None
         book.gate.set()
         assert (await post(entry, Pay("a", 5))).status == 200 and book.runs == ["a"]
+
+
+@pytest.mark.parametrize("other", [Pay("a", 6), Pay("b", 5)], ids=["amount", "purse"])
+async def test_another_request_under_a_key_that_is_at_work_does_not_share_its_answer(other: Pay) -> None:
+    book = Book(gate=asyncio.Event())
+    async with Engine.in_memory() as engine, serving(engine, paying(book)) as entry:
+        asked = [asyncio.create_task(post(entry, message)) for message in (Pay("a", 5), other)]
+        await asyncio.sleep(0.01)
+        assert book.gate is not None
+        book.gate.set()
+        first, second = await asyncio.gather(*asked)
+        assert (first.status, first.json()["balance"]) == (200, 5)
+        assert (second.status, second.json()["code"]) == (422, "idempotency-key-reused")
 
 
 async def test_a_client_that_hangs_up_cancels_nothing() -> None:

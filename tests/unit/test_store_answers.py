@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from outbox import App, Reject, Worker
-from outbox.runtime import items
-from outbox.runtime.items import StateItem, state_key
+from outbox import App, Reject, Worker, stored
+from outbox.stored import StateItem, state_key
 from tests.unit.store_site import Add, Sum, adding, found, handled, site, swept
 
 
@@ -49,7 +48,7 @@ async def test_a_lost_answer_at_any_step_of_item_scope_is_read_back(what: str) -
         assert await worker.state(Sum, "a") == Sum(7) and not at.store.lost
         ids = {task.message.identity for task in at.engine.queue("told").tasks.values()}
         assert len(ids) == 2
-        item = items.decode(await found(at, state_key("Sum:a")), StateItem)
+        item = stored.decode(await found(at, state_key("Sum:a")), StateItem)
         assert item.pending == "" and item.version == 2
 
 

@@ -15,9 +15,9 @@ from outbox.engine.narrow import ItemStore, NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.ports import Create, Delivery, StorePorts
-from outbox.runtime.items import Record, Staged, encode, staged_key
 from outbox.runtime.letters import Letters
 from outbox.runtime.store_operations import operations_over
+from outbox.stored import Record, Staged, encode, staged_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.app.purse import Pay
 from tests.unit.http_site import post, serving, settled

@@ -10,8 +10,8 @@ import pytest
 
 from outbox import Worker
 from outbox.runtime.fullness import KEY_COUNT_MAX, TELL_EVERY_S, WINDOW_S, Fullness
-from outbox.runtime.items import Record
 from outbox.runtime.plan import compile_plan
+from outbox.stored import Record
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import Add, adding, site
 

@@ -7,11 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from outbox import App, Context, HttpEntry, Response, Worker
+from outbox import App, Context, HttpEntry, Response, Worker, stored
 from outbox.engine.adapters import EngineStore
-from outbox.runtime import items
-from outbox.runtime.items import RECORD_PREFIX, Record
 from outbox.runtime.marks import FULL_COUNT
+from outbox.stored import RECORD_PREFIX, Record
 from tests.unit.store_site import Add, Site, Sum, Told, adding, site, swept
 
 
@@ -25,7 +24,7 @@ async def send_apart(worker: Worker, count: int, keys: int = 1) -> None:
 async def pending(at: Site, key: str = "k0") -> int:
     """How many records of a key are pending; none of them may expire."""
     found = [document async for document in EngineStore(at.engine).scan(f"Sum:{key}", prefix=RECORD_PREFIX)]
-    records = [items.decode(document, Record) for document in found]
+    records = [stored.decode(document, Record) for document in found]
     return sum(record.pending for record in records)
 
 

@@ -7,16 +7,15 @@ import logging
 
 import pytest
 
-from outbox import Worker
+from outbox import Worker, stored
 from outbox.engine.adapters import EngineStore
 from outbox.engine.blobs import MemoryBlobStore
 from outbox.message import Message
 from outbox.ports import Create, Delivery
-from outbox.runtime import items
-from outbox.runtime.items import OVERFLOW_PREFIX, Record, StateItem, record_key, state_key
 from outbox.runtime.overflow import Overflows, announced
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.step import Work
+from outbox.stored import OVERFLOW_PREFIX, Record, StateItem, record_key, state_key
 from tests.unit.store_site import Add, Site, adding, found, handled, site, swept
 
 PENDING = Record("mine", b"", 0, pending=True, spilled="b")
@@ -89,9 +88,9 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
     async with site() as at:
         store, blobs, now_ms = EngineStore(at.engine), MemoryBlobStore(), at.engine.now_ms
         await blobs.write("b", b"[]")
-        await store.write([Create(state_key("Sum:a"), items.encode(StateItem(version=version)))])
+        await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=version)))])
         if record is not None:
-            await store.write([Create(record_key("Sum:a", b"inbox"), items.encode(record))])
+            await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(record))])
         overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
         key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
         await overflows.announce(key, overflow)
@@ -123,7 +122,7 @@ async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
         key, overflow = announced("b", "mine", work(None, attempt=1), 0, now_ms())
         await overflows.announce(key, overflow)
         if record is not None:
-            await store.write([Create(record_key(None, b"inbox"), items.encode(record))])
+            await store.write([Create(record_key(None, b"inbox"), stored.encode(record))])
         at.clock.seconds += age_s
         assert await overflows.collect(await found(at, key), is_staged=False) == goes
         assert (await blobs.read("b", bytes_max=9) is None) == goes

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from outbox import App, Engine, Retries, Worker
+from outbox import App, Engine, Retries, Worker, stored
 from outbox.engine.adapters import EngineStore
 from outbox.engine.narrow import NarrowEngine
 from outbox.message import Scalar
@@ -18,9 +18,8 @@ from outbox.ports import (
     DocumentKey,
     StoreCapabilities,
 )
-from outbox.runtime import items
 from outbox.runtime.cache import Held, StateCache
-from outbox.runtime.items import Record, StateItem, state_key
+from outbox.stored import Record, StateItem, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import Add, Sum, adding, found, handled, site
 
@@ -74,7 +73,7 @@ async def test_a_deleted_state_leaves_a_tombstone_that_partition_scope_lets_expi
         app = adding(retention=timedelta(hours=1), margin=timedelta(hours=1))
         worker = await handled(at, app, Add("a", text="delete"))
         assert await worker.state(Sum, "a") is None
-        assert items.decode(await found(at, state_key("Sum:a")), StateItem).is_tombstone
+        assert stored.decode(await found(at, state_key("Sum:a")), StateItem).is_tombstone
         at.clock.seconds += 3 * 3_600
         at.engine.tick()
         assert (await at.document("Sum:a", "state") is not None) == is_kept
@@ -94,7 +93,7 @@ async def test_a_marked_record_has_lost_its_outputs_and_keeps_its_verdict() -> N
     async with site() as at:
         await handled(at, adding(), Add("a"))
         (id,) = [id for id in await at.documents("Sum:a") if id.startswith("inbox:")]
-        record = items.decode(await found(at, DocumentKey("Sum:a", id)), Record)
+        record = stored.decode(await found(at, DocumentKey("Sum:a", id)), Record)
         assert not record.pending and record.outputs == () and record.fingerprint and record.reason == ""
 
 

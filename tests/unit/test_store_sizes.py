@@ -15,7 +15,7 @@ from outbox.ports import (
     StoreCapabilities,
 )
 from outbox.runtime import spill
-from outbox.runtime.items import Record
+from outbox.stored import Record
 from tests.unit.store_site import Add, Sum, adding, handled, site
 
 

@@ -7,6 +7,8 @@ import logging
 from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,8 +35,8 @@ class Book:
     ns: list[int] = field(default_factory=list)
 
 
-def strict(bad: Container[int] = (1,)) -> App:
-    app = App("strict")
+def strict(bad: Container[int] = (1,), **options: Any) -> App:
+    app = App("strict", **options)
     app.queue("lines", "per_key")
 
     @app.handler("lines", key="book", on_dead_letter="stop_key")
@@ -89,6 +91,42 @@ async def blocked(scope: str) -> AsyncIterator[tuple[Site, Worker, set[int]]]:
 
 async def letters(worker: Worker) -> list[tuple[str, str]]:
     return [(letter.id, letter.reason) for letter in await worker.dead_letters("lines")]
+
+
+@SCOPES
+async def test_a_block_is_of_one_queue_whatever_key_another_has(scope: str) -> None:
+    app = strict()
+    app.queue("notes", "per_key")
+
+    @app.handler("notes", key="book", on_dead_letter="stop_key")
+    def note(line: Line, book: Book) -> None:
+        book.ns.append(10 + line.n)
+
+    async with site(scope) as at, Worker(app, at) as worker:
+        for n in range(3):
+            await worker.send("lines", Line("red", n), id=f"l{n}")
+        await rest(at, 30)
+        await worker.send("notes", Line("red", 0), id="n0")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 10]) and await letters(worker) == [("l1", "no")]
+
+
+@SCOPES
+async def test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is(scope: str) -> None:
+    ages: dict[str, Any] = {
+        "retention": timedelta(minutes=5),
+        "margin": timedelta(minutes=1),
+        "clock_skew": timedelta(seconds=30),
+    }
+    async with site(scope) as at, Worker(strict(**ages), at) as worker:
+        at.store.late = "wait"  # and it never lands
+        for n in range(3):
+            await worker.send("lines", Line("red", n), id=f"l{n}")
+        await rest(at, 400)
+        assert await letters(worker) == [("l1", "no")] and at.store.on_its_way
+        await worker.discard("lines", "l1")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2]) and await letters(worker) == []
 
 
 @SCOPES

@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from outbox import App, Reject, Worker
+from outbox import App, Reject, Worker, stored
 from outbox.engine.adapters import EngineStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.ports import Create, Delivery, DocumentKey, Lost, Settle, StorePorts, Won, Write
-from outbox.runtime import items
-from outbox.runtime.items import Record, record_key
 from outbox.runtime.marks import Marks
 from outbox.runtime.plan import compile_plan
+from outbox.stored import Record, record_key
 from tests.unit.store_site import Add, AtTheEnd, Seen, Site, Step, Sum, Trail, adding, site, swept
 
 
@@ -116,7 +115,7 @@ async def test_a_record_that_two_have_followed_is_marked_with_the_others_of_its_
         record = Record("t", b"", 0, pending=True)
         for number in range(5):
             key = record_key("Sum:a", bytes([number]))
-            won = await store.write([Create(key, items.encode(record))])
+            won = await store.write([Create(key, stored.encode(record))])
             assert isinstance(won, Won)
             for _ in range(2):
                 marks.add(key, won.versions[0], record, bytes([number]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import stat
@@ -20,6 +21,7 @@ from azure.servicebus.exceptions import ServiceBusError
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
+from outbox.errors import Refused
 from outbox.ops.access_key import FILE_NAME, access_key, new_key
 from outbox.ops.endpoints import AMQP_PORT
 from tests.wire.administration import Plain
@@ -183,3 +185,45 @@ def test_a_key_is_made_once(tmp_path: Path) -> None:
     replaced = access_key(tmp_path, replace=True)
     assert replaced != first and access_key(tmp_path) == replaced
     assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_a_key_is_durable_before_anybody_is_given_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes, then its name, which until then is the old one's; clients hold the string over a power loss."""
+    calls: list[str] = []
+    there: str | None = None
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISDIR(status.st_mode):
+            assert (access_key(tmp_path) if (tmp_path / FILE_NAME).exists() else None) == there
+        calls.append("folder" if stat.S_ISDIR(status.st_mode) else f"{status.st_size} bytes")
+        fsync(descriptor)
+
+    def named(path: Path, target: Path) -> Path:
+        calls.append(f"is now {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", named)
+    for again in (False, True):
+        calls.clear()
+        there = access_key(tmp_path, replace=again)
+        assert calls == ["65 bytes", f"is now {FILE_NAME}", "folder"]
+
+
+def test_a_key_that_another_user_put_there_is_none(tmp_path: Path) -> None:
+    access_key(tmp_path)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(tmp_path / FILE_NAME, 65_534, -1)
+    with pytest.raises(Refused, match=r"another user.*--new-key"):
+        access_key(tmp_path)
+    os.chown(tmp_path, 65_534, -1)  # who owns the folder may have it opened by root
+    assert access_key(tmp_path)
+
+
+def test_a_pipe_in_place_of_the_key_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE_NAME, 0o600)
+    with pytest.raises(Refused, match="does not hold a key"):
+        access_key(tmp_path)

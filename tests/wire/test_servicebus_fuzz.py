@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outbox.emulator.amqp.events import Limits
+from outbox.emulator.amqp.held import Limits
 from outbox.emulator.amqp.types import binary, described, map_, string, symbol
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.administration import Administration
@@ -118,7 +118,7 @@ async def test_mutated_streams_never_break_the_broker(
         tracemalloc.start()
         try:
             for number in range(count):
-                peer, sink = Peer(server), Sink()
+                peer, sink = Peer(server._endpoint, server._peers, server._writer), Sink()
                 peer.connection_made(sink)
                 data = mutated(chance, original) if number else original
                 started_s = time.monotonic()
@@ -130,7 +130,7 @@ async def test_mutated_streams_never_break_the_broker(
                     await asyncio.sleep(0)
                     drain(engine)
                 peer.connection_lost(None)
-                assert peer not in server._peers
+                assert not server._peers
                 assert not peer.receivers
             assert tracemalloc.get_traced_memory()[0] < GROWTH_MAX_BYTES
         finally:
@@ -244,7 +244,7 @@ async def test_mutated_http_is_answered_or_cut_and_leaves_no_connection_behind(c
             await asyncio.gather(*(send(server, data, 0.2) for data in batch))
         assert b" 409 " in await send(server, original)
         for _ in range(200):
-            if not server._fronts and not server._peers:
+            if not server._http.room and not server._peers:
                 return
             await asyncio.sleep(0.01)
     pytest.fail("connections are left behind")

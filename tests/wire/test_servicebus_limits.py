@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hmac
+import socket
+import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from outbox.emulator.amqp import types
-from outbox.emulator.amqp.events import Limits
 from outbox.emulator.amqp.frames import EMPTY_FRAME
+from outbox.emulator.amqp.held import Limits
 from outbox.emulator.amqp.link import Link
-from outbox.emulator.bus import peer
+from outbox.emulator.bus import front, peer
 from outbox.emulator.bus.peer import Peer
+from outbox.emulator.bus.transport import loop_time
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.message import Message
-from outbox.seldom import Seldom
 from tests.unit.amqp import amqp_client as client
 from tests.wire.test_servicebus_server import Wire
 
-ATTACH, TRANSFER, DETACH, CLOSE = 0x12, 0x14, 0x16, 0x18
+ATTACH, TRANSFER, DISPOSITION, DETACH, CLOSE = 0x12, 0x14, 0x15, 0x16, 0x18
 LIMIT = "amqp:resource-limit-exceeded"
 PART_BYTES = 60_000
 
@@ -223,6 +229,121 @@ async def test_replies_that_wait_for_credit_have_a_size(monkeypatch: pytest.Monk
         wire.writer.close()
 
 
+async def not_reading(server: ServiceBusServer) -> Wire:
+    """A client that asks and does not read; little is in the system's hands."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 10)
+    connection.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", server.port))
+    wire = Wire(*await asyncio.open_connection(sock=connection))
+    wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
+    wire.writer.write(client.opening())
+    return wire
+
+
+SESSIONS = (on(1, client.BEGIN) + on(1, client.END)) * 1_000
+
+
+async def test_who_reads_nothing_and_has_no_token_is_dropped() -> None:
+    async with serving(key="secret") as server:
+        wire = await not_reading(server)
+        await until(lambda: server._peers)
+        most_bytes, found = 0, only(server)
+        for _ in range(10_000):
+            if not server._peers:
+                break
+            wire.writer.write(SESSIONS)
+            await asyncio.sleep(0)
+            most_bytes = max(most_bytes, found.transport.backlog_bytes)
+        assert not server._peers
+        assert most_bytes < 2 * peer.UNTRUSTED_BACKLOG_MAX_BYTES
+
+
+async def test_who_does_not_read_why_its_connection_ends_is_dropped() -> None:
+    async with serving() as server:
+        wire = await not_reading(server)
+        await until(lambda: server._peers)
+        found = only(server)
+        while found.transport.backlog_bytes < 100_000:
+            wire.writer.write(SESSIONS)
+            await asyncio.sleep(0)
+        found.check_time(loop_time() + peer.LINKLESS_MAX_S + 1)
+        await asyncio.sleep(0.05)
+        found.check_time(loop_time() + peer.TAKE_WITHIN_S - 1)
+        await asyncio.sleep(0.05)
+        assert server._peers
+        found.check_time(loop_time() + peer.TAKE_WITHIN_S + 1)
+        await until(lambda: not server._peers)
+        wire.writer.transport.abort()
+
+
+async def test_requests_whose_answers_pile_up_are_refused() -> None:
+    """A peek of a hundred bytes has an answer of 1 MB: what one read brings must not have hundreds of them."""
+    operation = types.described(
+        0x74, types.map_([types.string("operation"), types.string("com.microsoft:peek-message")])
+    )
+    asked = types.map_(
+        [types.string("from-sequence-number"), types.long_(0), types.string("message-count"), types.int_(9)]
+    )
+    peek = operation + types.described(0x77, asked)
+    async with serving() as server:
+        server.engine.send("q", [Message(body=b"x" * 250_000) for _ in range(5)])
+        both = client.attach("q/$management", 0, receiver=False), client.attach("q/$management", 1, receiver=True)
+        wire = await Wire.open(server, *both, client.flow(1, 1_000, window=1 << 20))
+        await wire.wait_frames(ATTACH, 2)
+        wire.writer.write(b"".join(client.transfer(0, number, peek) for number in range(200)))
+        found = await answered(wire, 199)
+        assert found[-1][4].value[0].value[0] == "com.microsoft:server-busy"
+        assert len(wire.data) < 2 * peer.REQUEST_BACKLOG_MAX_BYTES
+        wire.writer.write(client.transfer(0, 200, peek))
+        assert not (await answered(wire, 200))[-1][4].value
+        wire.writer.close()
+
+
+async def answered(wire: Wire, delivery_id: int) -> list[Any]:
+    """The dispositions up to that of one delivery."""
+    count = 1
+    while True:
+        found = [fields for _, fields, _ in await wire.wait_frames(DISPOSITION, count)]
+        if found[-1][2] >= delivery_id:
+            return found
+        count = len(found) + 1
+
+
+async def test_settlements_of_nothing_are_answered_in_no_more_bytes_than_they_came_in() -> None:
+    """They need neither a link nor a token: an answer for each id would be thousands of times what was sent."""
+    async with serving(key="secret") as server:
+        accepted = types.described(0x24, types.list_([]))
+        wire = await Wire.open(server, client.disposition(0, 255, accepted) * 100, client.disposition(7, 7, accepted))
+        found = await wire.wait_frames(DISPOSITION, 101)
+        assert [fields[1:3] for _, fields, _ in found] == [[0, 255]] * 100 + [[7, 7]]
+        wire.writer.close()
+
+
+async def test_http_requests_far_ahead_are_not_read_and_who_reads_no_answer_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(front, "TAKE_WITHIN_S", 1.0)
+    asked = b"GET /$namespaceinfo HTTP/1.1\r\nHost: localhost\r\nAuthorization: SharedAccessSignature x\r\n\r\n"
+    async with serving() as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
+        writer.write(asked * 30_000)
+        await until(lambda: any(not front._transport.is_reading() for front in server._http.room))  # type: ignore[union-attr]  # it is connected
+        await until(lambda: not server._http.room)
+        writer.transport.abort()
+
+
+async def test_who_signs_no_http_request_gets_one_answer_for_each_connection() -> None:
+    async with serving(key="secret") as server:
+        for asked in (b"GET /q", b"GET /_outbox/faults"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write((asked + b" HTTP/1.1\r\nHost: localhost\r\n\r\n") * 3)
+            async with asyncio.timeout(5):
+                assert (await reader.read()).count(b"HTTP/1.1 401") == 1
+            writer.close()
+
+
 # For how long
 
 
@@ -230,12 +351,43 @@ async def test_who_puts_no_valid_token_is_let_go() -> None:
     async with serving(key="secret") as server:
         wire = await Wire.open(server, client.attach("$cbs", 0, receiver=False))
         await wire.wait_frames(ATTACH)
-        only(server).check_time(server.loop_time() + peer.OPEN_WITHIN_S - 1)
+        only(server).check_time(loop_time() + peer.OPEN_WITHIN_S - 1)
         assert server._peers
-        only(server).check_time(server.loop_time() + peer.OPEN_WITHIN_S + 1)
+        only(server).check_time(loop_time() + peer.OPEN_WITHIN_S + 1)
         await wire.wait_end()
         assert closed_for(wire) == "amqp:connection:forced"
         await until(lambda: not server._peers)
+
+
+def put_token(key: str, lives_s: int) -> bytes:
+    """A request to `$cbs`."""
+    expiry = f"{int(time.time()) + lives_s}"
+    signature = b64encode(hmac.digest(key.encode(), f"sb\n{expiry}".encode(), "sha256")).decode()
+    token = f"SharedAccessSignature sr=sb&sig={quote(signature)}&se={expiry}&skn=outbox"
+    named = types.map_([types.string("operation"), types.string("put-token")])
+    return types.described(0x74, named) + types.described(0x77, types.string(token))
+
+
+@pytest.mark.parametrize("is_renewed", [False, True])
+async def test_what_a_token_has_opened_ends_with_it_unless_another_is_put(is_renewed: bool) -> None:
+    async with serving(key="secret") as server:
+        wire = await Wire.open(
+            server, client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True), client.flow(1, 9)
+        )
+        await wire.wait_frames(ATTACH, 2)
+        wire.writer.write(client.transfer(0, 0, put_token("secret", 2)))
+        await wire.wait_frames(TRANSFER)
+        wire.writer.write(client.attach("q", 2, receiver=True) + client.flow(2, 10))
+        await wire.wait_frames(ATTACH, 3)
+        if is_renewed:
+            wire.writer.write(client.transfer(0, 1, put_token("secret", 60)))
+            await asyncio.sleep(2.5)
+            server.engine.send("q", [Message(body=b"m")])
+            await wire.wait_frames(TRANSFER, 3)
+            wire.writer.close()
+        else:
+            await wire.wait_end(timeout_s=10)
+            assert closed_for(wire) == "amqp:unauthorized-access"
 
 
 @pytest.mark.parametrize("frames", [b"", client.SASL, client.opening()[:-40]])
@@ -245,7 +397,7 @@ async def test_who_does_not_finish_the_handshake_is_let_go(frames: bytes) -> Non
         writer.write(frames)
         await until(lambda: server._peers)
         await asyncio.sleep(0.05)
-        only(server).check_time(server.loop_time() + peer.OPEN_WITHIN_S + 1)
+        only(server).check_time(loop_time() + peer.OPEN_WITHIN_S + 1)
         await until(lambda: not server._peers)
         writer.close()
 
@@ -254,7 +406,7 @@ async def test_a_connection_without_links_is_let_go_however_it_chatters(monkeypa
     async with serving() as server:
         wire = await Wire.open(server)
         await wire.wait_frames(0x11)
-        only(server).check_time(server.loop_time() + peer.LINKLESS_MAX_S - 1)
+        only(server).check_time(loop_time() + peer.LINKLESS_MAX_S - 1)
         assert server._peers
         monkeypatch.setattr(peer, "LINKLESS_MAX_S", 0.5)
         for _ in range(200):
@@ -290,12 +442,12 @@ async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_
         receiver = await Wire.open(server, client.attach("q", 0, receiver=True), client.flow(0, 10))
         await receiver.wait_frames(ATTACH)
         await asyncio.sleep(0.05)
-        [waiting] = server._peers - {silent}
+        [waiting] = set(server._peers) - {silent}
         for one in (silent, waiting):
-            one.check_time(server.loop_time() + peer.IDLE_MAX_S - 1)
+            one.check_time(loop_time() + peer.IDLE_MAX_S - 1)
         assert len(server._peers) == 2
         for one in (silent, waiting):
-            one.check_time(server.loop_time() + peer.IDLE_MAX_S + 1)
+            one.check_time(loop_time() + peer.IDLE_MAX_S + 1)
         await sender.wait_end()
         assert closed_for(sender) == "amqp:connection:forced"
         server.engine.send("q", [Message(body=b"m")])
@@ -306,15 +458,17 @@ async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_
 # What is logged
 
 
-async def test_a_peers_words_make_no_line_of_the_log_and_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_peers_words_make_no_line_of_the_log_and_few_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A link whose name holds a line feed, used before it was attached: the server closes and says which."""
     any_session = types.map_([types.symbol("com.microsoft:session-filter"), types.NULL])
     attach = client.attach("keyed", 3, receiver=True, filters=any_session)
     pending = attach.replace(types.string("link-3"), types.string("a\n2026"))
     async with serving() as server:
         server.engine.declare(QueueSettings("keyed", "per_key"))
-        server.log_lines = Seldom(5_000, lambda: now_ms)
         now_ms, lines = 0, caplog.records
+        monkeypatch.setattr(server.log_lines, "_now_ms", lambda: now_ms)
         for _ in range(20):
             wire = await Wire.open(server, pending, client.transfer(3, 0, b""))
             await wire.wait_frames(CLOSE)

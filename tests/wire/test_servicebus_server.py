@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import resource
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
+from aiohttp import ClientSession
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
-from outbox.emulator.amqp.events import Limits
+from outbox.emulator.amqp.held import Limits
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import binary, decode, described, int_, list_, map_, string, symbol, uint
-from outbox.emulator.bus.claims import check_signature
+from outbox.emulator.bus.claims import Claims, check_signature
+from outbox.emulator.bus.requests import Request
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
@@ -183,6 +189,36 @@ async def test_without_a_token_no_link_is_opened() -> None:
 )
 def test_what_is_not_a_signature_is_none(token: object) -> None:
     assert check_signature(token, "secret") == 0
+
+
+def signed(until_s: int) -> str:
+    """A token as the SDK makes it, good until then."""
+    digest = hmac.new(b"secret", f"sb\n{until_s}".encode(), sha256).digest()
+    return f"SharedAccessSignature sr=sb&sig={quote_plus(b64encode(digest))}&se={until_s}&skn=x"
+
+
+def test_a_token_opens_nothing_from_when_it_is_over() -> None:
+    now_ms = [999_999]
+    claims = Claims("secret", lambda: now_ms[0])
+
+    def put() -> int:
+        return claims._put_token(Request(b"", "", {"operation": "put-token"}, signed(1_000)))[0]
+
+    seen = [claims.authorised, put(), claims.authorised]
+    now_ms[0] += 1
+    seen += [claims.authorised, put(), claims.authorised]
+    assert seen == [False, 202, True, False, 401, False]
+
+
+async def test_a_token_administers_nothing_when_it_is_over() -> None:
+    async with Engine.in_memory() as engine, ServiceBusServer(engine, key="secret") as server:
+        now_s = engine.now_ms() // 1_000
+        url, answers = f"http://127.0.0.1:{server.port}/$Resources/queues?api-version=2021-05", list[int]()
+        async with ClientSession() as session:
+            for until_s in (now_s + 60, now_s):
+                async with session.get(url, headers={"Authorization": signed(until_s)}) as answer:
+                    answers.append(answer.status)
+        assert answers == [200, 401]
 
 
 def test_a_host_that_others_reach_needs_a_key() -> None:

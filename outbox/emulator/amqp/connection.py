@@ -15,6 +15,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from outbox.emulator.amqp import performatives
+from outbox.emulator.amqp.channel import Channel
 from outbox.emulator.amqp.errors import (
     DECODE_ERROR,
     FRAMING_ERROR,
@@ -23,17 +24,19 @@ from outbox.emulator.amqp.errors import (
     AmqpFault,
     ConnectionFault,
 )
-from outbox.emulator.amqp.events import Closed, Event, Limits, Opened
+from outbox.emulator.amqp.events import Closed, Event, Opened
 from outbox.emulator.amqp.frames import (
+    EMPTY_FRAME,
     HEADER_AMQP,
     HEADER_SASL,
     TYPE_AMQP,
     TYPE_SASL,
     Frame,
     FrameReader,
+    Output,
     frame,
 )
-from outbox.emulator.amqp.held import Held, Pool
+from outbox.emulator.amqp.held import Held, Limits, Pool
 from outbox.emulator.amqp.link import TRANSFER_OVERHEAD_BYTES
 from outbox.emulator.amqp.performatives import as_text, as_uint
 from outbox.emulator.amqp.session import Session
@@ -60,12 +63,11 @@ class Connection:
         self.limits = limits
         self.held = Held(pool or Pool(), limits.unclaimed_max_bytes)
         self.state = State.SASL_HEADER
-        self.sessions: dict[int, Session] = {}
+        self.channels: dict[int, Channel] = {}
         self.peer_frame_size_max_bytes = FRAME_SIZE_MIN_BYTES
-        self.output_bytes = 0
+        self.output = Output()
         self._container_id = container_id
         self._reader = FrameReader(frame_size_max_bytes=min(limits.frame_size_max_bytes, limits.unclaimed_max_bytes))
-        self._output: list[bytes] = []
         self._events: list[Event] = []
         self._handlers: dict[int, Callable[[Frame, list[object], int], None]] = {
             performatives.OPEN: self._on_open,
@@ -103,16 +105,11 @@ class Connection:
     def take_output(self) -> bytes:
         """The bytes to send, once."""
         self._flush_answers()
-        output = self._output
-        if not output:
-            return b""
-        self._output, self.output_bytes = [], 0
-        return b"".join(output)
+        return self.output.take()
 
-    def write(self, data: bytes) -> None:
-        """Add bytes to what is to be sent."""
-        self._output.append(data)
-        self.output_bytes += len(data)
+    def keep_alive(self) -> None:
+        """Send something, lest the peer takes this side for dead."""
+        self.output.write(EMPTY_FRAME)
 
     def fail(self, condition: str, description: str) -> None:
         """Close with an error; nothing more is read."""
@@ -122,7 +119,7 @@ class Connection:
             self._write_open()
         self._flush_answers()
         if self.state in (State.OPENING, State.OPEN):
-            self.write(frame(performatives.close(performatives.error(condition, description))))
+            self.output.write(frame(performatives.close(performatives.error(condition, description))))
         self._finish(condition, description)
 
     def lose(self) -> list[Event]:
@@ -136,18 +133,18 @@ class Connection:
     def _finish(self, condition: str, description: str, *, orderly: bool = False) -> None:
         if self.state is State.OVER:
             return
-        links = [link for session in self.sessions.values() for link in session.links.values()]
+        links = [link for channel in self.channels.values() for link in channel.links.values()]
         self._flush_answers()
-        for session in self.sessions.values():
-            session.end()
-        self.sessions.clear()
+        for channel in self.channels.values():
+            channel.end()
+        self.channels.clear()
         self._reader.clear()
         self.state = State.OVER
         self._events.append(Closed(links, orderly, condition, description))
 
     def _flush_answers(self) -> None:
-        for session in self.sessions.values():
-            session.flush_accepted()
+        for channel in self.channels.values():
+            channel.session.flush_accepted()
 
     def _step(self) -> bool:
         """Do the next header or frame; False when there is none or the connection is over."""
@@ -176,10 +173,10 @@ class Connection:
         if header is None:
             return False
         if header == HEADER_SASL and self.state is State.SASL_HEADER:
-            self.write(HEADER_SASL + frame(performatives.sasl_mechanisms(*SASL_NAMES), frame_type=TYPE_SASL))
+            self.output.write(HEADER_SASL + frame(performatives.sasl_mechanisms(*SASL_NAMES), frame_type=TYPE_SASL))
             self.state = State.SASL
             return True
-        self.write(HEADER_AMQP)
+        self.output.write(HEADER_AMQP)
         if header != HEADER_AMQP:
             self._finish(FRAMING_ERROR, "the peer does not speak AMQP 1.0")
             return False
@@ -191,7 +188,7 @@ class Connection:
         if source.type != TYPE_SASL or code != performatives.SASL_INIT:
             raise ConnectionFault(FRAMING_ERROR, "sasl-init was expected")
         known = as_text(fields[0], "mechanism") in SASL_NAMES
-        self.write(frame(performatives.sasl_outcome(0 if known else 1), frame_type=TYPE_SASL))
+        self.output.write(frame(performatives.sasl_outcome(0 if known else 1), frame_type=TYPE_SASL))
         if known:
             self.state = State.AMQP_HEADER
         else:
@@ -213,63 +210,71 @@ class Connection:
     def _write_open(self) -> None:
         size, channel_max = self.limits.frame_size_max_bytes, self.limits.session_count_max - 1
         body = performatives.open_(self._container_id, frame_size_max_bytes=size, channel_max=channel_max)
-        self.write(frame(body))
+        self.output.write(frame(body))
 
-    def _session(self, channel: int) -> Session | None:
+    def _channel(self, number: int) -> Channel | None:
         if self.state is not State.OPEN:
             raise ConnectionFault(NOT_ALLOWED, "the connection is not open")
-        return self.sessions.get(channel)
+        return self.channels.get(number)
 
     def _on_begin(self, source: Frame, fields: list[object], at: int) -> None:
-        if self._session(source.channel) is not None:
+        if self._channel(source.channel) is not None:
             raise ConnectionFault(NOT_ALLOWED, f"channel {source.channel} has a session already")
-        if len(self.sessions) >= self.limits.session_count_max:
+        if len(self.channels) >= self.limits.session_count_max:
             raise ConnectionFault(RESOURCE_LIMIT, f"more than {self.limits.session_count_max} sessions")
-        self.sessions[source.channel] = Session(self, source.channel, fields)
+        session = Session(
+            self.output,
+            self.held,
+            self.limits,
+            channel=source.channel,
+            frame_size_max_bytes=self.peer_frame_size_max_bytes,
+            fields=fields,
+        )
+        self.channels[source.channel] = Channel(session)
 
     def _on_attach(self, source: Frame, fields: list[object], at: int) -> None:
-        session = self._session(source.channel)
-        if session is not None:
-            self._events.append(session.on_attach(fields, source))
+        channel = self._channel(source.channel)
+        if channel is not None:
+            self._events.append(channel.on_attach(fields, source))
 
     def _on_flow(self, source: Frame, fields: list[object], at: int) -> None:
-        session = self._session(source.channel)
-        if session is not None:
-            self._events.extend(session.on_flow(fields))
+        channel = self._channel(source.channel)
+        if channel is not None:
+            self._events.extend(channel.on_flow(fields))
 
     def _on_transfer(self, source: Frame, fields: list[object], at: int) -> None:
-        session = self._session(source.channel)
-        if session is not None:
-            event = session.on_transfer(fields, source, at)
+        channel = self._channel(source.channel)
+        if channel is not None:
+            event = channel.on_transfer(fields, source, at)
             if event is not None:
                 self._events.append(event)
 
     def _on_disposition(self, source: Frame, fields: list[object], at: int) -> None:
-        session = self._session(source.channel)
-        if session is not None:
-            event = session.on_disposition(fields)
+        channel = self._channel(source.channel)
+        if channel is not None:
+            event = channel.on_disposition(fields)
             if event is not None:
                 self._events.append(event)
 
     def _on_detach(self, source: Frame, fields: list[object], at: int) -> None:
-        session = self._session(source.channel)
-        if session is not None:
-            event = session.on_detach(fields)
+        channel = self._channel(source.channel)
+        if channel is not None:
+            event = channel.on_detach(fields)
             if event is not None:
                 self._events.append(event)
 
     def _on_end(self, source: Frame, fields: list[object], at: int) -> None:
         """End a session.  Clients send detach after end, so frames on an unknown channel are passed over."""
-        session = self._session(source.channel)
-        if session is None:
+        channel = self._channel(source.channel)
+        if channel is None:
             return
-        self._events.extend(session.end())
-        session.write(performatives.end(NULL))
-        del self.sessions[source.channel]
+        self._events.extend(channel.end())
+        channel.session.write(performatives.end(NULL))
+        del self.channels[source.channel]
 
     def _on_close(self, source: Frame, fields: list[object], at: int) -> None:
         if self.state is State.OPENING:
             self._write_open()
         self._flush_answers()
-        self.write(frame(performatives.close(NULL)))
+        self.output.write(frame(performatives.close(NULL)))
         self._finish("", "closed by the peer", orderly=True)

@@ -1,53 +1,16 @@
-"""What the protocol engine tells the application, and the limits that it is given.
+"""What the protocol engine hands to the application.
 
-Events are what is left of the frames that a peer sent once the protocol itself has answered what it can.
+Events are what is left of the frames that a peer sent once the protocol itself has answered what it can.  They name
+the link or the session that the application answers on.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from outbox.emulator.amqp.link import Delivery, Link
 from outbox.emulator.amqp.performatives import Outcome
-
-if TYPE_CHECKING:
-    from outbox.emulator.amqp.link import Link
-    from outbox.emulator.amqp.session import Session
-
-MESSAGE_SIZE_MAX_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one connection.  `message_size_max_bytes` is Service Bus Standard's by default.
-
-    `held_max_bytes` is what unfinished messages, links and replies that wait may take, at least two messages.  Until a
-    peer has put a valid token, it may have `unclaimed_max_bytes` of that, and frames of `unclaimed_max_bytes`.
-    """
-
-    frame_size_max_bytes: int = 1 << 20
-    message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES
-    session_count_max: int = 16
-    link_count_max: int = 64
-    unsettled_count_max: int = 20_000
-    held_max_bytes: int = 4 << 20
-    unclaimed_max_bytes: int = 64 << 10
-
-
-class Attach(NamedTuple):
-    """The peer's attach; `source_bytes` and `target_bytes` are what it sent, to be echoed."""
-
-    name: str
-    handle: int
-    is_receiver: bool
-    snd_settle_mode: int
-    rcv_settle_mode: int
-    source: list[object] | None
-    target: list[object] | None
-    source_bytes: bytes
-    target_bytes: bytes
-    initial_delivery_count: int
-    properties: dict[object, object]
+from outbox.emulator.amqp.session import Session
 
 
 class Opened(NamedTuple):
@@ -61,16 +24,6 @@ class Attached(NamedTuple):
     """The peer asks for a link: answer with `link.accept` or `link.refuse`."""
 
     link: Link
-
-
-class Delivery(NamedTuple):
-    """A whole message arrived; unless `settled`, answer with `session.accept` or `session.reject`."""
-
-    link: Link
-    delivery_id: int
-    settled: bool
-    message_format: int
-    payload: bytes
 
 
 class Credit(NamedTuple):
@@ -101,12 +54,13 @@ class Sent(NamedTuple):
 class Settled(NamedTuple):
     """The peer ends deliveries of ours; unless `settled`, each wants an answer.
 
-    `unknown` are ids in the same disposition that this session no longer tracks.
+    `unknown` are the ids in the same disposition that this session does not track, from and to: what is answered to
+    them takes no more than what the peer sent.
     """
 
     session: Session
     deliveries: list[Sent]
-    unknown: list[int]
+    unknown: list[tuple[int, int]]
     outcome: Outcome
     settled: bool
 

@@ -1,7 +1,8 @@
 """Frames: the byte stream cut into performatives, and the eight-byte headers put in front of them.
 
 Decides where a frame begins and ends and which protocol header opens the stream.  `FrameReader` takes bytes as they
-arrive and never holds more than one frame's worth; what a frame means is for `connection`.
+arrive and never holds more than one frame's worth; `Output` collects what is to be sent.  What a frame means is for
+`connection`.
 """
 
 from __future__ import annotations
@@ -98,3 +99,25 @@ class FrameReader:
         self._parts, self._parts_bytes = ([rest] if rest else []), len(rest)
         self._data, self._at = b"", 0
         self._wanted = wanted
+
+
+class Output:
+    """The bytes that wait to be sent."""
+
+    __slots__ = ("_parts", "size_bytes")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.size_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Add bytes to what is to be sent."""
+        self._parts.append(data)
+        self.size_bytes += len(data)
+
+    def take(self) -> bytes:
+        """What is to be sent, once."""
+        if not self._parts:
+            return b""
+        parts, self._parts, self.size_bytes = self._parts, [], 0
+        return b"".join(parts)

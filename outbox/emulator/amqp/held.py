@@ -1,4 +1,4 @@
-"""What connections hold of what their peers sent: counted in bytes, limited for each connection and for all together.
+"""What a peer may ask for, and what connections hold of it: in bytes, for each connection and for all together.
 
 A message in several transfers lies here until its last is there, and what a link was attached with for as long as the
 link.  Both are the peer's to choose, for every link of every session, so that a limit of a message's size alone is
@@ -7,14 +7,34 @@ none.  Small things count for what they take in memory, not for what they took o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from outbox.emulator.amqp.errors import RESOURCE_LIMIT, ConnectionFault
 
+MESSAGE_SIZE_MAX_BYTES = 256 * 1024
 POOL_MAX_BYTES = 64 << 20
 PART_BYTES = 64
 """What a part of a message takes besides its bytes."""
 LINK_BYTES = 1_024
 ATTACH_FACTOR = 8
 """An attach, decoded, takes some times its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one connection.  `message_size_max_bytes` is Service Bus Standard's by default.
+
+    `held_max_bytes` is what unfinished messages, links and replies that wait may take, at least two messages.  Until a
+    peer has put a valid token, it may have `unclaimed_max_bytes` of that, and frames of `unclaimed_max_bytes`.
+    """
+
+    frame_size_max_bytes: int = 1 << 20
+    message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES
+    session_count_max: int = 16
+    link_count_max: int = 64
+    unsettled_count_max: int = 20_000
+    held_max_bytes: int = 4 << 20
+    unclaimed_max_bytes: int = 64 << 10
 
 
 class Pool:

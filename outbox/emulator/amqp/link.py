@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from outbox.emulator.amqp import performatives, types
 from outbox.emulator.amqp.errors import DECODE_ERROR, MESSAGE_SIZE_EXCEEDED, ConnectionFault
-from outbox.emulator.amqp.events import Attach, Delivery
 from outbox.emulator.amqp.held import PART_BYTES
 from outbox.emulator.amqp.performatives import as_bool, as_optional_uint, as_uint
+from outbox.emulator.amqp.session import Session
 from outbox.emulator.amqp.types import NULL
-
-if TYPE_CHECKING:
-    from outbox.emulator.amqp.session import Session
 
 CREDIT_GRANTED = 2_000
 TAG_BYTES = 16
@@ -44,6 +41,32 @@ class LinkState(IntEnum):
     PENDING = 0
     ATTACHED = 1
     DETACHED = 2
+
+
+class Attach(NamedTuple):
+    """The peer's attach; `source_bytes` and `target_bytes` are what it sent, to be echoed."""
+
+    name: str
+    handle: int
+    is_receiver: bool
+    snd_settle_mode: int
+    rcv_settle_mode: int
+    source: list[object] | None
+    target: list[object] | None
+    source_bytes: bytes
+    target_bytes: bytes
+    initial_delivery_count: int
+    properties: dict[object, object]
+
+
+class Delivery(NamedTuple):
+    """A whole message arrived; unless `settled`, answer with `session.accept` or `session.reject`."""
+
+    link: Link
+    delivery_id: int
+    settled: bool
+    message_format: int
+    payload: bytes
 
 
 class Link:
@@ -97,7 +120,7 @@ class Link:
     def let_go(self) -> None:
         """Drop what is held for the link, which is gone."""
         self._reset()
-        self.session.connection.held.give_back(self._held_bytes)
+        self.session.held.give_back(self._held_bytes)
         self._held_bytes = 0
 
     def refuse(self, condition: str, description: str) -> None:
@@ -113,7 +136,7 @@ class Link:
         self.state = LinkState.DETACHED
         fault = performatives.error(condition, description) if condition else NULL
         self.session.write(performatives.detach(self.handle, closed=True, fault=fault))
-        self.session.forget(self, keep_handle=True)
+        self.session.untrack(self.handle)
 
     def _write_attach(self, source: bytes, target: bytes, properties: bytes) -> None:
         attach = self.attach
@@ -176,7 +199,7 @@ class Link:
         )  # fmt: skip
         session.write_transfer(head, payload)
         if not settled:
-            session.track(delivery_id, self, tag)
+            session.track(delivery_id, self.handle, tag)
         return delivery_id
 
     def _send_parts(self, delivery_id: int, tag: bytes, payload: bytes, room: int, settled: bool) -> bytes:
@@ -238,7 +261,7 @@ class Link:
         if self._parts_bytes > size_max_bytes:
             self._drop_parts()
         elif payload:
-            self.session.connection.held.take(len(payload) + PART_BYTES)
+            self.session.held.take(len(payload) + PART_BYTES)
             self._parts_held_bytes += len(payload) + PART_BYTES
             self._parts.append(payload)
 
@@ -249,7 +272,7 @@ class Link:
 
     def _drop_parts(self) -> None:
         self._parts.clear()
-        self.session.connection.held.give_back(self._parts_held_bytes)
+        self.session.held.give_back(self._parts_held_bytes)
         self._parts_held_bytes = 0
 
     def _count_delivery(self) -> None:

@@ -2,7 +2,7 @@
 
 Decides how every primitive of part 1 of the specification reads and writes, within limits: nothing that a peer sends
 can make a value deeper than `DEPTH_MAX`, of more than `COUNT_MAX` elements over all its compounds, or of many elements
-without bytes, or read past its own size.  What the values mean is for others.
+without bytes, or a map whose keys all have one hash, or read past its own size.  What the values mean is for others.
 
 *Theory of operation.*  `decode(data, at)` returns the value and the position behind it; one function for each
 constructor stands in a table of 256, and is told what is `Spent`.  Decoding loses the AMQP type (symbols and strings
@@ -21,6 +21,9 @@ DEPTH_MAX = 16
 COUNT_MAX = 65_536
 FREE_COUNT_MAX = 16
 """Elements of an array whose constructor says it all (null, true, 0, an empty list), so that they take no bytes."""
+
+CHOSEN_HASH_COUNT_MAX = 64
+"""Keys of a map whose hash follows from their bytes, so that a peer can give as many as it likes the same one."""
 
 NULL = b"\x40"
 TRUE = b"\x41"
@@ -231,9 +234,16 @@ def _map(wide: bool) -> _Decoder:
         _enter(spent, count)
         values = _items(data, first, count, end, spent)
         spent[0] -= 1
-        return dict(zip(values[::2], values[1::2], strict=True)), end
+        keys = values[::2]
+        if len(keys) > CHOSEN_HASH_COUNT_MAX and sum(map(_has_chosen_hash, keys)) > CHOSEN_HASH_COUNT_MAX:
+            raise DecodeError(f"map at byte {at} has over {CHOSEN_HASH_COUNT_MAX} keys that are UUIDs or described")
+        return dict(zip(keys, values[1::2], strict=True)), end
 
     return decode_map
+
+
+def _has_chosen_hash(key: object) -> bool:
+    return type(key) is UUID or type(key) is Described
 
 
 def _array(wide: bool) -> _Decoder:

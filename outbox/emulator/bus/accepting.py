@@ -7,19 +7,20 @@ the attach is answered only then.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from outbox.emulator.amqp import performatives, types
 from outbox.emulator.amqp.errors import INVALID_FIELD, NOT_FOUND, SESSION_CANNOT_BE_LOCKED, TIMEOUT, LinkFault
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.types import Described
 from outbox.emulator.bus.receivers import Receiver
+from outbox.emulator.bus.transport import Transport
 from outbox.engine.entities import SessionLock
 from outbox.errors import UnknownDestination
 
-if TYPE_CHECKING:
-    from outbox.emulator.bus.peer import Peer
-
+Receive = Callable[[Link, str, SessionLock], Receiver]
+"""Makes the receiver of a session that was locked, and has its connection know it."""
 SESSION_FILTER = "com.microsoft:session-filter"
 LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 OPERATION_TIMEOUT = "com.microsoft:timeout"
@@ -52,38 +53,38 @@ def wanted_session(source: list[object] | None) -> Wanted | None:
     return Wanted(value)
 
 
-def accept_session(peer: Peer, link: Link, path: str, wanted: Wanted) -> None:
+def accept_session(transport: Transport, link: Link, path: str, wanted: Wanted, receive: Receive) -> None:
     """Answer an attach that asks for a session, now or when there is one."""
-    lock = peer.engine.accept_session(path, wanted.session_id)
+    lock = transport.engine.accept_session(path, wanted.session_id)
     if lock is not None:
-        _grant(peer, link, path, lock)
+        _grant(receive(link, path, lock), lock)
     elif wanted.session_id is not None:
         text = f"session {wanted.session_id!r} of {path} is held by another receiver; try again or take another"
         link.refuse(SESSION_CANNOT_BE_LOCKED, text)
     else:
-        peer.spawn(_wait_for_session(peer, link, path))
+        transport.spawn(_wait_for_session(transport, link, path, receive))
 
 
-async def _wait_for_session(peer: Peer, link: Link, path: str) -> None:
+async def _wait_for_session(transport: Transport, link: Link, path: str, receive: Receive) -> None:
     loop = asyncio.get_running_loop()
     wait_s = _wait_s(link)
     deadline_s = loop.time() + wait_s
     while link.state is LinkState.PENDING:
         left_s = deadline_s - loop.time()
         try:
-            is_there = left_s > 0 and await peer.engine.wait_available(path, left_s)
+            is_there = left_s > 0 and await transport.engine.wait_available(path, left_s)
         except UnknownDestination as error:
             link.refuse(NOT_FOUND, str(error))
             break
         if not is_there:
             link.refuse(TIMEOUT, f"no session of {path} had a message within {wait_s:g} s")
             break
-        lock = peer.engine.accept_session(path, None) if link.state is LinkState.PENDING else None
+        lock = transport.engine.accept_session(path, None) if link.state is LinkState.PENDING else None
         if lock is not None:
-            _grant(peer, link, path, lock)
+            _grant(receive(link, path, lock), lock)
             break
         await asyncio.sleep(0.01)  # another receiver was faster
-    peer.flush_soon()
+    transport.flush_soon()
 
 
 def _wait_s(link: Link) -> float:
@@ -93,10 +94,8 @@ def _wait_s(link: Link) -> float:
     return WAIT_DEFAULT_S
 
 
-def _grant(peer: Peer, link: Link, path: str, lock: SessionLock) -> None:
-    ticks = lock.locked_until_ms * _TICKS_PER_MS + _DOTNET_EPOCH_TICKS
-    receiver = Receiver(peer, link, path, lock)
-    peer.add_receiver(receiver)
+def _grant(receiver: Receiver, lock: SessionLock) -> None:
+    ticks, link = lock.locked_until_ms * _TICKS_PER_MS + _DOTNET_EPOCH_TICKS, receiver.link
     link.accept(
         source=_source_with(link.attach.source_bytes, lock.session_id),
         properties=types.map_([types.symbol(LOCKED_UNTIL), types.long_(ticks)]),

@@ -13,24 +13,22 @@ goes away takes its delayed requests with it, as one whose packets were on their
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from outbox.emulator.amqp.errors import DETACH_FORCED, NOT_ALLOWED, SERVER_BUSY, LinkFault, OperationFault
-from outbox.emulator.amqp.events import Delivery, Settled
-from outbox.emulator.amqp.link import Link
+from outbox.emulator.amqp.events import Settled
+from outbox.emulator.amqp.link import Delivery, Link
 from outbox.emulator.amqp.messages import decode_transfer
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED
+from outbox.emulator.bus.management import Management
+from outbox.emulator.bus.receivers import Receiver
 from outbox.emulator.bus.requests import Replies, Request
 from outbox.emulator.bus.senders import Sender
+from outbox.emulator.bus.transport import Transport
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
 from outbox.engine.items import Claim
 from outbox.engine.records import Modify, TaskInsert
 from outbox.errors import LockLost, UnknownDestination
-
-if TYPE_CHECKING:
-    from outbox.emulator.bus.peer import Peer
-    from outbox.emulator.bus.receivers import Receiver
 
 ATTACH = frozenset(("refused", "throttled", "reset", "pause"))
 SEND = frozenset(("lost-reply", "refused", "throttled", "delay", "reset", "detach", "pause"))
@@ -57,23 +55,32 @@ def describe(rule: FaultRule) -> str:
     return f"an installed fault rule ({rule.kind}) refuses this{wait}"
 
 
-def on_attach(peer: Peer, link: Link, path: str) -> bool:
+def ask(transport: Transport, operation: str, kinds: frozenset[str], where: str, key: str = "") -> FaultRule | None:
+    """What is to go wrong with an operation of a client; a pause begins here and leaves the operation alone."""
+    rule = transport.faults.ask(operation, kinds=kinds, where=where, key=key, client=transport.client)
+    if rule is None or rule.kind != "pause":
+        return rule
+    transport.pause(rule.delay_s)
+    return None
+
+
+def on_attach(transport: Transport, link: Link, path: str) -> bool:
     """Let an attach go wrong; whether nothing more is to be done about it.
 
     Raises: LinkFault.
     """
-    rule = peer.fault("attach", ATTACH, path)
+    rule = ask(transport, "attach", ATTACH, path)
     if rule is None:
         return False
     if rule.kind == "reset":
-        peer.abort()
+        transport.abort()
         return True
     raise LinkFault(SERVER_BUSY if rule.kind == "throttled" else NOT_ALLOWED, describe(rule))
 
 
-def on_send(peer: Peer, sender: Sender, event: Delivery) -> None:
+def on_send(transport: Transport, sender: Sender, event: Delivery) -> None:
     """Do what a client's send asks for, or what a rule makes of it."""
-    rule = peer.fault("send", SEND, sender.path, _identities(event))
+    rule = ask(transport, "send", SEND, sender.path, _identities(event))
     session = event.link.session
     match None if rule is None else rule.kind:
         case "lost-reply":
@@ -83,9 +90,9 @@ def on_send(peer: Peer, sender: Sender, event: Delivery) -> None:
             session.reject(event.delivery_id, SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
         case "delay":
             assert rule is not None
-            peer.call_later(rule.delay_s, lambda: sender.on_delivery(event))
+            transport.call_later(rule.delay_s, lambda: sender.on_delivery(event))
         case "reset":
-            peer.abort()
+            transport.abort()
         case "detach":
             event.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
         case _:
@@ -99,15 +106,14 @@ def _identities(event: Delivery) -> str:
         return ""  # it is refused for what it is
 
 
-def on_request(peer: Peer, event: Delivery, path: str, replies: Replies) -> None:
+def on_request(transport: Transport, manage: Management, event: Delivery, path: str, replies: Replies) -> None:
     """Do what a management request asks for, or what a rule makes of it.
 
     Raises: OperationFault.
     """
-    manage = peer.management
     name = Request.decode(event.payload).properties.get("operation")
     operation = f"manage/{name.removeprefix('com.microsoft:') if isinstance(name, str) else ''}"
-    rule = peer.fault(operation, MANAGE, path)
+    rule = ask(transport, operation, MANAGE, path)
     match None if rule is None else rule.kind:
         case "lost-reply":
             manage.on_request(event.link, path, event.payload, Nowhere())
@@ -117,9 +123,9 @@ def on_request(peer: Peer, event: Delivery, path: str, replies: Replies) -> None
             manage.on_request(event.link, path, event.payload, replies, refusal=fault)
         case "delay":
             assert rule is not None
-            peer.call_later(rule.delay_s, lambda: manage.on_request(event.link, path, event.payload, replies))
+            transport.call_later(rule.delay_s, lambda: manage.on_request(event.link, path, event.payload, replies))
         case "reset":
-            peer.abort()
+            transport.abort()
         case "detach":
             event.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
         case _:
@@ -128,17 +134,17 @@ def on_request(peer: Peer, event: Delivery, path: str, replies: Replies) -> None
 
 def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
     """The claimed messages that go out now, in order; what rules make of the others is done or under way."""
-    peer, out = receiver.peer, list[Claim]()
+    transport, out = receiver.transport, list[Claim]()
     for at, claim in enumerate(claims):
-        rule = peer.fault("receive", RECEIVE, receiver.path, claim.message.identity)
+        rule = ask(transport, "receive", RECEIVE, receiver.path, claim.message.identity)
         kind = None if rule is None else rule.kind
         if kind in ("reset", "detach"):
             for unsent in claims[at:]:
-                peer.engine.settle(unsent.token, Settlement.RELEASE)
+                transport.engine.settle(unsent.token, Settlement.RELEASE)
             if kind == "reset":
-                peer.abort()
+                transport.abort()
                 return []
-            peer.call_later(
+            transport.call_later(
                 0, lambda: receiver.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this")
             )
             return out
@@ -148,11 +154,11 @@ def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
             continue
         out.append(claim)
         if kind == "duplicate":
-            peer.engine.modify(Modify(inserts=[TaskInsert(receiver.path, claim.message)]))
+            transport.engine.modify(Modify(inserts=[TaskInsert(receiver.path, claim.message)]))
         elif rule is not None and kind == "lock-expiry":
             work = partial(expire, receiver, claim.sequence)
             if rule.delay_s:
-                peer.call_later(rule.delay_s, work)
+                transport.call_later(rule.delay_s, work)
             else:
                 receiver.once_sent.append(work)  # in the same turn: no client is so fast
     return out
@@ -160,7 +166,7 @@ def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
 
 def expire(receiver: Receiver, sequence: int) -> None:
     """Let the lock on a message run out, or that on its session."""
-    engine = receiver.peer.engine
+    engine = receiver.transport.engine
     try:
         if receiver.lock is None:
             engine.lapse_lock(receiver.path, sequence)
@@ -174,13 +180,13 @@ def expire(receiver: Receiver, sequence: int) -> None:
 
 def on_settled(receiver: Receiver, event: Settled, delivery_id: int, tag: bytes) -> None:
     """Do what a settlement asks for, or what a rule makes of it."""
-    peer = receiver.peer
+    transport = receiver.transport
     try:
-        task = peer.engine.locked(tag)[1]
+        task = transport.engine.locked(tag)[1]
         key, sequence = task.message.identity, task.sequence
     except LockLost:
         key, sequence = "", 0
-    rule = peer.fault("settle", SETTLE, receiver.path, key)
+    rule = ask(transport, "settle", SETTLE, receiver.path, key)
     match None if rule is None else rule.kind:
         case "lost-disposition":
             receiver.settle(event._replace(settled=True), delivery_id, tag)
@@ -192,9 +198,9 @@ def on_settled(receiver: Receiver, event: Settled, delivery_id: int, tag: bytes)
             receiver.settle(event, delivery_id, tag)
         case "delay":
             assert rule is not None
-            peer.call_later(rule.delay_s, lambda: receiver.settle(event, delivery_id, tag))
+            transport.call_later(rule.delay_s, lambda: receiver.settle(event, delivery_id, tag))
         case "reset":
-            peer.abort()
+            transport.abort()
         case "detach":
             receiver.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
         case _:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
@@ -22,11 +21,9 @@ from aiohttp import web
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.administration import Administration, Reply
 from outbox.emulator.bus.claims import check_signature
+from outbox.emulator.bus.transport import Endpoint
 from outbox.emulator.faults import FaultRule, rules_from_json
 from outbox.errors import EngineStopped, OutboxError
-
-if TYPE_CHECKING:
-    from outbox.emulator.servicebus import ServiceBusServer
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger("outbox.servicebus.http")
@@ -42,10 +39,10 @@ LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 _XML = "application/atom+xml"
 
 
-def http_server(server: ServiceBusServer) -> web.Server:
+def http_server(endpoint: Endpoint) -> web.Server:
     """What makes protocols for HTTP connections."""
     return web.Server(
-        Http(server).handle,
+        Http(endpoint).handle,
         access_log=None,
         logger=_quiet,
         auto_decompress=False,
@@ -59,10 +56,10 @@ def http_server(server: ServiceBusServer) -> web.Server:
 class Http:
     """Requests in, answers out, behind the engine's gate."""
 
-    def __init__(self, server: ServiceBusServer) -> None:
-        self._server = server
-        self._engine = server.engine
-        self._administration = Administration(server.engine)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._engine = endpoint.engine
+        self._administration = Administration(endpoint.engine)
         self._free = REQUEST_COUNT_MAX
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -88,12 +85,12 @@ class Http:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if not self._is_host_known(request):
-            return _respond(Reply(403, atom.error(403, "the Host header must be a loopback address")))
+            return _last(_respond(Reply(403, atom.error(403, "the Host header must be a loopback address"))))
         raw_path, token = request.rel_url.raw_path, request.headers.get("Authorization", "")
         if raw_path == CONTROL and not self._is_controller(token):
-            return _json(401, {"error": "the token is missing or wrong; it is the server's control_token"})
+            return _last(_json(401, {"error": "the token is missing or wrong; it is the server's control_token"}))
         if raw_path != CONTROL and not self._is_signed(token):
-            return _respond(Reply(401, atom.error(401, "the token is not valid; check the key and its expiry")))
+            return _last(_respond(Reply(401, atom.error(401, "the token is not valid; check the key and its expiry"))))
         async with asyncio.timeout(BODY_WITHIN_S):  # only now: nobody else makes the server read a body
             body = await request.read()
         if raw_path == CONTROL:
@@ -116,22 +113,22 @@ class Http:
         name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
         if colon and not port.isdecimal():
             return False
-        return not self._server.is_loopback or (name if colon else host) in LOOPBACK
+        return not self._endpoint.is_loopback or (name if colon else host) in LOOPBACK
 
     def _is_signed(self, token: str) -> bool:
-        if self._server.key is None:
+        if self._endpoint.key is None:
             return token.partition(" ")[0] in ("SharedAccessSignature", "Bearer")
-        return check_signature(token, self._server.key) > self._engine.now_ms()
+        return check_signature(token, self._endpoint.key) > self._engine.now_ms()
 
     def _is_controller(self, authorization: str) -> bool:
         scheme, _, token = authorization.partition(" ")
-        expected = self._server.control_token.encode()
+        expected = self._endpoint.control_token.encode()
         return scheme.lower() == "bearer" and hmac.compare_digest(token.encode("utf-8", "replace"), expected)
 
     # Faults
 
     def _fault(self, method: str, raw_path: str) -> FaultRule | None:
-        faults, path = self._server.faults, unquote(raw_path).strip("/")
+        faults, path = self._endpoint.faults, unquote(raw_path).strip("/")
         return faults.ask(f"admin/{method.lower()}", kinds=KINDS, where=path) if faults else None
 
     async def _refusal(self, request: web.BaseRequest, rule: FaultRule) -> web.StreamResponse | None:
@@ -149,7 +146,7 @@ class Http:
         return refused
 
     def _control(self, request: web.BaseRequest, body: bytes) -> web.Response:
-        faults = self._server.faults
+        faults = self._endpoint.faults
         if request.method == "GET":
             return web.Response(body=faults.as_json(), content_type="application/json")
         if request.method == "POST":
@@ -165,6 +162,12 @@ class Http:
         elif not number.isascii() or not number.isdecimal() or len(number) > 15 or not faults.remove(int(number)):
             return _json(404, {"error": f"there is no fault rule {number[:20]!r}; list them"})
         return web.Response(body=faults.as_json(), content_type="application/json")
+
+
+def _last(response: web.Response) -> web.Response:
+    """An answer that ends its connection: who may not ask gets one for each."""
+    response.force_close()
+    return response
 
 
 def _json(status: int, value: object) -> web.Response:

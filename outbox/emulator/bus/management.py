@@ -8,7 +8,7 @@ connection: its lock is what they act on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from outbox.emulator.amqp import types
@@ -30,11 +30,9 @@ from outbox.emulator.amqp.messages import decode_transfer
 from outbox.emulator.bus import arguments, nodes
 from outbox.emulator.bus.requests import Replies, Request
 from outbox.emulator.bus.senders import put
+from outbox.engine.engine import Engine
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.errors import EngineStopped, LockLost, OutboxError, TooLarge, UnknownDestination
-
-if TYPE_CHECKING:
-    from outbox.emulator.bus.peer import Peer
 
 OK, NO_CONTENT, BAD_REQUEST, UNAUTHORIZED, NOT_FOUND_STATUS, GONE, ERROR, UNSUPPORTED, BUSY = (
     200, 204, 400, 401, 404, 410, 500, 501, 503,
@@ -73,9 +71,13 @@ class Answer(NamedTuple):
 class Management:
     """The management nodes as one connection sees them."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._engine = peer.engine
+    def __init__(
+        self, engine: Engine, message_size_max_bytes: int, find_lock: Callable[[str, str], SessionLock | None]
+    ) -> None:
+        """`find_lock` gives the lock that a receiver of the connection holds on a session, by path and session id."""
+        self._engine = engine
+        self._message_size_max_bytes = message_size_max_bytes
+        self._find_lock = find_lock
         self._operations: dict[str, Callable[[str, arguments.Arguments], Answer]] = {
             "renew-lock": self._renew_lock,
             "peek-message": self._peek,
@@ -164,7 +166,7 @@ class Management:
         incoming = []
         for item in given.maps("messages", ITEM_COUNT_MAX):
             incoming += decode_transfer(arguments.Arguments(item).binary("message"), 0)
-        limit = self._peer.connection.limits.message_size_max_bytes
+        limit = self._message_size_max_bytes
         for entry in incoming:
             if len(entry.message.body) + len(entry.message.wire) + len(entry.message.wire_body) > limit:
                 raise OperationFault(ARGUMENT_ERROR, f"a scheduled message is over {limit} bytes; send a reference")
@@ -217,10 +219,9 @@ class Management:
 
         Raises: OperationFault.
         """
-        for receiver in self._peer.receivers.values():
-            lock = receiver.lock
-            if lock is not None and lock.path == path and lock.session_id == session_id:
-                return lock
+        lock = self._find_lock(path, session_id)
+        if lock is not None:
+            return lock
         raise OperationFault(SESSION_LOCK_LOST, f"this connection holds no lock on session {session_id!r} of {path}")
 
     def _get_session_state(self, path: str, given: arguments.Arguments) -> Answer:

@@ -1,33 +1,28 @@
-"""One client's connection: bytes to events, events to the engine, answers back behind the gate.
+"""One client's connection: events to the engine's queues, and what time asks of it.
 
-*Theory of operation.*  Everything that one read brought is handled at once, in memory; its answers stand in the
-connection's buffer.  `take_answers` and `write` belong to the server, which passes the engine's gate between the two:
-so nothing leaves before what it depends on is safe, and a hundred transfers cost one gate and one write.  While
-answers pile up, or the peer does not read, nothing more is read from it.
+Decides which node a link is for, who may attach, and when a connection is ended that is idle, not authorised or not
+read.  How bytes come and go is `transport`'s part; senders, receivers, sessions, management and faults do the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from outbox.emulator.amqp.connection import Connection, State
+from outbox.emulator.amqp.connection import State
 from outbox.emulator.amqp.errors import (
-    INTERNAL_ERROR,
     MESSAGE_LOCK_LOST,
     NOT_ALLOWED,
     NOT_FOUND,
+    SERVER_BUSY,
     UNAUTHORIZED,
     LinkFault,
     OperationFault,
 )
-from outbox.emulator.amqp.events import Attached, Closed, Credit, Delivery, Detached, Event, Opened, Settled, Window
-from outbox.emulator.amqp.frames import EMPTY_FRAME
-from outbox.emulator.amqp.link import Link, LinkState
+from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Event, Opened, Settled, Window
+from outbox.emulator.amqp.link import Delivery, Link, LinkState
 from outbox.emulator.amqp.session import Session
 from outbox.emulator.bus import faulty, nodes
 from outbox.emulator.bus.accepting import accept_session, wanted_session
@@ -37,27 +32,27 @@ from outbox.emulator.bus.nodes import Kind, Node, parse_address
 from outbox.emulator.bus.receivers import Receiver
 from outbox.emulator.bus.requests import Replies
 from outbox.emulator.bus.senders import Sender
-from outbox.emulator.faults import FaultRule
-from outbox.errors import EngineStopped, LockLost
+from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer, loop_time
+from outbox.engine.entities import SessionLock
+from outbox.errors import LockLost
 from outbox.seldom import printable
-
-if TYPE_CHECKING:
-    from outbox.emulator.servicebus import ServiceBusServer
 
 log = logging.getLogger(__name__)
 
-OUTPUT_MAX_BYTES = 1 << 20
-"""Deliveries are added to the buffer up to here."""
+REQUEST_BACKLOG_MAX_BYTES = 2 << 20
+"""Requests of a peer that lets more pile up are refused: one of a hundred bytes may have an answer of 1 MB."""
 BACKLOG_MAX_BYTES = 8 << 20
 """A peer that lets more answers pile up is not read from any more."""
+UNTRUSTED_BACKLOG_MAX_BYTES = 256 << 10
+"""A peer that lets more pile up before it has put a valid token is dropped: nothing on `$cbs` is that large."""
+TAKE_WITHIN_S = 30.0
+"""How long a client may take to read what its connection ends with."""
 OPEN_WITHIN_S = 30.0
 """How long a client may take to open its connection, and to put a valid token."""
 LINKLESS_MAX_S = 60.0
 """How long a connection without links is kept, as Service Bus has it."""
 IDLE_MAX_S = 600.0
 """How long a connection with links may be silent, unless one of them waits for messages."""
-KEEPALIVE_IDLE_S = 60
-KEEPALIVE_COUNT = 4
 LOG_TEXT_LENGTH_MAX = 500
 """How much of a peer's words a line of the log holds."""
 
@@ -65,24 +60,20 @@ LOG_TEXT_LENGTH_MAX = 500
 class Peer(asyncio.Protocol):
     """One connection of the server."""
 
-    def __init__(self, server: ServiceBusServer) -> None:
-        self.engine = server.engine
-        self.connection = Connection(container_id=server.container_id, limits=server.limits, pool=server.pool)
+    def __init__(self, endpoint: Endpoint, room: Room[Peer], writer: Writer) -> None:
+        """`room` says whether there may be another connection; `writer` takes its answers through the gate."""
+        self.transport = Transport(endpoint, writer, on_room=self._pump_all, on_failed=self._drop_all)
+        self.connection = self.transport.connection
         self.receivers: dict[Link, Receiver] = {}
-        self._server = server
-        self._claims = Claims(server.key, server.engine.now_ms)
+        self._engine = endpoint.engine
+        self._room = room
+        self._log_lines = endpoint.log_lines
+        self._claims = Claims(endpoint.key, endpoint.engine.now_ms)
         self._replies = Replies()
-        self.management = Management(self)
-        self._transport: asyncio.Transport | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writable = True
-        self._reading = True
-        self.blocked = False
-        """A receiver stopped for want of room."""
-        self._broken = self._paused = self._is_trusted = False
-        self._client = ""
+        self._management = Management(endpoint.engine, endpoint.limits.message_size_max_bytes, self._find_lock)
+        self._is_trusted = False
         self._idle_s = 0.0
-        self._opened_s = self._written_s = self._heard_s = self._linked_s = server.loop_time()
+        self._opened_s = self._heard_s = self._linked_s = loop_time()
         self._handlers: dict[type, Callable[[Any], None]] = {
             Opened: self._on_opened,
             Attached: self._on_attached,
@@ -94,18 +85,14 @@ class Peer(asyncio.Protocol):
             Closed: self._on_closed,
         }
 
-    # Transport
+    # What asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if not self._server.admit(self):
-            transport.abort()
-            return
-        connection = transport.get_extra_info("socket")
-        if connection is not None:
-            _watch(connection)
-        if self._claims.authorised:
+        self.transport.open(transport)
+        if not self._room.admit(self):
+            self.transport.abort()
+        elif self._claims.authorised:
             self._trust()
 
     def _trust(self) -> None:
@@ -113,139 +100,71 @@ class Peer(asyncio.Protocol):
         self.connection.trust()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = self._server.loop_time()
+        self._heard_s = loop_time()
         self._handle(self.connection.receive(data))
-        self.flush_soon()
-        if self._backlog_bytes > BACKLOG_MAX_BYTES:
-            self._pause_reading()
+        self.transport.flush_soon()
+        backlog_bytes = self.transport.backlog_bytes
+        if backlog_bytes > UNTRUSTED_BACKLOG_MAX_BYTES and not self._is_trusted:
+            self.transport.abort()
+        elif backlog_bytes > BACKLOG_MAX_BYTES:
+            self.transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._handle(self.connection.lose())
-        self._drop_all(release=False)
+        self._drop_all()
         self._replies.clear()
-        for task in self._tasks:
-            task.cancel()
-        self._server.forget(self)
+        self.transport.cancel_all()
+        self.leave()
 
     def pause_writing(self) -> None:
-        self._writable = False
+        self.transport.pause_writing()
 
     def resume_writing(self) -> None:
-        self._writable = True
-        self._resume()
+        self.transport.resume_writing()
 
-    def _pause_reading(self) -> None:
-        if self._reading and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-            self._reading = False
+    # What the server calls
 
-    def _resume(self) -> None:
-        """Room was made: go on reading and sending."""
-        if self._transport is None or self._transport.is_closing() or not self.has_room:
-            return
-        self.blocked = False
-        if not self._reading:
-            self._transport.resume_reading()
-            self._reading = True
-        asyncio.get_running_loop().call_soon(self._pump_all)
-
-    @property
-    def _backlog_bytes(self) -> int:
-        """Answers that the peer has not taken."""
-        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return waiting + self.connection.output_bytes
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more may be put into the buffer."""
-        return self._writable and not self._paused and self.connection.output_bytes < OUTPUT_MAX_BYTES
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run something for as long as the connection lives."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            if not isinstance(error, EngineStopped):
-                self._log_failure(error)
-            self.abort()
-
-    def call_later(self, delay_s: float, work: Callable[[], object]) -> None:
-        """Do something once, if the connection still lives then, and write what came of it."""
-
-        async def wait() -> None:
-            await asyncio.sleep(delay_s)
-            with self._guarded():
-                work()
-            self.flush_soon()
-
-        self.spawn(wait())
-
-    def abort(self) -> None:
-        """Drop the connection without another byte, in or out."""
-        self._broken = True
-        if self._transport is not None:
-            self._transport.abort()
+    def leave(self) -> None:
+        """Make room for another connection: this one is gone, or is none of AMQP."""
+        self._room.leave(self)
 
     def shut_down(self) -> None:
         """Tell the peer that the server goes, and close."""
-        with self._guarded():
+        with self.transport.guarded():
             self.connection.fail("amqp:connection:forced", "the server is shutting down; connect again")
             self._drop_all(release=True)
-            self.flush_soon()
-
-    def flush_soon(self) -> None:
-        """Have what is in the buffer written once the gate is passed."""
-        if not self._paused:
-            self._server.flush_soon(self)
-
-    def take_answers(self) -> tuple[bytes, bool]:
-        """What is to be written once the gate is passed, and whether the connection ends with it."""
-        if self._paused:
-            return b"", False
-        return self.connection.take_output(), self.connection.state is State.OVER
-
-    def write(self, data: bytes, last: bool) -> None:
-        """Write what was taken; the gate is passed."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if data:
-            transport.write(data)
-            self._written_s = self._server.loop_time()
-        if last:
-            transport.close()
-        elif not self._reading or self.blocked:
-            self._resume()
+            self.transport.flush_soon()
 
     def check_time(self, now_s: float) -> None:
-        """Do what time asks for: keep alive, end what never opens or is idle, notice lost sessions."""
+        """Do what time asks for: keep alive, end what never opens, is idle or lost its token, notice lost sessions."""
         connection = self.connection
         if connection.state < State.OPEN and now_s - self._opened_s > OPEN_WITHIN_S:
-            self.abort()
+            self.transport.abort()
             return
-        with self._guarded():
+        if self.transport.ended_s is not None and now_s - self.transport.ended_s > TAKE_WITHIN_S:
+            self.transport.abort()
+            return
+        with self.transport.guarded():
             if connection.state is State.OPEN and (reason := self._is_idle(now_s)):
-                connection.fail("amqp:connection:forced", f"{reason}; connect again")
-                self._drop_all(release=False)
-                self.flush_soon()
-            if self._idle_s and now_s - self._written_s > self._idle_s / 2 and connection.state is State.OPEN:
-                connection.write(EMPTY_FRAME)
-                self.flush_soon()
+                self._end("amqp:connection:forced", f"{reason}; connect again")
+            elif connection.state is State.OPEN and self._is_trusted and not self._claims.authorised:
+                self._end(UNAUTHORIZED, "the token has expired and no other was put; connect again")
+            if self._idle_s and now_s - self.transport.written_s > self._idle_s / 2 and connection.state is State.OPEN:
+                connection.keep_alive()
+                self.transport.flush_soon()
             for receiver in list(self.receivers.values()):
                 if not receiver.holds_session():
                     self._drop_receiver(receiver.link, release=False)
-                    self.flush_soon()
-            for session in connection.sessions.values():
+                    self.transport.flush_soon()
+            for session in [channel.session for channel in connection.channels.values()]:
                 if session.starved and len(session.unsettled) >= session.limits.unsettled_count_max:
                     self._forget_lost(session)
+
+    def _end(self, condition: str, description: str) -> None:
+        """Close with an error; locks run out by themselves."""
+        self.connection.fail(condition, description)
+        self._drop_all()
+        self.transport.flush_soon()
 
     def _is_idle(self, now_s: float) -> str:
         """Why a connection is ended that does nothing; empty while there is no reason."""
@@ -267,67 +186,31 @@ class Peer(asyncio.Protocol):
         return "" if is_waiting else f"the connection was silent for {IDLE_MAX_S:g} s"
 
     def _links(self) -> Iterator[Link]:
-        return (link for session in self.connection.sessions.values() for link in session.links.values())
+        return (link for channel in self.connection.channels.values() for link in channel.links.values())
 
     def _forget_lost(self, session: Session) -> None:
         """Make room among the deliveries that a client never settles: those whose locks have run out."""
         for delivery_id, (_, tag) in list(session.unsettled.items()):
             try:
-                self.engine.locked(tag)
+                self._engine.locked(tag)
             except LockLost:
                 del session.unsettled[delivery_id]
         if session.room:
             session.starved = False
             self._pump_all()
 
-    @property
-    def has_faults(self) -> bool:
-        """Whether any rule is installed."""
-        return bool(self._server.faults)
-
-    def fault(self, operation: str, kinds: frozenset[str], where: str, key: str = "") -> FaultRule | None:
-        """What is to go wrong with an operation of this client; a pause begins here and leaves the operation alone."""
-        rule = self._server.faults.ask(operation, kinds=kinds, where=where, key=key, client=self._client)
-        if rule is None or rule.kind != "pause":
-            return rule
-        self._paused = True
-        self._pause_reading()
-        self.call_later(rule.delay_s, self._end_pause)
-        return None
-
-    def _end_pause(self) -> None:
-        self._paused = False
-        self._resume()
-
     # Events
 
     def _handle(self, events: list[Event]) -> None:
-        with self._guarded():
+        with self.transport.guarded():
             for event in events:
-                if self._broken and type(event) is not Closed:
+                if self.transport.broken and type(event) is not Closed:
                     continue
                 self._handlers[type(event)](event)
 
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Let a failure here end this connection and nothing else."""
-        try:
-            yield
-        except EngineStopped:
-            self.abort()
-        except Exception as error:
-            self._log_failure(error)
-            self.connection.fail(INTERNAL_ERROR, "the server failed on this; its log has the details")
-            self._drop_all(release=False)
-
-    def _log_failure(self, error: BaseException) -> None:
-        left_out = self._server.log_lines.left_out("failed")
-        if left_out is not None:
-            log.error("service bus connection failed; this is a bug", exc_info=error, extra={"left_out": left_out})
-
     def _on_opened(self, event: Opened) -> None:
         self._idle_s = event.idle_timeout_ms / 1_000
-        self._client = event.container_id
+        self.transport.client = event.container_id
 
     def _on_attached(self, event: Attached) -> None:
         link = event.link
@@ -335,11 +218,11 @@ class Peer(asyncio.Protocol):
         try:
             terminus = attach.source if attach.is_receiver else attach.target
             node = parse_address(terminus[0] if terminus else None)
-            node = node._replace(path=nodes.declared_path(self.engine, node.path))
+            node = node._replace(path=nodes.declared_path(self._engine, node.path))
             if node.kind is not Kind.CLAIMS and not self._claims.authorised:
                 raise LinkFault(UNAUTHORIZED, "put a valid token on $cbs first; check key and connection string")
             if node.kind is Kind.ENTITY:
-                if not (self.has_faults and faulty.on_attach(self, link, node.path)):
+                if not (self.transport.faults and faulty.on_attach(self.transport, link, node.path)):
                     self._attach_entity(link, node.path)
             else:
                 self._attach_requests(link, node)
@@ -348,7 +231,7 @@ class Peer(asyncio.Protocol):
 
     def _attach_requests(self, link: Link, node: Node) -> None:
         if node.kind is Kind.MANAGEMENT and not (
-            nodes.can_receive(self.engine, node.path) or nodes.can_send(self.engine, node.path)
+            nodes.can_receive(self._engine, node.path) or nodes.can_send(self._engine, node.path)
         ):
             raise LinkFault(NOT_FOUND, f"{node.path!r} does not exist; declare it, or check the spelling")
         link.app = node
@@ -357,7 +240,7 @@ class Peer(asyncio.Protocol):
         link.accept()
 
     def _attach_entity(self, link: Link, path: str) -> None:
-        engine = self.engine
+        engine = self._engine
         if not link.is_sender:
             if not nodes.can_send(engine, path):
                 raise LinkFault(NOT_FOUND, f"queue or topic {path!r} does not exist; declare it, or check the spelling")
@@ -373,34 +256,42 @@ class Peer(asyncio.Protocol):
         if wanted is not None and not keyed:
             raise LinkFault(NOT_ALLOWED, f"{path} has no sessions; receive from it without one")
         if wanted is not None:
-            accept_session(self, link, path, wanted)
+            accept_session(self.transport, link, path, wanted, self._receive)
             return
-        self.add_receiver(Receiver(self, link, path))
+        self._receive(link, path)
         link.accept()
 
-    def add_receiver(self, receiver: Receiver) -> None:
-        receiver.link.app = receiver
-        self.receivers[receiver.link] = receiver
+    def _receive(self, link: Link, path: str, lock: SessionLock | None = None) -> Receiver:
+        receiver = Receiver(self.transport, link, path, lock, divert=faulty.on_claims)
+        link.app = self.receivers[link] = receiver
+        return receiver
+
+    def _find_lock(self, path: str, session_id: str) -> SessionLock | None:
+        """The lock that a session receiver of this connection holds."""
+        locks = [receiver.lock for receiver in self.receivers.values() if receiver.lock is not None]
+        return next((lock for lock in locks if (lock.path, lock.session_id) == (path, session_id)), None)
 
     def _on_delivery(self, event: Delivery) -> None:
         app = event.link.app
         if isinstance(app, Sender):
-            if self.has_faults:
-                faulty.on_send(self, app, event)
+            if self.transport.faults:
+                faulty.on_send(self.transport, app, event)
             else:
                 app.on_delivery(event)
             return
         assert isinstance(app, Node)
         session = event.link.session
         try:
+            if self.transport.backlog_bytes > REQUEST_BACKLOG_MAX_BYTES:
+                raise OperationFault(SERVER_BUSY, "too many answers wait to be read; read them, then ask again")
             if app.kind is Kind.CLAIMS:
                 self._claims.on_request(event.link, event.payload, self._replies)
                 if not self._is_trusted and self._claims.authorised:
                     self._trust()
-            elif self.has_faults:
-                faulty.on_request(self, event, app.path, self._replies)
+            elif self.transport.faults:
+                faulty.on_request(self.transport, self._management, event, app.path, self._replies)
             else:
-                self.management.on_request(event.link, app.path, event.payload, self._replies)
+                self._management.on_request(event.link, app.path, event.payload, self._replies)
         except OperationFault as fault:
             if not event.settled:
                 session.reject(event.delivery_id, fault.condition, fault.description)
@@ -420,18 +311,22 @@ class Peer(asyncio.Protocol):
         self._pump_all()
 
     def _pump_all(self) -> None:
-        with self._guarded():
+        with self.transport.guarded():
             sent = [receiver.pump() for receiver in list(self.receivers.values())]
             if any(sent):
-                self.flush_soon()
+                self.transport.flush_soon()
 
     def _on_settled(self, event: Settled) -> None:
         for delivery_id, link, tag in event.deliveries:
             receiver = link.app
-            if isinstance(receiver, Receiver):
-                receiver.on_settled(event, delivery_id, tag)
-        for delivery_id in [] if event.settled else event.unknown:
-            event.session.deny(delivery_id, MESSAGE_LOCK_LOST, "this delivery is settled already or its link is gone")
+            if not isinstance(receiver, Receiver):
+                continue
+            if self.transport.faults:
+                faulty.on_settled(receiver, event, delivery_id, tag)
+            else:
+                receiver.settle(event, delivery_id, tag)
+        for first, last in [] if event.settled else event.unknown:
+            event.session.deny(first, last, MESSAGE_LOCK_LOST, "this delivery is settled already or its link is gone")
         if event.session.starved and event.session.room:
             event.session.starved = False
             self._pump_all()
@@ -451,23 +346,11 @@ class Peer(asyncio.Protocol):
         self._drop_all(release=event.orderly)
         for link in event.links:
             link.app = None
-        if event.condition and (left_out := self._server.log_lines.left_out("closed")) is not None:
+        if event.condition and (left_out := self._log_lines.left_out("closed")) is not None:
             texts = {"condition": event.condition, "text": event.description}  # a peer's words may be in both
             fields = {name: printable(text[:LOG_TEXT_LENGTH_MAX]) for name, text in texts.items()}
             log.warning("service bus connection closed", extra={**fields, "left_out": left_out})
 
-    def _drop_all(self, *, release: bool) -> None:
+    def _drop_all(self, *, release: bool = False) -> None:
         for link in list(self.receivers):
             self._drop_receiver(link, release=release)
-
-
-def _watch(connection: socket.socket) -> None:
-    """Have the system notice a client whose machine or network is gone; it says nothing and may wait for messages."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
-    ):
-        if hasattr(socket, name):  # not every system has all of them
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from outbox.emulator.amqp.deliveries import (
     DEAD_LETTER_DESCRIPTION,
@@ -22,13 +22,10 @@ from outbox.emulator.amqp.errors import DEAD_LETTER, MESSAGE_LOCK_LOST, NOT_FOUN
 from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
-from outbox.emulator.bus.faulty import on_claims, on_settled
+from outbox.emulator.bus.transport import Transport
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.engine.items import Claim
 from outbox.errors import LockLost, UnknownDestination
-
-if TYPE_CHECKING:
-    from outbox.emulator.bus.peer import Peer
 
 CLAIM_COUNT_MAX = 128
 CLAIM_SIZE_BYTES = 1 << 20
@@ -49,16 +46,26 @@ class Aside(NamedTuple):
 class Receiver:
     """One link on which a client receives from a queue, a subscription, a session or a dead-letter sub-queue."""
 
-    def __init__(self, peer: Peer, link: Link, path: str, lock: SessionLock | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        link: Link,
+        path: str,
+        lock: SessionLock | None = None,
+        *,
+        divert: Callable[[Receiver, list[Claim]], list[Claim]],
+    ) -> None:
+        """`divert` gives those of claimed messages that go out now; it is asked only where there are fault rules."""
         self.link = link
         self.path = path
         self.lock = lock
-        self.peer = peer
+        self.transport = transport
         self.aside: list[Aside] = []
         """Claimed messages that fault rules hold back."""
         self.once_sent: list[Callable[[], object]] = []
         """What fault rules do right behind the next deliveries."""
-        self._engine = peer.engine
+        self._divert = divert
+        self._engine = transport.engine
         self._session_id = lock.session_id if lock else None
         self._size_bytes = SIZE_GUESS_BYTES
         """The mean size of what was sent last: large messages are claimed by few at a time."""
@@ -69,8 +76,8 @@ class Receiver:
         link, session = self.link, self.link.session
         sent = bool(self.aside) and self._send_ripe()
         while link.credit > len(self.aside) and link.state is LinkState.ATTACHED and session.room:
-            if not self.peer.has_room:
-                self.peer.blocked = True
+            if not self.transport.has_room:
+                self.transport.blocked = True
                 return sent
             if not self.holds_session():
                 return sent
@@ -85,8 +92,8 @@ class Receiver:
             if not claims:
                 self._wait()
                 break
-            if self.peer.has_faults:
-                claims = on_claims(self, claims)
+            if self.transport.faults:
+                claims = self._divert(self, claims)
                 if not claims:
                     continue
             self._send(claims)
@@ -101,7 +108,7 @@ class Receiver:
         """Send a message later, or once another was sent after it."""
         loop = asyncio.get_running_loop()
         self.aside.append(Aside(claim, loop.time() + wait_s, until_overtaken))
-        self.peer.call_later(wait_s, self.pump)
+        self.transport.call_later(wait_s, self.pump)
 
     def _send_ripe(self, *, overtaken: bool = False) -> bool:
         """Send what was held back long enough, if the client still takes it."""
@@ -137,7 +144,7 @@ class Receiver:
 
     def _wait(self) -> None:
         if self._waiter is None or self._waiter.done():
-            self._waiter = self.peer.spawn(self._wait_and_pump())
+            self._waiter = self.transport.spawn(self._wait_and_pump())
 
     async def _wait_and_pump(self) -> None:
         link = self.link
@@ -147,11 +154,11 @@ class Receiver:
                     continue
             except UnknownDestination as error:
                 link.detach(NOT_FOUND, str(error))
-                self.peer.flush_soon()
+                self.transport.flush_soon()
                 return
             if self.pump():
-                self.peer.flush_soon()
-            elif not (link.session.room and self.peer.has_room):
+                self.transport.flush_soon()
+            elif not (link.session.room and self.transport.has_room):
                 return  # whoever makes room pumps again
             else:
                 await asyncio.sleep(_LOST_RACE_S)  # another receiver was faster
@@ -167,13 +174,6 @@ class Receiver:
             except LockLost:
                 return  # it ran out before: nothing is left to let go
 
-    def on_settled(self, event: Settled, delivery_id: int, tag: bytes) -> None:
-        """Apply one settlement and answer it, unless a fault rule has it otherwise."""
-        if self.peer.has_faults:
-            on_settled(self, event, delivery_id, tag)
-        else:
-            self.settle(event, delivery_id, tag)
-
     def settle(self, event: Settled, delivery_id: int, tag: bytes) -> None:
         """Apply one settlement and answer it."""
         how, reason, description = read_outcome(event.outcome)
@@ -182,7 +182,7 @@ class Receiver:
         except LockLost as error:
             if not event.settled:
                 condition = MESSAGE_LOCK_LOST if self.lock is None else SESSION_LOCK_LOST
-                event.session.deny(delivery_id, condition, str(error))
+                event.session.deny(delivery_id, delivery_id, condition, str(error))
             return
         if not event.settled:
             event.session.confirm(delivery_id, event.outcome.code)

@@ -72,7 +72,7 @@ class Replies:
     def remove(self, link: Link) -> None:
         self._links = [pair for pair in self._links if pair[1] is not link]
         for payload in self._pending.pop(link, ()):
-            link.session.connection.held.give_back(len(payload))
+            link.session.held.give_back(len(payload))
 
     def send(self, request_link: Link, request: Request, payload: bytes) -> None:
         """Send a reply to whoever asked on `request_link`.
@@ -89,7 +89,7 @@ class Replies:
         if not found:
             raise OperationFault(NOT_ALLOWED, "there is no link to reply on; attach a receiver to the same address")
         link = (named or found)[0]
-        pending, held = self._pending[link], link.session.connection.held
+        pending, held = self._pending[link], link.session.held
         if len(pending) >= PENDING_COUNT_MAX:
             raise OperationFault(RESOURCE_LIMIT, f"{PENDING_COUNT_MAX} replies wait for credit already")
         if link.credit <= 0:
@@ -105,7 +105,7 @@ class Replies:
         pending = self._pending.get(link)
         while pending and link.credit > 0:
             payload = pending.popleft()
-            link.session.connection.held.give_back(len(payload))
+            link.session.held.give_back(len(payload))
             self._send(link, payload)
 
     def clear(self) -> None:

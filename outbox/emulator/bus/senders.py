@@ -15,7 +15,7 @@ from outbox.emulator.amqp.errors import (
     SERVER_BUSY,
     OperationFault,
 )
-from outbox.emulator.amqp.events import Delivery
+from outbox.emulator.amqp.link import Delivery
 from outbox.emulator.amqp.messages import Incoming, decode_transfer
 from outbox.emulator.bus.filters import wire_facts
 from outbox.engine.engine import Engine

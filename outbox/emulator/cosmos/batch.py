@@ -32,6 +32,8 @@ from outbox.emulator.faults import FaultRule
 
 OPERATION_COUNT_MAX = 100
 SIZE_MAX_BYTES = 2 << 20
+ANSWER_MAX_BYTES = 16 << 20
+"""Of the items in its answer: a hundred operations on one large item would hold it a hundred times."""
 _KINDS: dict[str, Kind] = {
     "Create": "create",
     "Read": "read",
@@ -126,7 +128,7 @@ def run(store: Store, container: Container, key: str, operations: list[Operation
     touched: dict[str, _Pending | None] = {}
     decisions: list[Decision] = []
     left: list[_Pending | None] = []
-    moment_ms = store.engine.now_ms()
+    moment_ms, size_bytes = store.engine.now_ms(), 0
     for index, operation in enumerate(operations):
         now: Stored | None
         now = touched[operation.id] if operation.id in touched else store.read(container, key, operation.id)
@@ -142,6 +144,10 @@ def run(store: Store, container: Container, key: str, operations: list[Operation
             touched[operation.id] = now = _Pending(decision.stored)
         elif decision.deletes:
             touched[operation.id] = now = None
+        size_bytes += 0 if now is None else len(now.value)
+        if size_bytes > ANSWER_MAX_BYTES:
+            text = f"the items of the batch's answer are over {ANSWER_MAX_BYTES} bytes; split what need not be one"
+            return _failed(Rejection(TOO_LARGE, text), index, len(operations))
         decisions.append(decision)
         left.append(None if now is None else _Pending(now.value, now.version))
     version = container.version

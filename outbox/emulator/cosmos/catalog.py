@@ -17,7 +17,7 @@ import msgspec
 from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER_NOT_FOUND, Rejection, bad, unsupported
 from outbox.emulator.cosmos.history import History
 from outbox.emulator.cosmos.indexing import Indexing
-from outbox.emulator.cosmos.values import Json, check_id, encode, etag_of
+from outbox.emulator.cosmos.values import Json, check_name, encode, etag_of
 from outbox.engine import records
 from outbox.engine.engine import Engine
 
@@ -163,7 +163,7 @@ class Catalog:
         Raises:
             Rejection: 400, 403 or 409.
         """
-        id = check_id(body.get("id"))
+        id = check_name(body.get("id"))
         if id in self.databases:
             raise Rejection(CONFLICT, f"there is a database {id!r} already")
         self._check_room()
@@ -285,7 +285,7 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
         Rejection: 400, naming what cannot be.
     """
     definition = {name: value for name, value in body.items() if not name.startswith("_")}
-    check_id(definition.get("id"))
+    check_name(definition.get("id"))
     key: Any = definition.get("partitionKey")
     paths = key.get("paths") if isinstance(key, dict) else None
     if not isinstance(paths, list) or not 1 <= len(paths) <= KEY_PATH_COUNT_MAX:

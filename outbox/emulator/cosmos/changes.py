@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from outbox.emulator.cosmos.answers import NOT_MODIFIED, Answer, bad, unsupported
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import query_ru
-from outbox.emulator.cosmos.feeds import Candidate, Page
+from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Page
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.values import written_s
 
@@ -51,17 +51,21 @@ def since_of(date: str) -> int:
 
 
 def page_of(items: Iterable[tuple[str, Stored]], after: int, since_s: int, page_count: int) -> tuple[Page, int]:
-    """A page of the items written after a version, by key and item, and the version that it ends with."""
-    page = Page([])
+    """A page of the items written after a version, by key and item, and the version that it ends with.
+
+    It ends where it has as many items or bytes as a page may, but not within what was written together.
+    """
+    page, size_bytes = Page([]), 0
     changed = sorted((item.version, key, item.value) for key, item in items if item.version > after)
     page.examined_count = len(changed)
     last = after
     for version, key, value in changed:
-        if len(page.results) >= page_count and version != last:
+        if (len(page.results) >= page_count or size_bytes > PAGE_SIZE_MAX_BYTES) and version != last:
             break
         last = version
         if not since_s or written_s(value) >= since_s:
             page.results.append(Candidate(key, value, version).wire())
+            size_bytes += len(page.results[-1])
     return page, last
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
 from outbox.emulator.cosmos import changes
-from outbox.emulator.cosmos.answers import CROSS_PARTITION, OK, Answer, bad
+from outbox.emulator.cosmos.answers import CROSS_PARTITION, OK, THROTTLED, Answer, Rejection, bad
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
 from outbox.emulator.cosmos.feeds import Candidate, Feed, Items, page_count_of
 from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
 from outbox.emulator.cosmos.hashing import effective_key, range_of
-from outbox.emulator.cosmos.query_parser import parse_query
-from outbox.emulator.cosmos.query_plan import Plan
+from outbox.emulator.cosmos.query_plan import Plan, compile_query
 from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object
+
+PAGES_UNDER_WAY_MAX = 16
+"""Pages that are made at a time: each may hold an item, what it is parsed to, and as much as a page may."""
+PAGE_WAIT_S = 10.0
+"""How long a request may wait for its turn to have one made; then it is throttled."""
 
 _RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 
@@ -31,6 +36,7 @@ class FeedOperations:
         """`snapshots` is where ordered pages keep what they found; without it they keep it here."""
         self._store = store
         self._snapshots = snapshots or Snapshots()
+        self._places = asyncio.Semaphore(PAGES_UNDER_WAY_MAX)
 
     def by_name(self) -> Mapping[str, Prepare]:
         """The operations that this is for."""
@@ -111,7 +117,7 @@ class FeedOperations:
             ):
                 raise bad('a parameter of a query must look like {"name": "@id", "value": 1}')
             values[parameter["name"]] = parameter["value"]
-        return Plan(parse_query(text, values), self._store.engine.now_ms())
+        return compile_query(text, values, self._store.engine.now_ms())
 
     def _items(self, call: Call, container: Container, plan: Plan | None) -> Prepared:
         keys = self._keys(call, container)
@@ -119,20 +125,36 @@ class FeedOperations:
         feed = _feed_of(call, plan, f"{container.rid}{header}{bounds}")
 
         async def apply(call: Call) -> Answer:
-            lsn = freshness(call, container)
-            ids = None if plan is None else plan.ids
-            page = await feed.page(
-                Items(
-                    lambda: self._candidates(container, keys(lsn), lsn, ids),
-                    container.version,
-                    container.ttl_s is not None,
-                    self._snapshots if lsn == container.lsn else None,
+            await self._take_place()
+            try:
+                lsn = freshness(call, container)
+                ids = None if plan is None else plan.ids
+                page = await feed.page(
+                    Items(
+                        lambda: self._candidates(container, keys(lsn), lsn, ids),
+                        container.version,
+                        container.ttl_s is not None,
+                        self._snapshots if lsn == container.lsn else None,
+                    )
                 )
-            )
+            finally:
+                self._places.release()
             charge_ru = query_ru(max(page.examined_count, len(page.results)), page.size_bytes)
             return _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
 
         return Prepared(f"{header}/" if header else "", apply)
+
+    async def _take_place(self) -> None:
+        """Wait until few enough pages are being made.
+
+        Raises:
+            Rejection: 429, it takes too long.
+        """
+        try:
+            async with asyncio.timeout(PAGE_WAIT_S):
+                await self._places.acquire()
+        except TimeoutError as error:
+            raise Rejection(THROTTLED, "too many queries are under way; try again", retry_after_s=1.0) from error
 
     def _candidates(
         self, container: Container, keys: list[str], lsn: int, ids: tuple[str, ...] | None

@@ -41,12 +41,15 @@ BODIES_MAX_BYTES = 64 << 20
 """Of all requests that are being read or answered; more are throttled."""
 UNREAD_MAX_BYTES = 64 << 20
 """Of all answers that their clients have not read; more requests are throttled."""
+LARGE_BYTES = 64 << 10
+"""Answers of reads that are larger are throttled where there is no room among the unread any more."""
 REQUEST_COUNT_MAX = 1_024
 """Requests that are being read or answered, those of clients that have gone among them."""
 LINGER_S = 2.0
 """How long what a client still sends of a body that is refused is read, so that it comes to read why."""
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
+_UNREAD = "too many answers were not read; read them, then ask again"
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _JSON = "application/json"
 
@@ -137,8 +140,7 @@ class Http:
         if self._under_way_count > REQUEST_COUNT_MAX:
             raise Rejection(UNAVAILABLE, f"{REQUEST_COUNT_MAX} requests are under way; try again")
         if self._connections.unread_bytes > UNREAD_MAX_BYTES:
-            raise Rejection(THROTTLED, "too many answers were not read; read them, then ask again")
-
+            raise Rejection(THROTTLED, _UNREAD)
         return partial(self._asked, call)
 
     async def _controlled(self, method: str, path: str, body: bytes) -> Answer:
@@ -146,7 +148,11 @@ class Http:
 
     async def _asked(self, call: Call, body: bytes) -> Answer:
         call.body = body
-        return await self._gateway.answer(call)
+        answer = await self._gateway.answer(call)
+        is_read = call.method == "GET" or call.route.operation == "query"  # who writes has to have the answer
+        if is_read and len(answer.body) > LARGE_BYTES and self._connections.unread_bytes > UNREAD_MAX_BYTES:
+            raise Rejection(THROTTLED, _UNREAD)  # others that asked beside it have filled the room
+        return answer
 
     async def _body(self, request: web.BaseRequest, connection: Connection) -> bytes:
         """A body as far as it may go; it counts in `body_bytes` until its request is answered.

@@ -168,9 +168,15 @@ def _increment(item: dict[str, Json], step: Step) -> None:
     old = _existing(item, step)
     if isinstance(old, bool) or not isinstance(old, int | float):
         raise bad(f"patch path {_shown(step.path)} is no number and cannot be incremented")
-    total = old + by
-    if not math.isfinite(total):
-        raise bad(f"patch path {_shown(step.path)}: {old} + {by} is no number that JSON has")
+    try:
+        total = old + by
+        is_finite = math.isfinite(total)
+    except OverflowError:  # a whole number that no double holds
+        is_finite = False
+    if not is_finite:
+        raise bad(
+            f"patch path {_shown(step.path)}: {str(old)[:40]} + {str(by)[:40]} is no number that clients can read"
+        )
     _set(item, Step("set", step.path, total))
 
 

@@ -125,12 +125,14 @@ class Compiler:
         left, right = self.compile(node.left), self.compile(node.right)
         if node.sign == "??":
             return lambda row: right(row) if (value := left(row)) is UNDEFINED else value
-        apply, weigh = _BINARY[node.sign], self._budget.weigh
+        apply, weigh, is_copied = _BINARY[node.sign], self._budget.weigh, node.sign == "||"
 
         def evaluate(row: Row) -> Json:
             a, b = left(row), right(row)
             if type(a) in _GROWING:
                 weigh(a)
+            if is_copied and type(b) in _GROWING:  # a comparison goes no further than its left side
+                weigh(b)
             return UNDEFINED if a is UNDEFINED or b is UNDEFINED else apply(a, b)
 
         return evaluate
@@ -238,9 +240,9 @@ def _arithmetic(function: Callable[[Any, Any], Json]) -> Callable[[Json, Json], 
             return UNDEFINED
         try:
             value = function(left, right)
+            return float(value) if isinstance(value, int) and not -INT_MAX <= value < INT_MAX else finite(value)
         except (ArithmeticError, ValueError):
             return UNDEFINED
-        return float(value) if isinstance(value, int) and not -INT_MAX <= value < INT_MAX else finite(value)
 
     return apply
 

@@ -158,7 +158,7 @@ FUNCTIONS: dict[str, tuple[int, int, Function]] = {
     "IS_ARRAY": (1, 1, _kind(5)),
     "IS_OBJECT": (1, 1, _kind(6)),
     "IS_PRIMITIVE": (1, 1, _kind(1, 2, 3, 4)),
-    "IS_INTEGER": (1, 1, lambda value: is_number(value) and float(value).is_integer()),
+    "IS_INTEGER": (1, 1, lambda value: is_number(value) and (isinstance(value, int) or value.is_integer())),
     "IS_FINITE_NUMBER": (1, 1, is_number),
     "STARTSWITH": (2, 3, _of_texts(str.startswith)),
     "ENDSWITH": (2, 3, _of_texts(str.endswith)),

@@ -68,7 +68,7 @@ def tokens_of(text: str) -> list[Token]:
 def _value(kind: str, text: str) -> Json:
     if kind == "number":
         return _number(text)
-    return _ESCAPE.sub(_unescape, text[1:-1]) if kind == "text" else text
+    return _unescaped(text[1:-1]) if kind == "text" else text
 
 
 def _number(text: str) -> Json:
@@ -80,6 +80,15 @@ def _number(text: str) -> Json:
         return msgspec.json.decode(plain.replace(".e", "e").replace(".E", "E").rstrip("."))
     except msgspec.DecodeError as error:
         raise bad(f"{text[:40]!r} is no number that JSON has") from error
+
+
+def _unescaped(text: str) -> str:
+    if "\\" not in text:
+        return text
+    try:
+        return _ESCAPE.sub(_unescape, text).encode("utf-16", "surrogatepass").decode("utf-16")  # pairs become one
+    except UnicodeDecodeError as error:
+        raise bad(f"the text {text[:40]!r} holds half a character") from error
 
 
 def _unescape(found: re.Match[str]) -> str:

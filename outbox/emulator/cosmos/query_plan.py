@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
@@ -11,9 +11,9 @@ from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.patch import Condition
 from outbox.emulator.cosmos.query_budget import ROW_STEP_COUNT_MAX, Budget
 from outbox.emulator.cosmos.query_expressions import Compiler, Evaluate, Row
-from outbox.emulator.cosmos.query_functions import is_number
+from outbox.emulator.cosmos.query_functions import finite, is_number
 from outbox.emulator.cosmos.query_nodes import AGGREGATES, Binary, Call, In, Literal, Logical, Member, Name, Node, Query
-from outbox.emulator.cosmos.query_parser import parse_condition
+from outbox.emulator.cosmos.query_parser import parse_condition, parse_query
 from outbox.emulator.cosmos.query_values import SortKey, identity, rank_of, sort_key
 from outbox.emulator.cosmos.values import UNDEFINED, Json
 
@@ -195,10 +195,22 @@ class Tally:
             return
         self._count += 1
         if self._name in ("SUM", "AVG"):
-            self._is_numeric = self._is_numeric and is_number(value)
-            self._sum += value if self._is_numeric else 0
+            self._add_number(value)
         elif self._name in ("MIN", "MAX") and rank_of(value) < 5 and self._is_better(value):
             self._best = value
+
+    def _add_number(self, value: Json) -> None:
+        self._is_numeric = self._is_numeric and is_number(value)
+        try:
+            self._sum += value if self._is_numeric else 0
+        except OverflowError:  # a whole number that no double holds, and a fraction
+            self._is_numeric = False
+
+    def _mean(self) -> Json:
+        try:
+            return finite(self._sum / self._count) if self._is_numeric and self._count else UNDEFINED
+        except OverflowError:
+            return UNDEFINED
 
     def _is_better(self, value: Json) -> bool:
         return self._best is UNDEFINED or (sort_key(value) < sort_key(self._best)) == (self._name == "MIN")
@@ -209,9 +221,9 @@ class Tally:
             case "COUNT":
                 return self._count
             case "SUM":
-                return self._sum if self._is_numeric else UNDEFINED
+                return finite(self._sum) if self._is_numeric else UNDEFINED
             case "AVG":
-                return self._sum / self._count if self._is_numeric and self._count else UNDEFINED
+                return self._mean()
         return self._best
 
 
@@ -244,6 +256,18 @@ class Gathering:
             yield self._plan.result({**row, **{_slot(index): tally.value() for index, tally in enumerate(tallies)}})
 
 
+def compile_query(text: str, parameters: Mapping[str, Json], now_ms: int) -> Plan:
+    """What a query's text does, with its parameters.
+
+    Raises:
+        Rejection: 400, naming the place, what is not supported or what cannot be.
+    """
+    try:
+        return Plan(parse_query(text, parameters), now_ms)
+    except RecursionError as error:
+        raise bad("the query is nested too deep") from error
+
+
 def compile_condition(text: str, budget: Budget) -> Condition:
     """The condition of a patch, `from c where ...`, as a function of an item.
 
@@ -253,7 +277,10 @@ def compile_condition(text: str, budget: Budget) -> Condition:
     query = parse_condition(text)
     if query.where is None or query.order or query.group or query.limit is not None or len(query.sources) != 1:
         raise bad("the condition of a patch must look like: from c where c.state = 'open'")
-    plan = Plan(query, 0, budget)
+    try:
+        plan = Plan(query, 0, budget)
+    except RecursionError as error:
+        raise bad("the condition of the patch is nested too deep") from error
     return lambda item: any(row is not None for row in plan.rows(item))
 
 

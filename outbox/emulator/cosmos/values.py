@@ -21,6 +21,7 @@ KEY_SIZE_MAX_BYTES = 2_048
 SYSTEM_NAMES = ("_rid", "_self", "_etag", "_attachments", "_ts")
 
 _BAD_IN_ID = re.compile(r"[/\\?#]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -130,6 +131,18 @@ def check_id(id: object) -> str:
     if size_bytes > ID_SIZE_MAX_BYTES:
         raise bad(f"an id of {size_bytes} bytes is over {ID_SIZE_MAX_BYTES}; shorten it")
     return id
+
+
+def check_name(id: object) -> str:
+    """The id of a database or a container, if it can be one: answers name it in a header.
+
+    Raises:
+        Rejection: 400, saying why not.
+    """
+    name = check_id(id)
+    if _CONTROL.search(name):
+        raise bad(f"id {name[:80]!r} holds a control character, which no database and no container may")
+    return name
 
 
 # Partition keys

@@ -242,7 +242,8 @@ class JournalDuel(QueueDuel):
             if how == "consume":
                 commit.consumed.append(theirs)
             elif how == "bury":
-                commit.buried.append(Burial(theirs, "unfit", "", theirs.failures + 1))
+                stops_key = theirs.queue == "ordered" and draw.random() < 0.5
+                commit.buried.append(Burial(theirs, "unfit", "", theirs.failures + 1, stops_key))
             else:
                 due_ms = draw.choice((0, now_ms + 3_000))
                 commit.postponed.append(Postponement(theirs, due_ms, theirs.failures + 1))
@@ -281,7 +282,7 @@ class JournalDuel(QueueDuel):
         return replace(
             commit,
             consumed=[of(d) for d in commit.consumed],
-            buried=[Burial(of(b.delivery), b.reason, b.description, b.failures) for b in commit.buried],
+            buried=[Burial(of(b.delivery), b.reason, b.description, b.failures, b.stops_key) for b in commit.buried],
             postponed=[Postponement(of(p.delivery), p.due_ms, p.failures) for p in commit.postponed],
             if_versions={id: self._versions[id].ours(v) for id, v in commit.if_versions.items()},
         )

@@ -20,7 +20,6 @@ from outbox.runtime.cache import Held
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.items import StateItem, encode
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
@@ -30,6 +29,7 @@ from outbox.runtime.stops import Stops
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.sweep import sweep
 from outbox.runtime.waiting import Waits
+from outbox.stored import StateItem, encode
 from outbox.verify.explorer.clients import (
     ExploredBlobs,
     ExploredBus,

@@ -14,9 +14,9 @@ from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message
 from outbox.ports import Output, StateDocument
 from outbox.runtime.engine_scope import EngineScope
-from outbox.runtime.items import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.runtime.plan import Plan, compile_plan
 from outbox.runtime.scopes import store_protocol
+from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.models.blobs import BlobModel

@@ -20,7 +20,7 @@ from outbox.ports import (
     Write,
 )
 from outbox.runtime import spill
-from outbox.runtime.items import Record, Staged
+from outbox.stored import Record, Staged
 
 
 class JournalRecorder:

@@ -169,10 +169,11 @@ class Commit(Event, frozen=True, tag="commit"):
     """An atomic change is asked for.
 
     `applied` and `refused` are the inbox keys, in hexadecimal, of the messages whose handlers ran in it and of those
-    that were turned down; a duplicate is in neither.  An output is named `<inbox key>-<position>`.  `staged` says that
-    the outputs are only stored by it and leave by a push, else they are in their queues with the commit.  `at_ms` is
-    the time that its handlers were told; `tx` names the transaction where the protocol does, `is_spilled` says that the
-    outputs lie elsewhere.
+    that were turned down; a duplicate is in neither, nor is one that waits behind a blocked key.  Those in `replacing`
+    had a refusal on record, or that they wait, so they were run however old they are.  An output is named `<inbox
+    key>-<position>`.  `staged` says that the outputs are only stored by it and leave by a push, else they are in their
+    queues with the commit.  `at_ms` is the time that its handlers were told; `tx` names the transaction where the
+    protocol does, `is_spilled` says that the outputs lie elsewhere.
     """
 
     op: int
@@ -187,6 +188,7 @@ class Commit(Event, frozen=True, tag="commit"):
     staged: bool = False
     tx: str = ""
     is_spilled: bool = False
+    replacing: list[str] = []
 
 
 class Push(Event, frozen=True, tag="push"):

@@ -112,7 +112,8 @@ class RecordedJournal:
             seen=[events.Seen(id, self._serial(id, v)) for id, v in commit.if_versions.items() if id not in states],
             outputs=[emitted(output) for output in commit.outputs],
             applied=[key.hex() for key in commit.handled],
-            refused=[key.hex() for key in commit.refused],
+            refused=[key.hex() for key, refusal in commit.refused.items() if not refusal.waits],
+            replacing=[key.hex() for key in commit.replacing],
         )
 
     def _serial(self, id: str, version: int) -> int:

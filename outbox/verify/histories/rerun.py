@@ -11,7 +11,7 @@ from zlib import crc32
 
 from outbox.app import App
 from outbox.errors import PoisonMessage
-from outbox.ports import Delivery, StateChange, StateDocument
+from outbox.ports import Delivery, Refusal, StateChange, StateDocument
 from outbox.runtime.group import Group
 from outbox.runtime.handling import Suspended, start
 from outbox.runtime.plan import compile_plan
@@ -35,9 +35,11 @@ class AppRerun:
         touched = [*(change.state for change in commit.changes), *(seen.state for seen in commit.seen)]
         documents = {id: self._states[id] for id in touched if id in self._states}
         group = Group(self._plan, commit.at_ms, documents, {}, _nothing)
-        wanted = {*commit.applied, *commit.refused}
+        wanted, replacing = {*commit.applied, *commit.refused}, set(commit.replacing)
         for work in admit(self._plan, [_delivery(place, whole) for place, whole in deliveries], commit.at_ms):
             for part in (work, *work.others):
+                if part.inbox.hex() in replacing:
+                    group.markers[part.inbox] = Refusal(part.fingerprint, "", "", part.delivery.message.attempt - 1)
                 if part.inbox.hex() in wanted and not self._handle(group, part):
                     return None
         changes = tuple([self._changed(id, change) for id, change in group.commit.states.items()])

@@ -9,7 +9,7 @@ from outbox.app import App
 from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.http_answers import answer_of
-from outbox.runtime.items import Record
+from outbox.stored import Record
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.requests import REQUESTS, ClientsModel, digest_of, work_of

@@ -11,8 +11,8 @@ from typing import Any
 
 from outbox.message import Message
 from outbox.ports import Commit, Output, StateDocument
-from outbox.runtime.items import Record
 from outbox.runtime.replies import fingerprint_in, reply_in
+from outbox.stored import Record
 from outbox.verify.explorer.models.journal import JournalModel, JournalState
 from outbox.verify.explorer.models.queues import Dead
 from outbox.verify.explorer.models.told import short
@@ -59,6 +59,10 @@ class JournalMonitor:
         if op.resource != self._resource or op.verb != "commit" or outcome.result is not None:
             return None
         commit: Commit = op.args[0]
+        known = {marker[0] for marker in before.markers if marker[2] > now_ms or not marker[2]}
+        for inbox, refusal in commit.refused.items():
+            if refusal.waits and inbox in known:
+                return Finding("NoDuplicate", f"{self._book.name(inbox)} waits over what is on record")
         documents = dict(before.documents)
         return self._judged(commit, {id: d for id, d in documents.items() if not 0 < d.expires_ms <= now_ms})
 
@@ -145,7 +149,12 @@ class JournalMonitor:
     ) -> Finding | None:
         for inbox, refusal in commit.refused.items():
             handling = by_inbox.get(inbox)
-            if handling is None or refusal.reason in CODES:
+            if handling is None or refusal.waits:
+                continue
+            wrong = self._book.not_old(handling, refusal, commit.now_ms)
+            if wrong is not None:
+                return wrong
+            if refusal.reason in CODES:
                 continue
             runs = [self._effect(handling, states, commit.now_ms) for states in seen]
             if all(isinstance(run, Effect) for run in runs):
@@ -160,7 +169,7 @@ class JournalMonitor:
         settled = [*consumed, *(h for h in buried if h.message.identity not in differing)]
         return Applied(
             tuple(commit.handled),
-            tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason != "too-old"),
+            tuple(inbox for inbox, r in commit.refused.items() if r.reason != "too-old" and not r.waits),
             tuple(self._book.emission(output) for output in commit.outputs),
             tuple(dict.fromkeys(h.inbox for h in settled)),
             tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason == "too-old"),
@@ -233,7 +242,7 @@ class JournalMonitor:
             return Finding("NoLost", f"{short(identity)} is gone from {path} and was neither applied nor refused")
         if any(h.inbox in ghost.refused for h in handlings) and not dead:
             return Finding("NoLost", f"{short(identity)} was refused, and is no dead letter of {path}")
-        return None
+        return self._book.unheard(ghost, handlings)
 
     def _identity(self, dead: Dead) -> str:
         return self._model.messages[dead.message].identity

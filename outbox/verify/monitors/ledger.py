@@ -13,6 +13,8 @@ import msgspec
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Output
+from outbox.runtime.verdict import OnRecord as Kind
+from outbox.runtime.verdict import Stored, kind_of
 from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import Finding, canonical
 from outbox.verify.monitors.lines import Lines
@@ -278,6 +280,28 @@ class Book:
         if has_ended(ledger, event.inbox):
             return Finding("OneAnswer", f"{name} is answered {event.status}, and not as its commit has on record")
         return Finding("NothingLeavesEarly", f"{name} is answered {event.status}, but its effect is not committed")
+
+    def not_old(self, handling: Handling, refusal: Stored, at_ms: int) -> Finding | None:
+        """A refusal by the age fence of a message that is younger than retention."""
+        created_ms = handling.message.created_ms
+        if kind_of(refusal) is not Kind.REFUSED_FOR_AGE or not created_ms:
+            return None
+        if created_ms <= self.reference.plan.memory.oldest_ms(at_ms):
+            return None
+        return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
+
+    def unheard(self, ledger: Ledger, handlings: Iterable[Handling]) -> Finding | None:
+        """A resubmission that came to nothing, though it was not too old: its handler was not asked."""
+        asked = dict(ledger.refused_again)
+        for inbox, attempt in ledger.resubmitted:
+            if (
+                inbox in ledger.refused - ledger.fenced
+                and attempt > asked.get(inbox, 0)
+                and any(h.inbox == inbox for h in handlings)
+            ):
+                text = "was resubmitted, and refused again without asking its handler"
+                return Finding("EveryMessageEnds", f"{self.name(inbox)} {text}")
+        return None
 
     def early(self, ledger: Ledger, settled: Iterable[bytes]) -> Finding | None:
         """An input that is settled for good though nothing of it is committed."""

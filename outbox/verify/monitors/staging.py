@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from outbox.ports import Create, Delete, Write
-from outbox.runtime.items import STAGED_PREFIX, Record, Staged, StateItem
+from outbox.stored import STAGED_PREFIX, Record, Staged, StateItem
 from outbox.verify.explorer.ops import Finding
 from outbox.verify.monitors.ledger import Applied, Book, Ledger, Marked
 

@@ -14,7 +14,8 @@ import msgspec
 
 from outbox.message import Message
 from outbox.ports import Delete, Delivery, Output, Settle, Won, Write
-from outbox.runtime.items import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
+from outbox.runtime.verdict import OnRecord, kind_of
+from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
 from outbox.verify.explorer.models.bus import BusModel, BusState
 from outbox.verify.explorer.models.queues import NEVER_MS
 from outbox.verify.explorer.models.store import StoreState, visible
@@ -116,7 +117,7 @@ class StoreMonitor:
             if id.startswith(RECORD_PREFIX):
                 record, known = _record(body), bodies.get(write.key)
                 inbox = bytes.fromhex(id.removeprefix(RECORD_PREFIX))
-                if record.waits:
+                if kind_of(record) is OnRecord.WAITING:
                     if known is not None:
                         return Finding("NoDuplicate", f"{self._book.name(inbox)} waits over what is on record")
                 elif known is not None and _record(known).tx == record.tx:
@@ -126,7 +127,7 @@ class StoreMonitor:
             elif id == STATE:
                 state = (bodies.get(write.key, b"{}"), body, write.key.partition)
             elif id.startswith(DONE_PREFIX):
-                if _record(body).waits:
+                if kind_of(_record(body)) is OnRecord.WAITING:
                     if write.key in bodies:
                         return Finding("NoDuplicate", f"{write.key.id} waits over what is on record")
                     continue
@@ -165,6 +166,9 @@ class StoreMonitor:
             effect = self._book.reference.run(handling, stored, record.at_ms)
             name = self._book.name(inbox)
             if record.reason:
+                wrong = self._book.not_old(handling, record, record.at_ms)
+                if wrong is not None:
+                    return wrong
                 if record.reason not in CODES and not isinstance(effect, Declined):
                     text = f"was refused ({record.reason}) at a state at which its handler accepts"
                     return Finding("Serializable", f"{name} {text}")
@@ -313,7 +317,7 @@ class StoreMonitor:
             return Finding("NoLost", f"{name} is gone from {path} and was neither applied nor refused")
         if any(h.inbox in ghost.refused for h in handlings) and message.identity not in dead:
             return Finding("NoLost", f"{name} was refused, and is no dead letter of {path}")
-        return None
+        return self._book.unheard(ghost, handlings)
 
 
 def _record(body: bytes) -> Record:

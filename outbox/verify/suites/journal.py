@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outbox.commits import WAITING, WAITING_ATTEMPT
 from outbox.message import Message
 from outbox.ports import (
     Burial,
@@ -242,6 +243,23 @@ async def a_refusal_is_replaced_by_a_higher_attempt_only(at: JournalFixture) -> 
     promise(markers == {KEY: b"f" * 32}, f"a resubmission that was applied left {markers}")
 
 
+async def a_marker_of_a_message_that_waits_stays_until_it_is_replaced(at: JournalFixture) -> None:
+    waiting = Refusal(b"f" * 32, WAITING, "", WAITING_ATTEMPT)
+    journal, delivery = at.ports.journal, await at.one("a")
+    commit = at.commit(postponed=[Postponement(delivery, 0, 0)], refused={KEY: waiting})
+    commit.markers_expire_ms = 0
+    promise(await journal.commit(commit) is None, "a message that waits was not put on record")
+    await at.wait(10 * LIFE_MS / 1_000)
+    _, markers = await journal.load([], [KEY])
+    promise(markers == {KEY: waiting}, f"of a message that waits there is {markers} after ten lives of a marker")
+    await at.does(consumed=await at.claimed(), applied={KEY: b"f" * 32}, replacing={KEY: 0})
+    _, markers = await journal.load([], [KEY])
+    promise(markers == {KEY: b"f" * 32}, f"a message that waited and was applied left {markers}")
+    await at.wait(2 * LIFE_MS / 1_000)
+    await at.does(consumed=[await at.one("b")], applied={OTHER_KEY: b"f" * 32})
+    await at.does(consumed=[await at.one("c")], applied={KEY: b"g" * 32})
+
+
 async def a_buried_message_is_a_dead_letter_with_its_reason(at: JournalFixture) -> None:
     await at.does(buried=[Burial(await at.one(), "unfit", "because", 3)])
     letters = await at.ports.operations.dead_letters(IN)
@@ -303,6 +321,7 @@ JOURNAL: tuple[Clause[JournalFixture], ...] = (
     a_deleted_state_is_none_and_its_old_versions_stay_stale,
     a_marker_that_is_there_commits_nothing,
     a_refusal_is_replaced_by_a_higher_attempt_only,
+    a_marker_of_a_message_that_waits_stays_until_it_is_replaced,
     a_buried_message_is_a_dead_letter_with_its_reason,
     a_postponed_message_rests_and_keeps_its_count,
     an_emitted_message_is_not_seen_before_its_time,

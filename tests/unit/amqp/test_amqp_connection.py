@@ -8,8 +8,10 @@ import pytest
 
 from outbox.emulator.amqp import events, performatives
 from outbox.emulator.amqp.connection import Connection, State
-from outbox.emulator.amqp.events import Attached, Closed, Credit, Delivery, Detached, Limits, Settled, Window
+from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Settled, Window
 from outbox.emulator.amqp.frames import HEADER_AMQP, frame
+from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.link import Delivery
 from outbox.emulator.amqp.types import NULL, Described, binary, symbol, uint
 from tests.unit.amqp import amqp_client as client
 
@@ -172,8 +174,23 @@ def test_settlements_name_what_they_end_and_what_is_not_known() -> None:
     [event] = made.receive(client.disposition(1, 3, performatives.outcome_state(performatives.ACCEPTED)))
     assert isinstance(event, Settled)
     assert [(found.delivery_id, found.tag[0]) for found in event.deliveries] == [(1, 1), (2, 2)]
-    assert (event.unknown, event.settled, event.outcome.code) == ([3], False, performatives.ACCEPTED)
+    assert (event.unknown, event.settled, event.outcome.code) == ([(3, 3)], False, performatives.ACCEPTED)
     assert list(link.session.unsettled) == [0]
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_a_link_under_a_handle_that_was_used_before_inherits_no_deliveries(is_ours: bool) -> None:
+    made = connection()
+    link = attached(made, receiver=True).link
+    made.receive(client.flow(0, 5))
+    link.send(bytes(16), b"", settled=False)
+    if is_ours:
+        link.detach()
+    made.receive(client.detach(0))
+    attached(made, receiver=True)
+    [event] = made.receive(client.disposition(0, 0, performatives.outcome_state(performatives.ACCEPTED)))
+    assert isinstance(event, Settled)
+    assert (event.deliveries, event.unknown) == ([], [(0, 0)])
 
 
 @pytest.mark.parametrize("code", range(performatives.ACCEPTED, performatives.MODIFIED + 1))

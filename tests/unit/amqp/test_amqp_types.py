@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.types import (
+    CHOSEN_HASH_COUNT_MAX,
     COUNT_MAX,
     DEPTH_MAX,
     FREE_COUNT_MAX,
@@ -172,6 +173,16 @@ def test_a_character_that_unicode_does_not_have_is_refused(number: int) -> None:
 def test_a_compound_whose_size_and_items_disagree_is_refused() -> None:
     with pytest.raises(DecodeError, match="size says"):
         decode(bytes.fromhex("c0040152015202"[:12]))
+
+
+def test_keys_whose_hash_a_peer_can_choose_are_few() -> None:
+    keys = [UUID(int=number) for number in range(CHOSEN_HASH_COUNT_MAX + 1)]
+    parts = [part for key in keys for part in (types.uuid_(key), types.NULL)]
+    assert decode(types.map_(parts[2:]))[0] == dict.fromkeys(keys[1:])
+    with pytest.raises(DecodeError, match="over 64 keys that are UUIDs"):
+        decode(types.map_(parts))
+    with pytest.raises(DecodeError, match="over 64 keys that are UUIDs"):
+        decode(types.map_([types.uint(1), types.NULL, *parts]))
 
 
 def test_a_map_with_a_key_that_cannot_be_one_is_refused() -> None:

@@ -67,8 +67,6 @@ class World:
 
 @pytest.fixture
 async def world(scope: str) -> AsyncIterator[World]:
-    if scope == "engine":
-        pytest.skip("an engine hands out nothing behind a block, so nobody can put it on record")
     made = World()
     async with made.harness:
         yield made
@@ -158,6 +156,17 @@ async def test_another_message_under_the_id_of_one_that_waited_is_refused(world:
     await world.harness.discard("lines", "bad")
     await world.harness.advance(seconds=10)
     assert await world.lines() == ["b"] and world.reasons() == [("b", "payload-differs")]
+
+
+async def test_another_message_under_the_id_of_one_that_was_applied_is_refused_when_its_turn_comes(
+    world: World,
+) -> None:
+    await world.send("a", "bad")
+    await world.harness.send("lines", Line("red", "other"), id="a")
+    await world.harness.advance(seconds=10)
+    await world.harness.discard("lines", "bad")
+    await world.harness.advance(seconds=10)
+    assert await world.lines() == ["a"] and world.reasons() == [("a", "payload-differs")]
 
 
 async def test_what_waited_and_is_refused_is_refused_with_its_own_reason_and_can_be_resubmitted(world: World) -> None:

@@ -13,9 +13,11 @@ import pytest
 from outbox import App, Client, Context, Engine, Reject, Retries, Retry
 from outbox.engine.narrow import NarrowEngine
 from outbox.entry import HttpEntry
-from outbox.errors import PoisonMessage
-from outbox.ports import Backend
-from outbox.runtime.failure_log import PLACE_COUNT_MAX, FailureLog
+from outbox.errors import PoisonMessage, Refused
+from outbox.message import Message
+from outbox.ports import Backend, Delivery, Settle
+from outbox.runtime.failure_log import PLACE_COUNT_MAX, FailureLog, failure_of
+from outbox.runtime.step import Later, Work
 from outbox.runtime.telling import STACK_LENGTH_MAX, stack_of
 from outbox.testing import Harness
 from outbox.worker import Worker
@@ -96,6 +98,35 @@ async def test_a_dead_letter_is_logged_once_as_an_error(scope: str, lines: Lines
         "failed",
         "KeyError: 'x'",
     )
+
+
+async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
+    scope: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = [1]
+    backend = NarrowEngine(Engine.in_memory(), "item" if scope == "item" else "partition")
+    ports = backend.ports()
+    settle = ports.bus.settle
+    monkeypatch.setattr(backend, "ports", lambda: ports)
+
+    async def settled(delivery: Delivery, how: Settle) -> None:
+        if how.how == "dead-letter" and refusing:
+            refusing.pop()
+            await settle(delivery, Settle("release"))  # it comes again
+            raise Refused("no connection")
+        await settle(delivery, how)
+
+    monkeypatch.setattr(ports.bus, "settle", settled)
+    plant = Plant(retry=Retries(limit=1))
+    plant.act = raising(ValueError("no such thing"))
+    async with Worker(plant.app, backend) as worker:
+        await worker.send("q", Task("a"), id="m0")
+        async with asyncio.timeout(20):
+            await worker.wait_idle()
+        assert [letter.id for letter in await worker.dead_letters("q")] == ["m0"]
+    events = [line.getMessage() for line in lines.records]
+    unsettled = "message refused, but its delivery is not settled; it is redelivered"
+    assert events == ["handler failed", unsettled, "message dead-lettered"]
 
 
 async def test_a_rejection_and_a_body_that_cannot_be_read_are_logged_as_refusals(scope: str, lines: Lines) -> None:
@@ -306,6 +337,19 @@ async def test_a_stack_is_bounded_and_keeps_both_ends() -> None:
 
 
 @pytest.mark.engine_only
+async def test_what_fails_all_the_time_shows_its_traceback_each_minute() -> None:
+    shown, now_ms = list[int](), [0]
+    log = FailureLog(
+        lambda: now_ms[0], lambda level, event, fields, traceback: shown.append(now_ms[0]) if traceback else None
+    )
+    later, work = Later(10.0, 1), Work(Delivery("q", 1, Message(body=b"", outbox_id="m0"), 1, 0, 0))
+    work.failure = failure_of(ValueError("no such thing"), later, work, Retries(limit=1_000))
+    for second in range(0, 181, 10):
+        now_ms[0] = second * 1_000
+        log.note([work], later)
+    assert shown == [0, 60_000, 120_000, 180_000]
+
+
 async def test_the_throttle_forgets_the_oldest_place() -> None:
     now_ms = [0]
     log = FailureLog(lambda: now_ms[0], lambda *_: None)

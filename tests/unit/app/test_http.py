@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -324,6 +325,15 @@ async def test_no_caller_sees_anothers_reply() -> None:
         assert other.json()["purse"] == "b" and len(book.runs) == 2
         assert await world.request("POST", "/payments", json=PAY, key="k", headers=anna) == first
         assert told(await world.request("POST", "/payments", json=PAY, key="k", headers=bert))[0] == 422
+
+
+async def test_who_has_no_name_cannot_spell_the_key_of_somebody_who_has() -> None:
+    book = Book()
+    async with Harness(paying(book, caller=lambda request: request.headers.get("x-user", ""))) as world:
+        first = await world.request("POST", "/payments", json=PAY, key="k", headers={"X-User": "anna"})
+        spelled = f"k@{sha256(b'anna').hexdigest()}"
+        other = await world.request("POST", "/payments", json=PAY, key=spelled)
+        assert other != first and other.json()["number"] != first.json()["number"] and len(book.runs) == 2
 
 
 async def test_a_handler_knows_the_caller_and_may_refuse_him() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from outbox.runtime.redacting import redacted
-from outbox.runtime.telling import told
+from outbox.runtime.telling import _line, told
 
 pytestmark = pytest.mark.engine_only
 
@@ -82,6 +82,16 @@ LEAKS = (
     "-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nhunter2\n-----END PGP PRIVATE KEY BLOCK-----",
     "the claim eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJodW50ZXIyIn0.hunter2-x is over",
     "eyJhbGciOiJub25lIn0.hunter2.",
+    '{"url": "a?sig\\u003dhunter2"}',
+    "AccountKey\\u003dhunter2",
+    '[{"name": "AccountKey", "slotSetting": false, "value": "hunter2"}]',
+    '"{\\"name\\": \\"AccountKey\\", \\"value\\": \\"hunter2\\"}"',
+    '<add key="AccountKey" value="hunter2 and more"/>',
+    "<Key>SharedAccessKey</Key><Value i:type='d:string'>hunter2</Value>",
+    "[('x-api-key', 'hunter2'), (b'api-key', b'hunter2')]",
+    "az login --password hunter2 --tenant x",
+    "Command '['az', '--client-secret', 'hunter2']' returned 1",
+    "tool --account-key hunter2",
 )
 
 
@@ -106,6 +116,13 @@ async def test_a_secret_is_not_told(text: str) -> None:
             "-----BEGIN PUBLIC KEY-----\nMII",
             "eyJustAWord",
             "see xeyJabcdef.gh",
+            "start with --new-key, and give clients the new one",
+            "outbox send orders --key ann --id o1",
+            '["--secret", "OUTBOX_SERVICEBUS=vault/send-key/linked"]',
+            '{"name": "amount", "value": "5"}',
+            "('amount', 'value'), ('a', 'b')",
+            "fields 'token', 'amount'",
+            "<add name='amount' value='5'/>",
         ),
     ],
 )
@@ -130,10 +147,27 @@ async def test_what_is_no_secret_is_told(text: str) -> None:
         ),
         ("sub eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIifQ.abc-_ id=5", "sub *** id=5"),
         ("amqp://a:x@h1,amqp://b:y@h2", "amqp://a:***@h1,amqp://b:***@h2"),
+        ('{"name": "AccountKey", "value": "x", "id": 5}', '{"name": "AccountKey", "value": ***, "id": 5}'),
+        ("--password x --id 5", "--password *** --id 5"),
     ],
 )
 async def test_what_stands_round_a_secret_is_told(text: str, shown: str) -> None:
     assert told(text) == shown
+
+
+LONG = f"token={'x' * 5_000}"
+
+
+@pytest.mark.parametrize("password", ["hunter2hunter2hunter2", "12345678"])
+@pytest.mark.parametrize("room", range(1, 60, 3))
+async def test_a_password_whose_end_is_behind_the_cut_is_not_told(room: int, password: str) -> None:
+    """What was taken out before it makes room, so that the end of what was looked at is shown."""
+    url = f"amqps://bob:{password}@hunter2@host/queue"
+    for length in (4_000, 800):  # of a text, and of a line of a stack
+        text = f"{LONG[: length - room]} {url}"
+        shown = told(text) if length == 4_000 else _line(text)
+        assert "hunt" not in shown and "1" not in shown
+    assert told(f"{'a' * 30} https://host:80/hunter") == f"{'a' * 30} https://host:80/hunter"
 
 
 PARTS = ["a", "a-", "key", "key=", '"', "://", "key = '", " ", "basic ", "a.b:", "\\", "key=(", "key='\\", "key=<"]

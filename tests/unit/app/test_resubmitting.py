@@ -51,6 +51,21 @@ async def test_all_that_may_be_run_again_is_and_what_was_too_old_stays() -> None
         assert [letter.id for letter in world.dead_letters("deposits")] == ["old"]
 
 
+async def test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_place_by_a_resubmission() -> None:
+    async with Harness(app) as world:
+        await world.given(Account, "a", Account(closed=True))
+        await world.send("deposits", Deposit("a", 5), id="1")
+        await world.wait_idle()
+        await world.discard("deposits", "1")
+        await world.given(Account, "a", Account())
+        await world.send("deposits", Deposit("a", 7), id="1")
+        await world.wait_idle()
+        await world.resubmit("deposits", "1")
+        await world.wait_idle()
+        assert [letter.reason for letter in world.dead_letters("deposits")] == ["payload-differs"]
+        assert await world.state(Account, "a") == Account()
+
+
 async def test_an_operator_cannot_resubmit_what_was_too_old_by_its_id_either() -> None:
     async with Harness(app) as world:
         await world.send("deposits", Deposit("a", 5), id="old", created=world.now() - 8 * 86_400)

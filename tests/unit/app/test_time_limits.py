@@ -96,6 +96,90 @@ async def test_what_takes_too_long_fails_and_leaves_nothing(
                 kept[-1].send("out", Step("a", 9))
 
 
+@dataclass
+class Walk:
+    key: str
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_neighbour_that_may_take_longer_lends_its_time_to_nobody(scope: Scope, seed: int) -> None:
+    """They may come in one batch, of which the time is taken as a whole."""
+    app = App("steps", retry=Retries(limit=1))
+
+    @app.handler("steps", key="key", time_limit_s=5.0)
+    def step(message: Step, steps: Steps) -> None:
+        steps.ns.append(message.n)
+        world._clock.seconds += 7.0
+
+    @app.handler("steps", key="key", time_limit_s=60.0)
+    def walk(message: Walk, steps: Steps) -> None:
+        steps.ns.append(9)
+
+    async with Harness(app, scope=scope, seed=seed) as world:
+        await world.send("steps", Walk("a"), id="w")
+        await world.send("steps", Step("b", 1), id="s")
+        await world.wait_idle()
+        assert [letter.id for letter in world.dead_letters("steps")] == ["s"]
+        assert await world.state(Steps, "a") == Steps([9]) and await world.state(Steps, "b") is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_handler_that_waits_has_what_its_neighbours_left_of_the_attempt(scope: Scope, seed: int) -> None:
+    """An attempt is as old as its batch: what is committed later than half a margin may meet no record any more."""
+    ages: list[float] = []
+    app = App("steps", margin=timedelta(seconds=2), clock_skew=timedelta(seconds=1))
+
+    @app.handler("steps", key="key")
+    def walk(message: Walk, steps: Steps) -> None:
+        steps.ns.append(9)
+        world._clock.seconds += 0.9
+
+    @app.handler("steps", key="key")
+    async def step(message: Step, steps: Steps, ctx: Context) -> None:
+        await asyncio.sleep(0)
+        world._clock.seconds += 0.5
+        steps.ns.append(message.n)
+        ages.append(world.now() - ctx.now())
+
+    async with Harness(app, scope=scope, seed=seed) as world:
+        await world.send("steps", Walk("a"), id="w")
+        await world.send("steps", Step("b", 1), id="s")
+        await world.advance(minutes=10)
+        assert await world.state(Steps, "a") == Steps([9]) and await world.state(Steps, "b") == Steps([1])
+        assert ages[-1] <= 1.0  # that of the one that was committed
+
+
+@pytest.mark.engine_only("only there a handling is begun in a batch and then run again by itself")
+async def test_a_handling_that_is_begun_again_leaves_a_context_that_takes_nothing() -> None:
+    kept: list[Context] = []
+    app = App("steps")
+    app.queue("out")
+
+    @app.handler("steps", key="key")
+    def walk(message: Walk, steps: Steps) -> None:
+        steps.ns.append(9)
+
+    @app.handler("steps", key="key")
+    async def step(message: Step, steps: Steps, ctx: Context) -> None:
+        kept.append(ctx)
+        await asyncio.sleep(0)
+        steps.ns.append(message.n)
+        ctx.send("out", message)
+
+    for seed in range(6):
+        kept.clear()
+        async with Harness(app, seed=seed) as world:
+            await world.send("steps", Walk("a"), id="w")
+            await world.send("steps", Step("a", 1), id="s")
+            await world.wait_idle()
+            assert await world.state(Steps, "a") == Steps([9, 1]) and len(world.sent("out")) == 1
+            if len(kept) > 1:
+                with pytest.raises(HandlingEnded, match="cancelled to run again"):
+                    kept[0].send("out", Step("a", 1))
+                return
+    pytest.fail("no seed made a batch of both")
+
+
 USES: dict[str, Callable[[Context], Any]] = {
     "key": lambda ctx: ctx.key,
     "message_id": lambda ctx: ctx.message_id,

@@ -87,6 +87,7 @@ async def test_one_budget_is_for_all_rows() -> None:
         "LENGTH(REPLACE(c.text, 'a', 'b')) = 1",
         "c.text LIKE '%x_y%'",
         "LENGTH(c.text || c.text) = 1",
+        "LENGTH('' || c.text) = 1",
         "ARRAY_LENGTH(ARRAY_CONCAT(c.list, c.list)) = 1",
     ],
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from outbox.commits import WAITING, WAITING_ATTEMPT
 from outbox.deliveries import Delivery
 from outbox.engine import records
 from outbox.engine.engine import Engine
@@ -237,7 +238,7 @@ class Actor:
             self.engine.declare(QueueSettings(made, "per_key", 5.0, 7, 9.0, 11.0, False, True))
         else:
             self.engine.declare(QueueSettings("plain", max_delivery_count=self.chance.randrange(2, 6), lock_s=10))
-        if gone != made:
+        if gone not in (made, ""):  # what was changed stays so for a while
             declared(self.engine)
 
     def rules(self) -> None:
@@ -259,6 +260,9 @@ class Actor:
         now_ms, chance = self.engine.now_ms(), self.chance
         commit = Commit(now_ms, now_ms + chance.choice((9_000, 60_000)), [], {}, {}, [], {}, {}, {}, [], [])
         taken, self.deliveries = self.deliveries[:4], self.deliveries[4:]
+        if taken and taken[0].waits:
+            await self.wait_behind(commit, taken[0])
+            return
         if chance.random() < 0.1:
             await self.journal.release(taken[:1])
             return
@@ -270,6 +274,14 @@ class Actor:
             destination = chance.choice((*QUEUES, "news", "scratch"))
             commit.outputs.append(Output(destination, self.later_ms(), self.message()))
         await self.journal.commit(commit)  # a conflict writes nothing
+
+    async def wait_behind(self, commit: Commit, delivery: Delivery) -> None:
+        """Put on record that a message waits; mostly it is one of its own."""
+        key = sha256(b"%d" % self.chance.randrange(25)).digest()
+        commit.markers_expire_ms = 0
+        commit.refused[key] = Refusal(sha256(delivery.message.body).digest(), WAITING, "", WAITING_ATTEMPT)
+        commit.postponed.append(Postponement(delivery, 0, delivery.failures))
+        await self.journal.commit(commit)
 
     def change_state(self, commit: Commit, id: str) -> None:
         known = self.engine.state.documents["state"].get(id)

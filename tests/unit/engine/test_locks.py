@@ -8,7 +8,7 @@ import pytest
 
 from outbox.engine.adapters import EngineBus
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings, Settlement
+from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.journal import EngineJournal
 from outbox.errors import LockLost
 from outbox.message import Message
@@ -121,3 +121,16 @@ async def test_the_bus_settles_nothing_under_a_lock_that_is_over(how: str) -> No
             await EngineBus(engine).settle(delivery, Settle(how, due_ms=due_ms))  # type: ignore[arg-type]  # one of the words
     with pytest.raises(LockLost):
         await EngineBus(engine).renew(delivery)
+
+
+def test_a_copy_of_what_is_resubmitted_stays_with_whoever_holds_it() -> None:
+    engine = Engine.in_memory(clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("q", lock_s=LOCK_S))
+    engine.send("q", [Message(body=b"x", outbox_id="1") for _ in range(2)])
+    for claim in engine.claim("q", 2):
+        engine.settle(claim.token, Settlement.DEAD_LETTER)
+    (held,) = engine.claim(dead_letter_path("q"), 1)
+    (free,) = [s for s in engine.queue(dead_letter_path("q")).tasks if s != held.sequence]
+    engine.resubmit("q", free)
+    engine.settle(held.token, Settlement.COMPLETE)  # it is still there, and its own
+    assert not engine.queue(dead_letter_path("q")).tasks and len(engine.queue("q").tasks) == 1

@@ -12,7 +12,7 @@ import pytest
 from outbox.engine import records, snapshot
 from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
-from outbox.engine.entities import QueueSettings, Settlement, TopicSettings
+from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits
 from outbox.engine.memory_disk import Crash
 from outbox.errors import LockLost
@@ -111,3 +111,18 @@ def test_a_subscription_keeps_its_own_settings_when_its_topic_is_declared_with_i
     engine = Engine.in_memory(clock=VirtualClock(START_S))
     engine.declare(QueueSettings("t/Subscriptions/s", max_delivery_count=3), TopicSettings("t", ("s",)))
     assert engine.queues["t/Subscriptions/s"].max_delivery_count == 3
+
+
+def test_changed_settings_count_for_dead_letters_at_once_and_behind_a_snapshot() -> None:
+    clock, disk = VirtualClock(START_S), MemoryDisk("changed")
+    engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
+    engine.declare(QueueSettings("q", lock_s=60.0))
+    engine.send("q", [Message(body=b"x", outbox_id="1")])
+    [claim] = engine.claim("q", 1)
+    engine.settle(claim.token, Settlement.DEAD_LETTER)
+    engine.declare(QueueSettings("q", lock_s=10.0))
+    engine.write()
+    restored, _ = snapshot.decode(snapshot.encode(engine.state, 7))
+    assert not differences(restored, engine.state, engine.now_ms())
+    [letter] = engine.claim(dead_letter_path("q"), 1)
+    assert letter.locked_until_ms - engine.now_ms() == 10_000

@@ -75,8 +75,9 @@ def test_every_condition_of_a_filter_must_hold() -> None:
     assert bodies(engine, NEWS + "s") == [b"both"]
 
 
-def test_what_a_handler_publishes_is_sorted_by_the_same_rules() -> None:
-    engine = news("s", "all")
+@pytest.mark.parametrize("others", [["all"], []], ids=["beside another", "alone"])
+def test_what_a_handler_publishes_is_sorted_by_the_same_rules(others: list[str]) -> None:
+    engine = news("s", *others)
     engine.set_rules(
         NEWS + "s", [Rule("r", "correlation", system={"correlation_id": "c"}, properties={"outbox-type": "T"})]
     )
@@ -86,7 +87,8 @@ def test_what_a_handler_publishes_is_sorted_by_the_same_rules() -> None:
     ]
     engine.do(records.Committed(1, 1, {}, {}, outputs, {}, {}, [], []))
     assert bodies(engine, NEWS + "s") == [b"yes"]
-    assert bodies(engine, NEWS + "all") == [b"yes", b"no"]
+    for name in others:
+        assert bodies(engine, NEWS + name) == [b"yes", b"no"]
 
 
 def test_the_numbers_of_scheduled_copies_cancel_all_of_them() -> None:

@@ -56,6 +56,24 @@ def test_a_stopping_dead_letter_that_is_moved_lets_its_key_go_on(path: str) -> N
     reopened(disk, engine)
 
 
+def test_a_key_that_two_dead_letters_stop_goes_on_behind_the_last_of_them() -> None:
+    disk = MemoryDisk("two")
+    engine = Engine.open(disk, clock=VirtualClock(START_S), log_id=b"0" * 16)
+    engine.declare(QueueSettings("k", ordering="per_key"))
+    engine.send("k", [Message(body=b"%d" % n, outbox_id=str(n), session_id="a") for n in range(3)])
+    queue = engine.queue("k")
+    first, second, _ = engine.take(queue, 3)
+    buried = [records.Buried(queue.number, task.sequence, "no", "", 1, True) for task in (first, second)]
+    engine.do(records.Committed(1, 1, {}, {}, [], {}, {}, buried, []))
+    engine.lapse_locks()
+    engine.discard("k", first.sequence)
+    for found in (reopened(disk, engine), engine):
+        assert not found.take(found.queue("k"), 9)
+    engine.discard("k", second.sequence)
+    for found in (reopened(disk, engine), engine):
+        assert [t.message.identity for t in found.take(found.queue("k"), 9)] == ["2"]
+
+
 def test_a_stopping_dead_letter_rewritten_where_it_lies_stops_the_key_that_it_then_has() -> None:
     disk = MemoryDisk("rewritten")
     engine, task = stopped(disk)

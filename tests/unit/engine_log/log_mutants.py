@@ -18,6 +18,7 @@ BROKER = "outbox/engine/broker.py"
 SESSIONS = "outbox/engine/sessions.py"
 JOURNAL = "outbox/engine/journal.py"
 ENGINE = "outbox/engine/engine.py"
+DISK = "outbox/engine/disk.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"
 
@@ -38,6 +39,13 @@ IDLE = "engine/test_idle.py"
 RETIRED = "engine_log/test_log_life.py::test_retiring_behind_the_snapshot_of_a_job_that_was_killed_loses_nothing"
 SALVAGED_FROM = "engine_log/test_log_salvage.py::test_the_newest_snapshot_that_decodes_is_taken"
 OPENED_FROM = "engine_log/test_log_life.py::test_an_open_takes_the_newest_snapshot_that_decodes"
+BEHIND = "engine_log/test_log_life.py::test_a_segment_that_goes_on_behind_a_snapshot_is_not_retired_with_it"
+EPOCHS = "engine_log/test_log_salvage.py::test_of_two_records_of_an_ordinal_the_greater_epoch_wins_and_the_next_writer_is_above_it"
+SYNCED = (
+    "engine_log/test_log_salvage.py::test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_told_as_such"
+)
+NAMELESS = "engine_log/test_disks.py::test_a_lock_on_a_file_that_has_lost_its_name_is_none"
+CHANGED = "engine/test_replay.py::test_changed_settings_count_for_dead_letters_at_once_and_behind_a_snapshot"
 LOCKS = "engine/test_locks.py"
 REFUSED = "engine/test_remembered.py::test_a_refusal_is_remembered_for_the_longest_of_its_ages"
 DRAWN = "engine/test_replay.py::test_what_an_open_finds_is_what_was_logged"
@@ -191,6 +199,24 @@ LOG_MUTANTS = (
         "what a snapshot holds of replies is not counted", SNAPSHOT, DRAWN,
         ("    state.body_bytes += reply_bytes_of(image.applied.values())\n", ""),
     ),
+    mutant(
+        "changed settings leave dead letters as they were", STATE, CHANGED,
+        ("known.settings = self.queues[known.number + 1].settings = settings", "known.settings = settings"),
+    ),
+    mutant(
+        "an open differs from what was logged in the settings of dead letters", STATE, DRAWN,
+        ("known.settings = self.queues[known.number + 1].settings = settings", "known.settings = settings"),
+    ),
+    mutant(
+        "what is published to one subscription passes its rules by", STATE,
+        "engine/test_rules.py::test_what_a_handler_publishes_is_sorted_by_the_same_rules",
+        ("queues[0].is_plain and not ruled else None", "queues[0].is_plain else None"),
+    ),
+    mutant(
+        "one dead letter that goes frees a key that another stops", "outbox/engine/queues.py",
+        "engine/test_stopped_keys.py::test_a_key_that_two_dead_letters_stop_goes_on_behind_the_last_of_them",
+        ("        session.stopped_by.discard(sequence)\n", "        session.stopped_by.clear()\n"),
+    ),
     # What is remembered of messages
     mutant(
         "markers are forgotten when somebody looks at the time", STATE, DRAWN,
@@ -223,7 +249,37 @@ LOG_MUTANTS = (
         "an open takes the oldest snapshot", SEGMENTS, OPENED_FROM,
         ("    for ordinal in reversed(ordinals):\n", "    for ordinal in ordinals:\n"),
     ),
+    mutant(
+        "a snapshot of what is not sealed is adopted", WAL,
+        "engine_log/test_log_life.py::test_a_snapshot_that_is_ahead_of_what_is_sealed_is_not_adopted",
+        ("if self._retired_to < n < self._first]", "if self._retired_to < n]"),
+    ),
+    mutant(
+        "a segment is retired by where it begins", WAL, BEHIND,
+        ("if following <= upto + 1 and following <= self._first:", "if ordinal <= upto and following <= self._first:"),
+    ),
+    mutant(
+        "a salvage takes the record of the smaller epoch", SALVAGE, EPOCHS,
+        ("key=lambda record: (record.ordinal, -record.epoch)", "key=lambda record: (record.ordinal, record.epoch)"),
+    ),
+    mutant(
+        "an inspection asks headers only what was synced", SALVAGE, SYNCED,
+        ("max([durable, *(record.durable for record in records)])", "max([durable, *(record.durable for record in records[:1])])"),
+    ),
+    mutant(
+        "a writer's epoch is above that of headers only", SEGMENTS, EPOCHS,
+        ("max(recovery.epoch, first.epoch, kept[-1].epoch)", "max(recovery.epoch, first.epoch)"),
+    ),
     # Locks
+    mutant(
+        "a dead letter that somebody holds goes as a copy", "outbox/engine/dead_letters.py",
+        f"{LOCKS}::test_a_copy_of_what_is_resubmitted_stays_with_whoever_holds_it",
+        ("    return other.status != LOCKED and is_copy", "    return is_copy"),
+    ),
+    mutant(
+        "a folder is held by a lock file that was replaced", DISK, NAMELESS,
+        ("if os.fstat(descriptor).st_ino != (self._path / LOCK_NAME).stat().st_ino:", "if descriptor < 0:"),
+    ),
     mutant(
         "a lock is renewed after its end", BROKER, LOCKS,
         ("held and task.locked_until_ms > self.now_ms():", "held:"),

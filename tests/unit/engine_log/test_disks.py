@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine.disk import Crash, Disk, FolderDisk, MemoryDisk, replace_file
+from outbox.engine.disk import LOCK_NAME, Crash, Disk, FolderDisk, MemoryDisk, replace_file
 from outbox.engine.wal import Log
 from outbox.errors import AlreadyOpen, EngineStopped
 
@@ -102,6 +103,23 @@ def test_one_writer_at_a_time(disk: Disk) -> None:
     disk.unlock()
     other.lock()
     other.unlock()
+
+
+def test_a_lock_on_a_file_that_has_lost_its_name_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the opening of the lock file and its lock somebody may put another in its place, and hold that."""
+    folder, flock = FolderDisk(tmp_path), fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        (tmp_path / LOCK_NAME).unlink()
+        (tmp_path / LOCK_NAME).touch()
+        flock(descriptor, how)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(fcntl, "flock", late)
+        with pytest.raises(AlreadyOpen):
+            folder.lock()
+    folder.lock()
+    folder.unlock()
 
 
 def test_a_log_lives_on_either(disk: Disk) -> None:

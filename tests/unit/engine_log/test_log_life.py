@@ -131,6 +131,19 @@ def test_a_snapshot_takes_the_place_of_the_records_it_contains() -> None:
     assert [record.payload for record in recovered.records] == [b"three"]
 
 
+def test_a_segment_that_goes_on_behind_a_snapshot_is_not_retired_with_it() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    two = flushed(log, b"one", b"two")
+    flushed(log, b"three")
+    log.seal()
+    log.store_snapshot(two, b"one two")
+    log.retire(two)
+    log.close()
+    recovered = opened(disk).recovered
+    assert (recovered.snapshot, [record.payload for record in recovered.records]) == (two, [b"three"])
+
+
 def test_a_snapshot_that_does_not_decode_is_passed_over_while_the_older_one_is_there() -> None:
     disk = MemoryDisk()
     log = opened(disk)
@@ -159,6 +172,17 @@ def test_a_snapshot_ahead_of_the_log_is_refused() -> None:
     files = {name: disk.read(name) for name in disk.names()}
     with pytest.raises(CorruptRecord):
         opened(MemoryDisk(files={**files, snapshot_name(99): b"from elsewhere"}))
+
+
+def test_a_snapshot_that_is_ahead_of_what_is_sealed_is_not_adopted() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    flushed(log, b"one")
+    sealed = log.seal()
+    store_snapshot(disk, flushed(log, b"two"), b"from elsewhere")
+    assert log.newest_snapshot() == (0, b"")
+    store_snapshot(disk, sealed, b"one")
+    assert log.newest_snapshot() == (sealed, b"one")
 
 
 def test_only_a_sealed_position_can_be_stored_and_only_a_stored_one_retired() -> None:

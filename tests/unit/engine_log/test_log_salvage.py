@@ -62,6 +62,18 @@ def test_one_flipped_byte_costs_one_record_and_is_told() -> None:
         assert "was synced" in result.inspection.text
 
 
+def test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_told_as_such() -> None:
+    disk = MemoryDisk()
+    log = Log.open(disk, log_id=LOG_ID, clock_ms=lambda: 7)
+    log.append(9, b"first")
+    lost = log.append(9, b"second")
+    log.close()
+    files = {segment_name(1): disk.read(segment_name(1)).replace(b"second", b"sec0nd")}
+    with pytest.raises(CorruptRecord):
+        opened(MemoryDisk(files=files))
+    assert f"missing: ordinals {lost}..{lost} (was synced)" in inspect(MemoryDisk(files=files)).text
+
+
 @pytest.mark.parametrize("index", range(len(NAMES)))
 def test_a_missing_segment_is_told_and_the_others_are_copied(index: int) -> None:
     result, found = salvaged({name: data for name, data in FILES.items() if name != NAMES[index]})
@@ -146,6 +158,16 @@ def test_a_record_of_a_stale_writer_is_left_behind() -> None:
     result, found = salvaged({**FILES, NAMES[-1]: FILES[NAMES[-1]] + behind})
     assert found == RECORDS
     assert result.skipped_count == 1
+
+
+def test_of_two_records_of_an_ordinal_the_greater_epoch_wins_and_the_next_writer_is_above_it() -> None:
+    last = inspect(MemoryDisk(files=FILES)).segments[-1].last_ordinal + 1
+    stale, valid = (encode_record(last, last - 1, epoch, 9, b"epoch %d" % epoch, seed_of(LOG_ID)) for epoch in (1, 5))
+    damaged, target = MemoryDisk(files={**FILES, NAMES[-1]: FILES[NAMES[-1]] + stale + valid}), MemoryDisk()
+    result = salvage(damaged, target, log_id=b"a fresh log's id", clock_ms=lambda: 8)
+    log = opened(target)
+    assert {record.ordinal: record.payload for record in log.recovered.records} == {**RECORDS, last: b"epoch 5"}
+    assert (result.skipped_count, log.epoch) == (1, 6)  # no lock of that record's writer counts any more
 
 
 def test_a_folder_that_holds_a_log_is_no_target() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.state import STATES
 from outbox.message import Message
 from outbox.ops.cli import main
+from outbox.ops.text import LogFormatter
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -348,3 +350,29 @@ def messages(folder: Path, queue: str) -> list[Message]:
         return [task.message for task in engine.peek(queue, 0, 10_000)]
     finally:
         engine.close()
+
+
+# What peers chose
+
+
+def test_names_and_texts_of_peers_reach_no_terminal_as_they_are(cli: Cli, disk_path: Path) -> None:
+    """A line feed makes no line of its own, and nothing that a terminal obeys is printed."""
+    queue, text = "q\x1b[2J\nouch", "\x9b2J\u202e\U000e0001"
+    engine = Engine.open(disk_path)
+    engine.declare(QueueSettings(queue))
+    engine.send(queue, [Message(outbox_id=text, body=text.encode())])
+    [claim] = engine.claim(queue, 1)
+    engine.settle(claim.token, Settlement.DEAD_LETTER, reason=text, description=text)
+    engine.close()
+    for arguments in (["status"], ["dead-letters", "list", queue], ["dead-letters", "show", queue, text]):
+        code, out, _ = cli(*arguments)
+        assert code == 0 and "\nouch" not in out and out.replace("\n", "").isprintable()
+    shown = json.loads(cli("dead-letters", "show", queue, text)[1])
+    assert (shown["id"], shown["reason"], shown["body_text"]) == (text, text, text)
+    code, _, said = cli("send", "nowhere", "{}", "--id", "x")
+    assert code == 1 and "ouch" in said and said[:-1].isprintable()
+
+
+def test_a_line_of_the_log_stays_one_line() -> None:
+    record = logging.makeLogRecord({"msg": "%s: 1 messages", "args": ("q\n2026 ERROR\x1b[2J",), "id": "a\nb"})
+    assert LogFormatter("%(message)s").format(record) == "q\\n2026 ERROR\\x1b[2J: 1 messages id=a\\nb"

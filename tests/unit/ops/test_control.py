@@ -188,6 +188,12 @@ async def test_a_connection_is_kept_for_the_next_request_and_then_let_go(bank: A
         assert (await wire.ask("GET", "/health"))[0] == 200
 
 
+async def test_who_has_no_token_gets_one_answer_for_each_connection(wire: Wire) -> None:
+    for line in ("Host: localhost", f"Host: evil.example\r\nAuthorization: Bearer {wire.file.token}"):
+        answer = await wire.exchange(f"GET /health HTTP/1.1\r\n{line}\r\n\r\n".encode() * 3)
+        assert answer.count(b"HTTP/1.1 40") == 1
+
+
 WRONG = {
     "method": ["PUT", "DELETE", "HEAD", "OPTIONS", "G\x00T", "", "A" * 9_000],
     "query": [

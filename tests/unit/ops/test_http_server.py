@@ -12,7 +12,7 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
-from outbox.ops import http_server
+from outbox.ops import doors, http_server
 from outbox.ops.http_server import serve_http
 from tests.unit.app.purse import Book, paying
 
@@ -168,6 +168,59 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
         assert (await asyncio.wait_for(reader.readline(), timeout=5)).startswith(b"HTTP/1.1 408")
         writer.close()
         assert shop.book.runs == []
+
+
+async def test_a_client_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "TAKE_WITHIN_S", 0.3)
+    async with open_shop() as shop:
+        _, writer = await asyncio.open_connection("127.0.0.1", shop.port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
+        async with asyncio.timeout(20):
+            with pytest.raises(ConnectionError):
+                while True:
+                    writer.write(b"GET /purses/a HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1_000)
+                    await writer.drain()
+        writer.close()
+        assert (await shop.post())[0] == 200
+
+
+async def test_all_bodies_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "BODIES_MAX_BYTES", 100_000)
+    monkeypatch.setattr(http_server, "LINGER_S", 0.1)
+    head = b"POST /payments HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: %d\r\nContent-Length: 50000\r\n\r\n"
+    async with open_shop() as shop:
+        clients = [await asyncio.open_connection("127.0.0.1", shop.port) for _ in range(3)]
+        for number, (_, writer) in enumerate(clients):
+            writer.write(head % number + b" " * 40_000)
+            await asyncio.sleep(0.1)
+        answer = await asyncio.wait_for(clients[2][0].read(), timeout=5)
+        assert (
+            answer.startswith(b"HTTP/1.1 503")
+            and b'"code":"try-again"' in answer
+            and b"retry-after: 1" in answer.lower()
+        )
+        for reader, writer in clients[:2]:
+            writer.write(b" " * (10_000 - len(BODY)) + BODY)
+            assert (await asyncio.wait_for(reader.readline(), timeout=5)).startswith(b"HTTP/1.1 200")
+        for _, writer in clients:
+            writer.close()
+        assert (await shop.post())[0] == 200
+
+
+async def test_what_clients_leave_half_done_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "STOP_BODY_WITHIN_S", 0.1)
+    head = b"POST /payments HTTP/1.1\r\nHost: localhost\r\nIdempotency-Key: k\r\nContent-Length: 24\r\n\r\n"
+    asked = b"GET /purses/a HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100_000
+    async with open_shop() as shop:
+        clients = [await asyncio.open_connection("127.0.0.1", shop.port) for _ in range(3)]
+        for (_, writer), data in zip(clients, (head + b'{"purse"', head[:-2], asked), strict=True):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
+            writer.write(data)
+        await asyncio.sleep(1.0)
+        begun_s = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - begun_s < http_server.STOP_WITHIN_S / 3
+    for _, writer in clients:
+        writer.transport.abort()
 
 
 async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:

@@ -101,6 +101,17 @@ def test_a_batch_over_two_megabytes_is_refused(items: Any) -> None:
     assert items.read_all_items() == []
 
 
+@pytest.mark.parametrize(
+    "operation", [("read", ("large",)), ("patch", ("large", [{"op": "incr", "path": "/n", "value": 1}]))]
+)
+def test_the_answer_of_a_batch_has_a_size(items: Any, operation: Any) -> None:
+    items.create_item({"id": "large", "pk": "a", "n": 0, "text": "x" * 1_900_000})
+    several = [deepcopy(operation) for _ in range(9)]
+    assert failure(items, several) == (8, 413, [424] * 8 + [413])
+    assert items.read_item("large", "a")["n"] == 0
+    assert len(items.execute_item_batch(several[:8], "a")) == 8
+
+
 def test_a_batch_stays_in_its_partition(items: Any) -> None:
     first = ("create", ({"id": "1", "pk": "a"},))
     for elsewhere in ({"id": "2", "pk": "b"}, {"id": "2"}, {"id": "2", "pk": None}):

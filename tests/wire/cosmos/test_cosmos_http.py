@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from outbox.emulator.cosmos import connections, http
+from outbox.emulator.cosmos import connections, feed_operations, http
 from outbox.emulator.cosmos.connections import Connection, Phase
+from outbox.emulator.cosmos.feeds import Feed, Items, Page
 from outbox.emulator.cosmos.http import Http
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule
@@ -86,13 +87,17 @@ class Place:
 async def place() -> AsyncIterator[Place]:
     async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
         place = Place(emulator)
-        assert (await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}')))[0] == 201
-        body = b'{"id":"c","partitionKey":{"paths":["/pk"]}}'
-        assert (await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body)))[0] == 201
+        await _with_container(emulator)
         await until(lambda: not place.inside)
         yield place
         for client in place.clients:
             client.writer.transport.abort()
+
+
+async def _with_container(emulator: CosmosEmulator) -> None:
+    assert (await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}')))[0] == 201
+    body = b'{"id":"c","partitionKey":{"paths":["/pk"]}}'
+    assert (await ask(emulator, signed("POST", "/dbs/d/colls", "colls", "dbs/d", body)))[0] == 201
 
 
 async def until(is_so: Callable[[], object]) -> None:
@@ -315,6 +320,71 @@ async def test_many_answers_that_nobody_reads_throttle_further_ones(
     place.look_at_the_time(connections.TAKE_WITHIN_S + 1)
     await until(lambda: not place.inside)
     assert (await ask(place.emulator, ROOT))[0] == 200
+
+
+async def test_answers_that_are_asked_for_at_once_and_that_nobody_reads_are_few(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "UNREAD_MAX_BYTES", 4 * LARGE_BYTES)
+    large = await _with_large_items(place, 2)
+    clients = [await place.open() for _ in range(12)]
+    for client in clients:
+        client.stop_reading()
+        client.writer.write(large)
+    most_bytes = 0
+    for _ in range(100):
+        await asyncio.sleep(0.01)
+        most_bytes = max(most_bytes, sum(connection.unread_bytes for connection in place.inside))
+    assert LARGE_BYTES < most_bytes < 7 * LARGE_BYTES
+    for client in clients:
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too
+    answered = [(await client.answer())[0] for client in clients]
+    assert sorted(set(answered)) == [200, 429]
+
+
+async def test_a_page_of_the_change_feed_has_a_size(place: Place) -> None:
+    await _with_large_items(place, 7)
+    wanted = {"A_IM": "Incremental feed", "x_ms_max_item_count": "-1"}
+    counts, after = list[int](), ""
+    while True:
+        more = {"If_None_Match": after} if after else {}
+        client = await place.open(signed("GET", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c", b"", **wanted, **more))
+        async with asyncio.timeout(5):
+            head = (await client.reader.readuntil(b"\r\n\r\n")).decode()
+        if head.startswith("HTTP/1.1 304"):
+            break
+        body = await client.reader.readexactly(int(head.lower().partition("content-length: ")[2].split("\r\n")[0]))
+        counts.append(body.count(b'"_etag"'))
+        after = head.lower().partition("etag: ")[2].split("\r\n")[0]
+    assert counts == [3, 3, 1]
+
+
+async def test_pages_are_made_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_operations, "PAGES_UNDER_WAY_MAX", 2)
+    monkeypatch.setattr(feed_operations, "PAGE_WAIT_S", 0.5)
+    under_way, most, turns = 0, 0, asyncio.Event()
+    make = Feed.page
+
+    async def slowly(feed: Feed, items: Items) -> Page:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await turns.wait()
+        under_way -= 1
+        return await make(feed, items)
+
+    monkeypatch.setattr(Feed, "page", slowly)
+    async with Engine.in_memory() as engine, CosmosEmulator(engine, port=0) as emulator:
+        await _with_container(emulator)
+        asked = signed("GET", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c")
+        first = [asyncio.create_task(ask(emulator, asked)) for _ in range(4)]
+        refused, _ = await asyncio.wait(first, timeout=2)
+        assert [task.result()[0] for task in refused] == [429, 429]
+        assert (await ask(emulator, ROOT))[0] == 200
+        turns.set()
+        assert sorted([(await task)[0] for task in first]) == [200, 200, 429, 429]
+        assert (await ask(emulator, asked))[0] == 200
+    assert most == 2
 
 
 async def test_a_client_that_sends_far_ahead_is_cut_off(place: Place) -> None:

@@ -229,6 +229,12 @@ def test_a_patch_that_cannot_be_done_does_nothing(items: Any, operation: dict[st
     assert items.read_item("1", "a") == created
 
 
+@pytest.mark.parametrize("by", [1, 0.5])
+def test_a_number_that_no_double_holds_is_not_incremented(items: Any, by: float) -> None:
+    items.create_item({"id": "1", "pk": "a", "n": 10**400})
+    assert status(items.patch_item, "1", "a", [{"op": "incr", "path": "/n", "value": by}]) == 400
+
+
 def test_a_patch_holds_to_its_condition(items: Any) -> None:
     items.create_item({"id": "1", "pk": "a", "n": 5, "state": "open"})
     step = [{"op": "incr", "path": "/n", "value": 1}]
@@ -280,6 +286,7 @@ def test_a_client_that_knows_a_deleted_container_finds_the_new_one(sdk: Sdk) -> 
         {"id": "x", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": 0},
         {"id": "x", "partitionKey": {"paths": ["/pk"]}, "uniqueKeyPolicy": {"uniqueKeys": [{"paths": ["/n"]}]}},
         {"id": "a/b", "partitionKey": {"paths": ["/pk"]}},
+        {"id": "a\r\nevil: 1", "partitionKey": {"paths": ["/pk"]}},
     ],
 )
 def test_a_container_that_would_behave_otherwise_is_refused(definition: dict[str, Any]) -> None:

@@ -344,12 +344,30 @@ def test_a_scan_goes_on_behind_what_was_deleted_meanwhile(sdk: Sdk, items: Any) 
         ("SELECT VALUE " + "- " * 500 + "1", "deep"),
         ("SELECT VALUE " + "1+" * 500 + "1", "operators"),
         ("SELECT VALUE c" + ".a" * 500 + " FROM c", "steps"),
+        ("SELECT VALUE " + "(" * 15 + "1" + ("+1" * 190 + ")") * 15 + " FROM c", "deep"),
+        ("SELECT DISTINCT VALUE '\\ud800' FROM c", "half a character"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(people: Any, text: str, named: str) -> None:
     with pytest.raises(exceptions.CosmosHttpResponseError, match=named) as caught:
         query(people, text)
     assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"SELECT VALUE {'9' * 400} + {'9' * 400}", []),
+        (f"SELECT VALUE {'9' * 400} / 0.5", []),
+        (f"SELECT VALUE IS_INTEGER({'9' * 400}) FROM c WHERE c.id = '1'", [True]),
+        (f"SELECT VALUE AVG({'9' * 400}) FROM c WHERE c.id = '1'", [None]),
+        (f"SELECT VALUE SUM(c.id = '1' ? {'9' * 400} : 0.5) FROM c", [None]),
+        ("SELECT VALUE SUM(1e308) FROM c", [None]),
+        ("SELECT VALUE '\\ud83d\\ude00' = '\U0001f600' FROM c WHERE c.id = '1'", [True]),
+    ],
+)
+def test_numbers_and_texts_at_their_ends_are_answered(people: Any, text: str, expected: list[Any]) -> None:
+    assert query(people, text) == expected
 
 
 def test_long_lists_of_conditions_are_no_depth(people: Any) -> None:

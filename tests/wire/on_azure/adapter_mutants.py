@@ -30,6 +30,7 @@ OF_SENDING = "test_servicebus_traps"
 OF_SETTLING = "test_servicebus_settling_traps"
 OF_SESSIONS = "test_servicebus_session_traps"
 OF_CONNECTING = "test_connecting"
+OF_BREAKS = "test_servicebus_breaks"
 OF_PLACED = "test_placed_states"
 
 
@@ -280,6 +281,16 @@ ADAPTER_MUTANTS = (
         "what was read ahead of a session overtakes what is given back", LINKS,
         "test_what_was_read_ahead_of_a_session_does_not_overtake_what_is_given_back",
         ("        self.is_spent = self.is_spent or settle.how in (\"abandon\", \"release\")\n", ""), of=OF_SESSIONS,
+    ),
+    mutant(
+        "two receivers that wait for one session both have it", SOURCES,
+        "test_a_session_that_two_receivers_wait_for_goes_to_one_of_them",
+        ("if link.out_count or not link.ready or link.is_spent:", "if not link.ready:"),
+    ),
+    mutant(
+        "a message that is held no more is overtaken", LINKS,
+        "test_nothing_of_a_session_overtakes_its_message_that_is_held_no_more",
+        ("        self.is_spent = True\n        self.out_count -= 1\n", "        self.out_count -= 1\n"), of=OF_BREAKS,
     ),
     mutant(
         "a quiet session is never let go", SOURCES, "test_a_session_that_has_been_quiet_is_let_go",

@@ -24,8 +24,8 @@ from outbox.engine.narrow import ItemStore
 from outbox.errors import CorruptRecord, OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import parse_state_id, state_id
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Session, StateStore, Won, Write
-from outbox.runtime.items import StateItem, encode, state_key
 from outbox.runtime.store_operations import operations_over
+from outbox.stored import StateItem, encode, state_key
 from outbox.verify.contracts import STATE_STORE, Clause, check_state_store, name_of
 from tests.wire.on_azure.ground import Place, cosmos_ground, cosmos_store, place
 from tests.wire.on_azure.ledger_app import Account, Order, ledger_app

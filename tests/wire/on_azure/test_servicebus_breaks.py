@@ -19,7 +19,7 @@ from outbox.azure.servicebus_sources import SessionSource, Tasks
 from outbox.engine.entities import QueueSettings
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Delivery, Settle
-from tests.wire.on_azure.bus_calls import QUEUE, install, output, received
+from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, install, output, received
 from tests.wire.on_azure.ground import BusGround, bus_ground
 
 
@@ -149,6 +149,19 @@ async def test_a_session_whose_message_is_held_no_more_gives_its_room_back(
     with pytest.raises(LockLost):
         await bus.settle(delivery, Settle("complete"))
     assert await all_done(bus) == {"a", "b"}
+
+
+async def test_nothing_of_a_session_overtakes_its_message_that_is_held_no_more(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus = ground.bus()
+    await bus.send([output(f"a{n}", ORDERED, session_id="a") for n in range(2)])
+    (first,) = await received(bus, ORDERED)
+    monkeypatch.setattr(servicebus, "HELD_COUNT_MAX", 1)
+    await bus.send([output("other")])
+    await received(bus)
+    (again,) = await received(bus, ORDERED, within_s=20)
+    assert (first.message.identity, again.message.identity) == ("a0", "a0")
 
 
 async def test_a_task_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,6 +39,22 @@ async def test_sessions_are_ordered_and_many_are_held_at_once(ground: BusGround)
     assert held_at_once > 1
 
 
+async def test_a_session_that_two_receivers_wait_for_goes_to_one_of_them(ground: BusGround) -> None:
+    """Both see its first message and wait for what comes right behind it; one wants less than comes."""
+    bus, sender = ground.bus(session_count_max=1), ground.bus()
+    for turn in range(2):
+        waiting = [asyncio.create_task(bus.receive(ORDERED, count_max=count, wait_s=2)) for count in (2, 9)]
+        await asyncio.sleep(0.1)
+        await sender.send([output(f"{turn}{n}", ORDERED, session_id="a") for n in range(6)])
+        first, *others = [part for part in await asyncio.gather(*waiting) if part]
+        assert not others, "two receivers have one session"
+        part = first
+        while part:
+            for delivery in part:
+                await bus.settle(delivery, Settle("complete"))
+            part = await bus.receive(ORDERED, count_max=9, wait_s=1) if ids(ground, ORDERED) else []
+
+
 @pytest.mark.parametrize("how", ["abandon", "release"])
 async def test_what_was_read_ahead_of_a_session_does_not_overtake_what_is_given_back(
     ground: BusGround, how: Any

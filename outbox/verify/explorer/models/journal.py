@@ -11,7 +11,7 @@ import msgspec
 
 from outbox.deliveries import is_copy, next_attempt, resubmission
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
-from outbox.verify.explorer.models.queues import Dead, QueueModel, Queues, QueueState
+from outbox.verify.explorer.models.queues import Claim, Dead, QueueModel, Queues, QueueState, selections
 from outbox.verify.explorer.models.told import said, short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
 
@@ -60,7 +60,9 @@ class JournalModel(Queues):
     def outcomes(self, state: JournalState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         match op.verb:
             case "claim":
-                return self.claim(state, op.args[0], op.args[1], now_ms)
+                paths, count_max = op.args[:2]
+                ready = self.claim(state, paths, count_max, now_ms)
+                return [*ready, *self._claim_blocked(state, paths, count_max, now_ms)]
             case "load":
                 return [Outcome("", state, self._load(state, op.args[0], op.args[1], now_ms))]
             case "commit":
@@ -89,7 +91,30 @@ class JournalModel(Queues):
         if self.queues[number].is_ordered:  # nothing of its session was handled since
             tasks[number].insert(0, tasks[number].pop())
         state = self.unburied(state, path, [each.sequence for each in copies])
-        return Outcome("", msgspec.structs.replace(state, tasks=tuple(map(tuple, tasks))), None, note=again)
+        state = self._shown_anew(msgspec.structs.replace(state, tasks=tuple(map(tuple, tasks))))
+        return Outcome("", state, None, note=again)
+
+    # Behind a dead letter
+
+    def _claim_blocked(self, state: JournalState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Outcome]:
+        """What waits behind a dead letter is handed out too, to be put on record: any of it that was not shown yet."""
+        found: list[list[Claim]] = []
+        for number in (self.numbers[path] for path in paths):
+            blocked = self.blocked(state, number)
+            for index, task in enumerate(state.tasks[number] if blocked else ()):
+                is_there = not task.is_locked and not task.is_shown and (task.due_ms <= now_ms or task.rests)
+                if is_there and self._session(state, number, index) in blocked:
+                    found.append([((number, index),)])
+        return [self._claimed(state, run, now_ms, NO_LOCKS, waits=True) for run in selections(found, count_max)]
+
+    def _shown_anew(self, state: JournalState) -> JournalState:
+        """The queues in which nothing counts as shown but what is still behind a dead letter."""
+        for number, queue in enumerate(state.tasks):
+            blocked = self.blocked(state, number)
+            for index, task in enumerate(queue):
+                if task.is_shown and self._session(state, number, index) not in blocked:
+                    state = self.changed(state, number, index, is_shown=False)
+        return state
 
     # Reading
 
@@ -98,7 +123,8 @@ class JournalModel(Queues):
         state: JournalState, states: Sequence[str], markers: Sequence[bytes], now_ms: int
     ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
         documents = {id: d for id, d in state.documents if id in states and not 0 < d.expires_ms <= now_ms}
-        return documents, {key: m for key, m, expires_ms in state.markers if key in markers and expires_ms > now_ms}
+        kept = {key: m for key, m, until_ms in state.markers if key in markers and (until_ms > now_ms or not until_ms)}
+        return documents, kept
 
     # Committing
 
@@ -140,8 +166,10 @@ class JournalModel(Queues):
         for postponed in commit.postponed:
             number = self.place(postponed.delivery)
             index, task = self.taken(tasks[number], postponed.delivery)
+            task_session = self.messages[task.message].session_id
             fields = {"due_ms": postponed.due_ms, "failures": postponed.failures, "rests": postponed.due_ms > 0}
-            again = msgspec.structs.replace(task, is_locked=False, from_outside=True, **fields)
+            is_shown = postponed.delivery.waits and task_session in self.blocked(state, number)
+            again = msgspec.structs.replace(task, is_locked=False, from_outside=True, is_shown=is_shown, **fields)
             tasks[number].insert(index, again)
         for output in commit.outputs:
             for number in self.routes[output.destination]:

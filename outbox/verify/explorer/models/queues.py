@@ -47,6 +47,8 @@ class Task(msgspec.Struct, frozen=True, gc=False):
     """Whether the queue knows the digest of what was sent: of what came from outside in the first place."""
     rests: bool = False
     """Given back with a delay in an ordered queue: its session waits with it."""
+    is_shown: bool = False
+    """Looked at while its session is blocked, and to be looked at no more until it goes on."""
 
 
 class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -177,7 +179,7 @@ class Queues:
                 line = [i for i in range(len(queue)) if self._session(state, number, i) == session]
                 line = [i for i in line if queue[i].due_ms <= now_ms][:count_max]
                 units.append([tuple((number, i) for i in line[:n]) for n in range(1, len(line) + 1)])
-        return list(_selections(units, count_max))
+        return list(selections(units, count_max))
 
     def _ready(self, state: QueueState, number: int, now_ms: int) -> list[tuple[int, int]]:
         """The places of the messages that can be claimed now: of an ordered queue the head of each free session."""
@@ -185,9 +187,7 @@ class Queues:
         if not self.queues[number].is_ordered:
             ready = [(number, i) for i, task in enumerate(tasks) if not task.is_locked and task.due_ms <= now_ms]
             return self._told_apart(tasks, ready) if self._merges_copies else ready
-        closed = {
-            self.messages[dead.message].session_id for dead in state.dead if dead.queue == number and dead.stops_key
-        }
+        closed = self.blocked(state, number)
         closed |= {self._session(state, number, i) for i, task in enumerate(tasks) if task.is_locked}
         closed |= {self._session(state, number, i) for i, t in enumerate(tasks) if t.rests and t.due_ms > now_ms}
         found = []
@@ -197,6 +197,12 @@ class Queues:
                 closed.add(session)
                 found.append((number, i))
         return found
+
+    def blocked(self, state: QueueState, number: int) -> set[str]:
+        """The sessions of a queue that stand still behind a dead letter."""
+        return {
+            self.messages[dead.message].session_id for dead in state.dead if dead.queue == number and dead.stops_key
+        }
 
     def _told_apart(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those that differ: of copies that nobody has had yet it does not matter which is taken."""
@@ -213,7 +219,7 @@ class Queues:
     def _session(self, state: QueueState, number: int, index: int) -> str:
         return self.messages[state.tasks[number][index].message].session_id
 
-    def _claimed(self, state: State, run: Claim, now_ms: int, in_use: Locks) -> Outcome:
+    def _claimed(self, state: State, run: Claim, now_ms: int, in_use: Locks, *, waits: bool = False) -> Outcome:
         tasks = list(state.tasks)
         deliveries = []
         taken = {*in_use, *((n, t.sequence, t.lock) for n, queue in enumerate(tasks) for t in queue if t.is_locked)}
@@ -222,7 +228,7 @@ class Queues:
             queue[index] = task = self._locked(number, queue[index], taken)
             tasks[number] = tuple(queue)
             taken.add((number, task.sequence, task.lock))
-            deliveries.append(self._delivery(number, task, now_ms))
+            deliveries.append(self._delivery(number, task, now_ms, waits=waits))
         label = ", ".join(told(delivery) for delivery in deliveries)
         return Outcome(f"-> {label}", msgspec.structs.replace(state, tasks=tuple(tasks)), tuple(deliveries))
 
@@ -230,7 +236,7 @@ class Queues:
         """A task under a lock of its own."""
         return msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
 
-    def _delivery(self, number: int, task: Task, now_ms: int) -> Delivery:
+    def _delivery(self, number: int, task: Task, now_ms: int, *, waits: bool = False) -> Delivery:
         message = self.messages[task.message]
         return Delivery(
             self.queues[number].path,
@@ -243,6 +249,7 @@ class Queues:
             0 if self._is_bus else task.failures,
             task.from_outside,
             fingerprint(message.body, message.type) if task.has_digest else b"",
+            waits,
         )
 
     def tokens(self, result: Any) -> frozenset[Hashable]:
@@ -364,14 +371,14 @@ class Queues:
         return f"{name} locked" if task.is_locked else f"{name} due later" if task.due_ms > now_ms else name
 
 
-def _selections(units: Sequence[list[Claim]], room: int) -> Iterator[Claim]:
+def selections(units: Sequence[list[Claim]], room: int) -> Iterator[Claim]:
     """Every way to take one option each of some units, in any order, with up to `room` places in all."""
     for index, unit in enumerate(units):
         others = [*units[:index], *units[index + 1 :]]
         for option in unit:
             if len(option) <= room:
                 yield option
-                for rest in _selections(others, room - len(option)):
+                for rest in selections(others, room - len(option)):
                     yield option + rest
 
 

@@ -32,8 +32,6 @@ STAGED_PREFIX = "staged:"
 RECORD_PREFIX = "inbox:"
 OVERFLOW_PREFIX = "overflow:"
 NO_VALUE = msgspec.Raw(b"null")
-WAITING, WAITING_ATTEMPT = "waiting", -1
-"""The reason and attempt of a record that says of a message only that it waits: any attempt at it is a later one."""
 
 
 class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,11 +79,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     def refusal(self) -> PoisonMessage | None:
         """Why the message was refused; None where it was applied."""
         return PoisonMessage(self.reason, self.description) if self.reason else None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it says only that its message waits behind a blocked key: nothing has become of it yet."""
-        return self.reason == WAITING and self.attempt == WAITING_ATTEMPT
 
     def marked(self) -> Record:
         """The same when its outputs have left: without them, they are not needed any more."""
@@ -199,3 +192,8 @@ def decode(document: Document, kind: type[Item]) -> Item:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = f"{document.key.partition}/{document.key.id}"
         raise CorruptRecord(f"document {where} is not a {kind.__name__}: {error}; who else writes here?") from error
+
+
+def state_in(document: Document | None) -> StateItem:
+    """What a read of a state found; one without a value where there is none."""
+    return StateItem() if document is None else decode(document, StateItem)

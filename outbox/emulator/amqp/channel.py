@@ -1,0 +1,158 @@
+"""One channel of a connection: which of its links the peer's frames are for.
+
+Decides what a frame means for the links by handle: who attaches, which deliveries a disposition settles, what is left
+for the application to do.  How transfers are counted is `session`'s part, what a link may do `link`'s.
+"""
+
+from __future__ import annotations
+
+from outbox.emulator.amqp import performatives
+from outbox.emulator.amqp.errors import (
+    DECODE_ERROR,
+    HANDLE_IN_USE,
+    INVALID_FIELD,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT,
+    UNATTACHED_HANDLE,
+    ConnectionFault,
+)
+from outbox.emulator.amqp.events import Attached, Credit, Detached, Event, Sent, Settled, Window
+from outbox.emulator.amqp.frames import Frame
+from outbox.emulator.amqp.held import ATTACH_FACTOR, LINK_BYTES
+from outbox.emulator.amqp.link import Attach, Link, LinkState
+from outbox.emulator.amqp.performatives import as_bool, as_map, as_outcome, as_terminus, as_text, as_uint
+from outbox.emulator.amqp.session import HANDLE_MAX, ID_MASK, Session
+from outbox.emulator.amqp.types import NULL, field_spans
+
+_UNKNOWN_COUNT_MAX = 256
+
+
+class Channel:
+    """The links of one session."""
+
+    __slots__ = ("links", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.links: dict[int, Link] = {}
+        """By handle.  One that this side detached keeps its handle until the peer's detach, too, is there."""
+
+    def on_attach(self, fields: list[object], source: Frame) -> Event:
+        """Make a link that waits for the application's answer."""
+        handle = as_uint(fields[1], "handle")
+        if handle in self.links:
+            raise ConnectionFault(HANDLE_IN_USE, f"handle {handle} is in use on channel {self.session.channel}")
+        link_count_max = self.session.limits.link_count_max
+        if handle > HANDLE_MAX or len(self.links) >= link_count_max:
+            raise ConnectionFault(RESOURCE_LIMIT, f"more than {link_count_max} links in a session")
+        held_bytes = LINK_BYTES + ATTACH_FACTOR * (source.end - source.start)
+        self.session.held.take(held_bytes)
+        is_receiver = as_bool(fields[2], "role")
+        # The fields were decoded before, so the second walk that finds their bytes cannot fail.
+        at = source.data.index(b"\x12", source.start) + 1
+        spans = field_spans(source.data, at) + [NULL] * 7
+        attach = Attach(
+            name=as_text(fields[0], "name")[:256],
+            handle=handle,
+            is_receiver=is_receiver,
+            snd_settle_mode=as_uint(fields[3], "snd-settle-mode", 2) & 3,
+            rcv_settle_mode=as_uint(fields[4], "rcv-settle-mode", 0) & 1,
+            source=as_terminus(fields[5], "source"),
+            target=as_terminus(fields[6], "target"),
+            source_bytes=spans[5],
+            target_bytes=spans[6],
+            initial_delivery_count=as_uint(fields[9], "initial-delivery-count", 0),
+            properties=as_map(fields[13], "properties"),
+        )
+        link = self.links[handle] = Link(self.session, attach, held_bytes)
+        return Attached(link)
+
+    def link_at(self, handle: object) -> Link:
+        link = self.links.get(as_uint(handle, "handle"))
+        if link is None:
+            raise ConnectionFault(
+                UNATTACHED_HANDLE, f"handle {handle} on channel {self.session.channel} is not attached"
+            )
+        return link
+
+    def on_transfer(self, fields: list[object], source: Frame, at: int) -> Event | None:
+        session = self.session
+        session.next_incoming_id = (session.next_incoming_id + 1) & ID_MASK
+        link = self.links.get(as_uint(fields[0], "handle"))
+        if link is None:
+            raise ConnectionFault(UNATTACHED_HANDLE, f"transfer on handle {fields[0]!r}, which is not attached")
+        if link.state is LinkState.DETACHED:
+            return None  # it was on its way when we detached
+        if link.state is LinkState.PENDING:
+            raise ConnectionFault(NOT_ALLOWED, f"transfer on link {link.attach.name} before it was attached")
+        return link.on_transfer(fields, source.data[at : source.end])
+
+    def on_flow(self, fields: list[object]) -> list[Event]:
+        """Take the peer's window and, if a handle is given, a link's credit."""
+        events: list[Event] = [Window(self.session)] if self.session.on_flow(fields) else []
+        if fields[4] is not None:
+            link = self.link_at(fields[4])
+            if link.on_flow(fields):
+                events.append(Credit(link, as_bool(fields[8], "drain"), as_bool(fields[9], "echo")))
+        return events
+
+    def on_disposition(self, fields: list[object]) -> Event | None:
+        """Find the deliveries of ours that the peer ends."""
+        if not as_bool(fields[0], "role"):
+            return None  # the peer settles what it sent and we have answered
+        first = as_uint(fields[1], "first")
+        last = as_uint(fields[2], "last", first)
+        settled = as_bool(fields[3], "settled")
+        outcome = as_outcome(fields[4])
+        if last < first:
+            raise ConnectionFault(INVALID_FIELD, f"disposition from {first} to {last}")
+        if outcome is None:
+            if not settled:
+                return None
+            outcome = performatives.Outcome(performatives.RELEASED, [])
+        if not performatives.ACCEPTED <= outcome.code <= performatives.MODIFIED:
+            if outcome.code == performatives.RECEIVED:
+                return None
+            raise ConnectionFault(DECODE_ERROR, f"delivery state 0x{outcome.code:02x} is not an outcome")
+        deliveries, unknown = self._take_unsettled(first, last)
+        return Settled(self.session, deliveries, unknown, outcome, settled)
+
+    def _take_unsettled(self, first: int, last: int) -> tuple[list[Sent], list[tuple[int, int]]]:
+        unsettled, links = self.session.unsettled, self.links  # a link's deliveries go with it: each has its link here
+        if last - first >= _UNKNOWN_COUNT_MAX:  # the ids are the peer's to choose: walk what is tracked, not the range
+            ids = [number for number in unsettled if first <= number <= last]
+            return [Sent(number, links[handle], tag) for number in ids for handle, tag in [unsettled.pop(number)]], []
+        if not unsettled:
+            return [], [(first, last)]
+        deliveries, unknown = list[Sent](), list[tuple[int, int]]()
+        for number in range(first, last + 1):
+            if number in unsettled:
+                handle, tag = unsettled.pop(number)
+                deliveries.append(Sent(number, links[handle], tag))
+            elif unknown and unknown[-1][1] == number - 1:
+                unknown[-1] = (unknown[-1][0], number)
+            else:
+                unknown.append((number, number))
+        return deliveries, unknown
+
+    def on_detach(self, fields: list[object]) -> Event | None:
+        link = self.link_at(fields[0])
+        was_there = link.state is not LinkState.DETACHED
+        if was_there:
+            link.state = LinkState.DETACHED
+            self.session.write(performatives.detach(link.handle, closed=as_bool(fields[1], "closed")))
+        self.session.untrack(link.handle)
+        del self.links[link.handle]
+        link.let_go()
+        return Detached(link, as_bool(fields[1], "closed")) if was_there else None
+
+    def end(self) -> list[Event]:
+        """The session is over: every link of it is detached without another word."""
+        live = [link for link in self.links.values() if link.state is not LinkState.DETACHED]
+        for link in live:
+            link.state = LinkState.DETACHED
+        for link in self.links.values():
+            link.let_go()
+        self.links.clear()
+        self.session.unsettled.clear()
+        return [Detached(link, True) for link in live]

@@ -1,0 +1,64 @@
+"""Documents, and the modification that changes documents and tasks together: whole, or nothing of it.
+
+Decides whether a modification's conditions hold, before the one record that it becomes; what the record does to memory
+is `state`'s part.  Semantics follow EntroQ.  Source: github.com/shiblon/entroq.
+"""
+
+from __future__ import annotations
+
+from outbox.engine import records
+from outbox.engine.broker import Broker
+from outbox.engine.checks import check_deletes
+from outbox.errors import OutboxError
+from outbox.ports import StateDocument
+
+
+class Documents:
+    """The documents' side of the engine."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def read(self, namespace: str, id: str) -> StateDocument | None:
+        """A document, or None where there is none or it has expired."""
+        found = self._broker.state.documents.get(namespace, {}).get(id)
+        if found is None or (found.expires_ms and found.expires_ms <= self._broker.now_ms()):
+            return None
+        return found
+
+    def version(self, namespace: str, id: str) -> int:
+        """A document's version; 0 where there is none."""
+        found = self.read(namespace, id)
+        return 0 if found is None else found.version
+
+    def modify(self, change: records.Modify) -> list[int] | None:
+        """Apply a modification: the sequences of what was inserted, or None if it lost."""
+        broker, state = self._broker, self._broker.state
+        if change.operation_id and (done := state.operations.get(change.operation_id)) is not None:
+            return list(done[1])
+        if not self._holds(change):
+            return None
+        first = state.sequence + 1
+        broker.do(records.Modified(broker.now_ms(), change))
+        broker.wake()
+        return list(range(first, state.sequence + 1))
+
+    def _holds(self, change: records.Modify) -> bool:
+        for path in [*(i.path for i in change.inserts), *(c.to_path for c in change.changes if c.to_path is not None)]:
+            self._broker.queue(path)
+        refs = [records.TaskRef(c.path, c.sequence, c.version) for c in change.changes]
+        tasks = [*change.deletes, *change.depends, *refs]
+        puts = [records.DocRef(d.namespace, d.id, d.version) for d in change.documents]
+        documents = [*puts, *change.document_deletes, *change.document_depends]
+        named = [(ref.path, ref.sequence) for ref in [*change.deletes, *refs]]
+        written = [(ref.namespace, ref.id) for ref in [*puts, *change.document_deletes]]
+        if len(set(named)) < len(named) or len(set(written)) < len(written):
+            raise OutboxError("a modification names one task or document twice; say each once")
+        check_deletes(change.document_deletes)
+        return all(self._task_is_at(ref.path, ref.sequence, ref.version) for ref in tasks) and all(
+            self.version(ref.namespace, ref.id) == ref.version for ref in documents
+        )
+
+    def _task_is_at(self, path: str, sequence: int, version: int) -> bool:
+        task = self._broker.queue(path).tasks.get(sequence)
+        return task is not None and task.version == version

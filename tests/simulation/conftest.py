@@ -1,0 +1,30 @@
+"""Which explorations take too long for every run."""
+
+from __future__ import annotations
+
+import pytest
+
+LONG = frozenset(
+    (
+        "test_a_resubmission_keeps_every_promise_under_any_single_fault[stale-item]",
+        "test_a_resubmission_keeps_every_promise_under_any_single_fault[delay-item]",
+        "test_a_key_goes_on_behind_what_was_resubmitted_and_applied[partition]",
+        "test_any_single_fault_changes_nothing_that_can_be_seen[ordered by key, handlers that wait-item]",
+        "test_any_pair_of_faults_changes_nothing_that_can_be_seen[ordered by key, handlers that wait-item]",
+        "test_an_application_whose_messages_are_too_large_for_its_bus_is_explored[item]",
+        "test_two_workers_and_their_overflow",
+        "test_overflow_lies_with_the_infrastructure[stale]",
+        "test_what_is_as_old_as_a_blob_may_get_is_looked_at_once_more[stale-item]",
+        "test_the_program_prints_and_publishes_nothing_for_one_scope[partition]",
+        "test_the_program_prints_and_publishes_nothing_for_one_scope[item]",
+        "test_a_resubmission_keeps_every_promise_under_any_single_fault[crash-item]",
+    )
+)
+"""`make soak` runs them; of each kind another fault or scope is part of every run."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.name in LONG:
+            item.add_marker(pytest.mark.soak)

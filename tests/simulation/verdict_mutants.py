@@ -1,0 +1,55 @@
+"""Each row of the table in `outbox/runtime/verdict.py` turned wrong, alone: where each must show.
+
+In engine scope some of them cannot take effect, because the commit creates its markers under a condition of its own:
+there a worker that is wrong makes no progress.  In item scope what waits shows by a way too long for the limit.  No
+exploration comes to the rows of another payload over a record that waits, nor to those of a younger message over a
+refusal for its age; `tests/unit/app/test_verdicts.py` has a test for
+every row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulation.planting import VERDICT, Mutant, mutant
+from tests.simulation.resubmission_mutants import BLOCKED
+
+
+def row(
+    record: str, facts: str, verdict: str, wrong: str, scope: str, promise: str, app: str = "counting", **options: Any
+) -> Mutant:
+    """A fault in one row: its three facts as they stand there, its verdict, and what stands there instead."""
+    name = f"verdict: {record.lower().replace('_', ' ')} ({facts}) is {wrong.lower()} ({scope})"
+    same, later, past = facts.split("/")
+    right = f"    Row({f'OnRecord.{record},':<26}{f'{same},':<14}{f'{later},':<15}{f'{past},':<7}Verdict.{verdict}),\n"
+    edit = (right, right.replace(f"Verdict.{verdict})", f"Verdict.{wrong})"))
+    return mutant(name, scope, promise, VERDICT, edit, app=app, **options)
+
+
+SCOPES = ("engine", "partition", "item")
+LATE: dict[str, Any] = {"copies": 2, "faults": {"jump": 1}}
+LATER: dict[str, Any] = LATE | {"copies": 3}
+ENDED: dict[str, Any] = {"amounts": (-50, 60), "copies": [2, 1]}
+BEHIND: dict[str, Any] = BLOCKED | {"amounts": (-1, 5), "repeated": ()}
+"""The first blocks its key, and the second waits behind it."""
+AGAIN: dict[str, Any] = {"amounts": (-50, 60), "resubmissions": 1}
+REFUSED_CLASH: dict[str, Any] = {"amounts": (-50, 60), "clashing": 5}
+STORES = ("partition", "item")
+VERDICT_MUTANTS = (
+    *(row("NOTHING", "None/None/False", "FRESH", "TOO_OLD", scope, "NoDeadLetter") for scope in STORES),
+    *(row("NOTHING", "None/None/True", "TOO_OLD", "FRESH", scope, "NoDuplicate", **LATE) for scope in SCOPES),
+    row("APPLIED", "True/None/None", "DUPLICATE", "RESUBMISSION", "engine", "Progress", copies=2, live=True),
+    *(row("APPLIED", "True/None/None", "DUPLICATE", "RESUBMISSION", scope, "NoDuplicate", copies=2) for scope in STORES),
+    row("APPLIED", "False/None/None", "PAYLOAD_DIFFERS", "RESUBMISSION", "engine", "Progress", clashing=7, live=True),
+    *(row("APPLIED", "False/None/None", "PAYLOAD_DIFFERS", "RESUBMISSION", scope, "NoDuplicate", clashing=7) for scope in STORES),
+    row("REFUSED", "True/False/None", "REFUSED", "RESUBMISSION", "engine", "Progress", **ENDED, live=True),
+    *(row("REFUSED", "True/False/None", "REFUSED", "RESUBMISSION", scope, "NoDuplicate", **ENDED) for scope in STORES),
+    *(row("REFUSED", "True/True/None", "RESUBMISSION", "REFUSED", scope, "EveryMessageEnds|Serializable", **AGAIN) for scope in SCOPES),
+    row("REFUSED", "False/None/None", "PAYLOAD_DIFFERS", "RESUBMISSION", "engine", "Progress", **REFUSED_CLASH, live=True),
+    *(row("REFUSED", "False/None/None", "PAYLOAD_DIFFERS", "RESUBMISSION", scope, "NoDuplicate", **REFUSED_CLASH) for scope in STORES),
+    row("REFUSED_FOR_AGE", "True/False/None", "REFUSED", "RESUBMISSION", "engine", "Progress", **LATER, live=True),
+    *(row("REFUSED_FOR_AGE", "True/False/None", "REFUSED", "RESUBMISSION", scope, "NoDuplicate", **LATER) for scope in STORES),
+    *(row("REFUSED_FOR_AGE", "False/None/None", "PAYLOAD_DIFFERS", "RESUBMISSION", scope, "NoDuplicate", clashing=7, **LATE) for scope in STORES),
+    *(row("REFUSED_FOR_AGE", "True/True/True", "TOO_OLD", "RESUBMISSION", scope, "NoDuplicate", resubmissions=1, **LATE) for scope in SCOPES),
+    *(row("WAITING", "True/None/None", "RESUBMISSION", "REFUSED", scope, "EveryMessageEnds|NothingLeavesEarly|Serializable", "blocking", **BEHIND) for scope in ("engine", "partition")),
+)  # fmt: skip

@@ -1,0 +1,196 @@
+"""The rows of the table of verdicts in every scope: the facts are made, and what becomes of the message is looked at.
+
+A client refuses to resubmit what was refused for its age, so those two rows are looked at in the table alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from outbox import App, Reject
+from outbox.commits import Refusal
+from outbox.runtime.verdict import OnRecord, Verdict, judged, kind_of
+from outbox.testing import Harness
+
+RETENTION_S, MARGIN_S = 600, 60
+
+
+@dataclass
+class Line:
+    book: str
+    text: str
+
+
+@dataclass
+class Book:
+    lines: list[str] = field(default_factory=list)
+
+
+class World:
+    """A journal that refuses `bad` lines; in the queue `strict` a dead letter blocks its key."""
+
+    def __init__(self) -> None:
+        self.bad = {"bad"}
+        self.app = App(
+            "journal",
+            retention=timedelta(seconds=RETENTION_S),
+            margin=timedelta(seconds=MARGIN_S),
+            clock_skew=timedelta(seconds=30),
+        )
+        self.app.queue("strict", "per_key")
+
+        @self.app.handler("lines", key="book")
+        def write(line: Line, book: Book) -> None:
+            self.write(line, book)
+
+        @self.app.handler("strict", key="book", on_dead_letter="stop_key")
+        def write_strictly(line: Line, book: Book) -> None:
+            self.write(line, book)
+
+        self.harness = Harness(self.app)
+
+    def write(self, line: Line, book: Book) -> None:
+        if line.text in self.bad:
+            raise Reject("not a line")
+        book.lines.append(line.text)
+
+    async def send(self, text: str, *, age_s: float = 0, queue: str = "lines", id: str = "1") -> None:
+        await self.harness.send(queue, Line("red", text), id=id, created=self.harness.now() - age_s)
+        await self.harness.wait_idle()
+
+    async def resubmit(self, queue: str = "lines") -> None:
+        await self.harness.resubmit(queue, "1")
+        await self.harness.wait_idle()
+
+    async def lines(self) -> list[str]:
+        found = await self.harness.state(Book, "red")
+        return [] if found is None else found.lines
+
+    def dead(self, queue: str = "lines") -> list[str]:
+        return [letter.reason for letter in self.harness.dead_letters(queue)]
+
+
+@pytest.fixture
+async def world(scope: str) -> AsyncIterator[World]:
+    made = World()
+    async with made.harness:
+        yield made
+
+
+async def test_without_a_record_a_young_message_is_run(world: World) -> None:
+    await world.send("a", age_s=RETENTION_S - 1)
+    assert (await world.lines(), world.dead()) == (["a"], [])
+
+
+async def test_without_a_record_a_message_past_retention_is_too_old(world: World) -> None:
+    await world.send("a", age_s=RETENTION_S)
+    assert (await world.lines(), world.dead()) == ([], ["too-old"])
+
+
+@pytest.mark.parametrize("age_s", [0, RETENTION_S + MARGIN_S - 1], ids=["young", "past retention"])
+async def test_the_copy_of_an_applied_message_is_a_duplicate(world: World, age_s: float) -> None:
+    await world.send("a")
+    await world.harness.advance(seconds=max(age_s, 1))
+    await world.send("a", age_s=age_s)
+    assert (await world.lines(), world.dead()) == (["a"], [])
+
+
+async def test_another_payload_under_the_id_of_an_applied_message_differs(world: World) -> None:
+    await world.send("a")
+    await world.send("b")
+    assert (await world.lines(), world.dead()) == (["a"], ["payload-differs"])
+
+
+async def test_the_copy_of_a_refused_message_is_refused_for_the_same_reason(world: World) -> None:
+    await world.send("bad")
+    world.bad.clear()
+    await world.send("bad")
+    assert (await world.lines(), world.dead()) == ([], ["not a line", "not a line"])
+
+
+@pytest.mark.parametrize("age_s", [0, RETENTION_S - 1], ids=["young", "past retention by then"])
+async def test_the_resubmission_of_a_refused_message_is_run_at_any_age(world: World, age_s: float) -> None:
+    await world.send("bad", age_s=age_s)
+    world.bad.clear()
+    await world.harness.advance(seconds=10)
+    await world.resubmit()
+    assert (await world.lines(), world.dead()) == (["bad"], [])
+
+
+async def test_another_payload_under_the_id_of_a_refused_message_differs(world: World) -> None:
+    await world.send("bad")
+    await world.send("b")
+    assert (await world.lines(), sorted(world.dead())) == ([], ["not a line", "payload-differs"])
+
+
+async def test_the_copy_of_a_message_that_was_too_old_is_too_old(world: World) -> None:
+    await world.send("a", age_s=RETENTION_S)
+    await world.send("a")  # its sender says that it is young now
+    assert (await world.lines(), world.dead()) == ([], ["too-old", "too-old"])
+
+
+async def test_another_payload_under_the_id_of_a_message_that_was_too_old_differs(world: World) -> None:
+    await world.send("a", age_s=RETENTION_S)
+    await world.send("b")
+    assert (await world.lines(), sorted(world.dead())) == ([], ["payload-differs", "too-old"])
+
+
+async def test_what_waited_behind_a_block_is_run_at_any_age(world: World) -> None:
+    await world.send("bad", queue="strict")
+    await world.send("a", queue="strict", id="2")
+    await world.harness.advance(seconds=2 * RETENTION_S)
+    await world.harness.discard("strict", "1")
+    await world.harness.advance(seconds=10)
+    assert (await world.lines(), world.dead("strict")) == (["a"], [])
+
+
+async def test_another_payload_under_the_id_of_what_waits_differs(world: World) -> None:
+    await world.send("bad", queue="strict")
+    await world.send("a", queue="strict", id="2")
+    await world.send("b", queue="strict", id="2")
+    await world.harness.advance(seconds=2 * RETENTION_S)
+    await world.harness.discard("strict", "1")
+    await world.harness.advance(seconds=10)
+    assert (await world.lines(), world.dead("strict")) == (["a"], ["payload-differs"])
+
+
+RECORDS = {
+    OnRecord.NOTHING: None,
+    OnRecord.APPLIED: Refusal(b"f", "", ""),
+    OnRecord.REFUSED: Refusal(b"f", "no", "rejected by the handler", 1),
+    OnRecord.REFUSED_FOR_AGE: Refusal(b"f", "too-old", "created long ago", 1),
+    OnRecord.WAITING: Refusal(b"f", "waiting", "", -1),
+}
+
+
+def by_the_rules(record: OnRecord, is_same: bool, is_later: bool, is_past: bool) -> Verdict:
+    """The verdict as the rules of the protocol have it, one after the other."""
+    if record is OnRecord.NOTHING:
+        return Verdict.TOO_OLD if is_past else Verdict.FRESH
+    if not is_same:
+        return Verdict.PAYLOAD_DIFFERS
+    if record is OnRecord.APPLIED:
+        return Verdict.DUPLICATE
+    if record is OnRecord.WAITING:
+        return Verdict.RESUBMISSION
+    if not is_later:
+        return Verdict.REFUSED
+    return Verdict.TOO_OLD if is_past and record is OnRecord.REFUSED_FOR_AGE else Verdict.RESUBMISSION
+
+
+@pytest.mark.parametrize("is_past", [False, True], ids=["young", "past retention"])
+@pytest.mark.parametrize("attempt", [0, 1, 2])
+@pytest.mark.parametrize("payload", [b"f", b"g", b""], ids=["same", "other", "any"])
+@pytest.mark.parametrize("record", OnRecord)
+def test_every_combination_has_the_verdict_of_the_rules(
+    record: OnRecord, payload: bytes, attempt: int, is_past: bool
+) -> None:
+    stored = RECORDS[record]
+    assert kind_of(stored) is record
+    is_later = stored is not None and attempt > stored.attempt
+    found = judged(stored, fingerprint=payload, attempt=attempt, is_past_retention=is_past)
+    assert found is by_the_rules(record, payload != b"g", is_later, is_past)
