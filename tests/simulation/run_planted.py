@@ -11,13 +11,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -25,7 +26,10 @@ from tests.simulation.planting import Mutant, Table
 from tests.simulation.run_mutant import ROOT, Planter, module_of
 
 PROCESS_COUNT = 2
-RUN_S_MAX = 40
+RUN_S_MAX = 60
+ANSWER_BYTES_MAX = select.PIPE_BUF
+"""What a pipe takes in one piece; what is told of failures is cut to fit."""
+
 TEST_S_MAX = 8
 """How long a test may take that waits in vain because of a fault; without one it takes less than a second or two."""
 
@@ -49,7 +53,7 @@ class Seen:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note what could not even be imported."""
         if report.failed:
-            self.broken.append(report.longreprtext[-2_000:])
+            self.broken.append(report.longreprtext[-600:])
 
 
 def run(mutant: Mutant, folder: str) -> dict[str, Any]:
@@ -61,9 +65,9 @@ def run(mutant: Mutant, folder: str) -> dict[str, Any]:
     with redirect_stdout(told):
         code = pytest.main(["-q", f"--timeout={TEST_S_MAX}", "-p", "no:cacheprovider", "-x", *tests], [seen])
     if code not in (0, 1):
-        seen.broken.append(told.getvalue()[-1_000:])
+        seen.broken.append(told.getvalue()[-600:])
     seconds = round(time.perf_counter() - started_s, 2)
-    return {"passed": seen.passed_count, "failed": seen.failed, "broken": seen.broken, "seconds": seconds}
+    return {"passed": seen.passed_count, "failed": seen.failed[:1], "broken": seen.broken[:1], "seconds": seconds}
 
 
 def main(module: str, names: Sequence[str]) -> None:
@@ -75,29 +79,59 @@ def main(module: str, names: Sequence[str]) -> None:
     assert not late, f"too late to plant anything in {late}"
     os.chdir(ROOT)
     waiting = [mutant for mutant in table.mutants if not names or mutant.name in names]
-    running: dict[int, tuple[Mutant, int]] = {}
+    running: dict[int, Run] = {}
     while waiting or running:
         while waiting and len(running) < PROCESS_COUNT:
-            mutant = waiting.pop(0)
-            process, answer = begun(mutant, table.folder)
-            running[process] = mutant, answer
-        process, _ = os.wait()
-        mutant, answer = running.pop(process)
-        with os.fdopen(answer) as lines:
-            text = lines.read() or json.dumps({"passed": 0, "failed": [], "broken": [f"no answer in {RUN_S_MAX} s"]})
-        print(json.dumps({"name": mutant.name, **json.loads(text)}), flush=True)
+            begun = begin(waiting.pop(0), table.folder)
+            running[begun.answer] = begun
+        next_end_s = min(begun.ends_s for begun in running.values())
+        answered, _, _ = select.select(list(running), [], [], max(0.0, next_end_s - time.monotonic()))
+        for answer in answered or [a for a, begun in running.items() if begun.ends_s <= time.monotonic()]:
+            begun = running.pop(answer)
+            print(json.dumps({"name": begun.mutant.name, **begun.result(answer in answered)}), flush=True)
 
 
-def begun(mutant: Mutant, folder: str) -> tuple[int, int]:
-    """A process that runs one fault, and what its answer can be read from: it fits the pipe."""
+class Run(NamedTuple):
+    """A process that runs the tests of one fault."""
+
+    mutant: Mutant
+    process: int
+    answer: int
+    """The pipe that its answer can be read from."""
+
+    ends_s: float
+
+    def result(self, answered: bool) -> dict[str, Any]:
+        """What it answered, in one write.  One that swallows even what ends a test in time has failed that test.
+
+        It is killed with all that it began, which may hold its pipe open.
+        """
+        text = os.read(self.answer, ANSWER_BYTES_MAX) if answered else b""
+        os.close(self.answer)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        if not answered:
+            return {"passed": 0, "failed": [f"no end in {RUN_S_MAX} s"], "broken": [], "seconds": RUN_S_MAX}
+        if not text:
+            return {"passed": 0, "failed": [], "broken": ["no answer"], "seconds": 0}
+        told: dict[str, Any] = json.loads(text)
+        return told
+
+
+def begin(mutant: Mutant, folder: str) -> Run:
+    """Begin a process, and a group of processes, for one fault."""
     reading, writing = os.pipe()
     process = os.fork()
     if process:
         os.close(writing)
-        return process, reading
-    signal.alarm(RUN_S_MAX)
-    with os.fdopen(writing, "w") as answer:
-        answer.write(json.dumps(run(mutant, folder)))
+        with suppress(OSError):  # by now the process may have done it, or ended
+            os.setpgid(process, process)
+        return Run(mutant, process, reading, time.monotonic() + RUN_S_MAX)
+    os.setpgid(0, 0)
+    os.close(reading)
+    text = json.dumps(run(mutant, folder), ensure_ascii=False).encode()
+    os.write(writing, text)
     os._exit(0)
 
 
