@@ -38,20 +38,20 @@ from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.claims import check_blobs
 from outbox.runtime.endings import Endings
 from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.handling import Life, run_part
+from outbox.runtime.handling import Life, run_branch
 from outbox.runtime.http_scopes import requests_over
 from outbox.runtime.http_telling import HttpTelling
-from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan, compile_plan
+from outbox.runtime.protocol import StoreProtocol
 from outbox.runtime.requests import Reader
 from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.turns import Turns
+from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 log = logging.getLogger("outbox.http")
 
@@ -285,9 +285,9 @@ class HttpEntry:
 
     async def _write(self, work: Work, pending: Pending, name: tuple[bytes, bytes]) -> None:
         """Bring a request to its end; the answer may be known before."""
-        work.on_record = lambda: pending.answer(http_answers.answer_of(work.record)) if work.record else None
+        attempt = Attempt(work, on_committed=lambda record: pending.answer(http_answers.answer_of(record)))
         try:
-            pending.answer(await self._ended(work))
+            pending.answer(await self._ended(attempt))
         except asyncio.CancelledError:
             pending.response.cancel()
             raise
@@ -295,46 +295,47 @@ class HttpEntry:
             pending.fail(error)
             raise
         finally:
-            work.on_record = None
             self._pending.pop(name, None)
         await self._finish()
 
-    async def _ended(self, work: Work) -> Response:
+    async def _ended(self, attempt: Attempt) -> Response:
         """What becomes of a request, as far as anybody can tell now."""
         try:
-            outcome = await self._tried(self._requests.begin, work) or await self._handled(work)
+            outcome = await self._tried(self._requests.begin, attempt) or await self._handled(attempt)
         except RetryError as error:
             return self._telling.unavailable(error)
         except CorruptRecord as error:
             return self._telling.put_off(error)
-        self._telling.ended(work, outcome)
-        if work.record is not None:
-            return http_answers.answer_of(work.record)
+        self._telling.ended(attempt, outcome)
+        if attempt.record is not None:
+            return http_answers.answer_of(attempt.record)
         if isinstance(outcome, Later):
-            return http_answers.put_off(outcome, work)
+            return http_answers.put_off(outcome, attempt.work)
         assert outcome is not None, "what was applied is on record"
         return http_answers.refused(outcome)
 
-    async def _handled(self, work: Work) -> Outcome:
+    async def _handled(self, attempt: Attempt) -> Outcome:
         """Handle a request, again while its handler fails and its entry declares that it may."""
         while True:
-            async with self._turns.of(work.lane):
-                outcome = await self._tried(self._requests.once, work)
+            async with self._turns.of(attempt.work.lane):
+                outcome = await self._tried(self._requests.once, attempt)
+            work = attempt.work
             has_failed = isinstance(outcome, Later) and outcome.failures > work.delivery.failures
             if not has_failed or work.handler is None or work.handler.retries is UNKEPT:
                 return outcome
             assert isinstance(outcome, Later), "only that is a failure that is not the last"
-            self._telling.ended(work, outcome)
+            self._telling.ended(attempt, outcome)
             await self._sleep(outcome.delay_s)
-            work.delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
+            delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
+            attempt.work = msgspec.structs.replace(work, delivery=delivery)
 
-    async def _tried(self, step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
+    async def _tried(self, step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
         """Make a step, again while nothing is known to have come of it."""
         with suppress(Again):
-            return await _made(step, work)
-        async for attempt in self._backoff.attempts():
-            with attempt:
-                return await _made(step, work)
+            return await _made(step, attempt)
+        async for turn in self._backoff.attempts():
+            with turn:
+                return await _made(step, attempt)
         raise AssertionError("the last attempt raises")
 
     async def _finish(self) -> None:
@@ -361,15 +362,16 @@ class HttpEntry:
 
     async def _read_answer(self, work: Work) -> Response:
         try:
-            async for attempt in self._backoff.attempts():
-                with attempt:
+            async for turn in self._backoff.attempts():
+                with turn:
                     look = await self._requests.look(work)
         except RetryError as error:
             return self._telling.unavailable(error)
         except CorruptRecord as error:
             return self._telling.put_off(error)
-        outcome = await run_part(self._plan, look, work, self._life)
-        self._telling.ended(work, outcome)
+        attempt = Attempt(work)
+        outcome = await run_branch(self._plan, look, attempt, self._life)
+        self._telling.ended(attempt, outcome)
         if isinstance(outcome, Later):
             return http_answers.put_off(outcome, work)
         if outcome is not None:
@@ -392,11 +394,11 @@ class HttpEntry:
             log.error("request stopped", extra={"app": self.app.name}, exc_info=task.exception())
 
 
-async def _made(step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
+async def _made(step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
     """Make a step; one that could only not push what it has committed is made, for the sweeper pushes that."""
     try:
-        return await step(work)
+        return await step(attempt)
     except Again:
-        if work.record is None:
+        if attempt.record is None:
             raise
-        return work.record.refusal
+        return attempt.record.refusal

@@ -50,8 +50,7 @@ from outbox.ports import (
     StateStore,
     StorePorts,
 )
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Backoff
+from outbox.runtime.backoff import NOT_DONE, Backoff
 from outbox.runtime.cache import held
 from outbox.runtime.failure_log import FailureLog, write_to_log
 from outbox.runtime.intake import BusIntake, Intake

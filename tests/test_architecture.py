@@ -96,17 +96,17 @@ def test_an_import_from_any_floor_above_is_found(tmp_path: Path) -> None:
 
 
 BESIDE = [
-    ("azure.cosmos", "outbox.runtime.step"),
+    ("azure.cosmos", "outbox.runtime.work"),
     ("azure.servicebus_links", "outbox.client"),
     ("azure.usage", "outbox.engine.state"),
     ("azure.new_adapter", "outbox.app"),
-    ("engine.adapters", "outbox.runtime.step"),
+    ("engine.adapters", "outbox.runtime.work"),
     ("engine.state", "outbox.worker"),
-    ("emulator.serve", "outbox.runtime.step"),
+    ("emulator.serve", "outbox.runtime.work"),
     ("emulator.bus.peer", "outbox.ports"),
     ("verify.history", "outbox.lineage"),
     ("verify.histories.flow", "outbox.verify.explorer"),
-    ("runtime.step", "azure.cosmos"),
+    ("runtime.work", "azure.cosmos"),
     ("spark", "pyspark"),
     ("client", "outbox.new_module"),
 ]

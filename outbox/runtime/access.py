@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 from outbox.errors import NoBlobStore, OutcomeUnknown
 from outbox.ports import BlobStore, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again
+from outbox.runtime.backoff import NOT_DONE, Again
+
+LOOK_COUNT_MAX = 5
+"""How often a document is read that must be there, before the attempt starts again."""
 
 
 async def read(store: StateStore, key: DocumentKey, session: Session = "") -> Document | None:

@@ -12,12 +12,17 @@ from random import random
 import tenacity
 from tenacity import RetryError
 
-__all__ = ["Again", "Backoff", "RetryError", "cause_of"]
+from outbox.errors import OutcomeUnknown, Refused
+
+__all__ = ["NOT_DONE", "Again", "Backoff", "RetryError", "cause_of"]
 
 ATTEMPT_COUNT_MAX = 12
 REST_FIRST_S = 0.25
 REST_MAX_S = 15.0
 """How long a message rests before it is given back after all attempts: it would come again at once."""
+
+NOT_DONE = (OutcomeUnknown, Refused)
+"""What a port raises when nothing was written, or when nobody can tell."""
 
 
 class Again(Exception):

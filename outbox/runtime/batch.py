@@ -7,6 +7,7 @@ scopes make writes of it.
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,19 +20,32 @@ from outbox.lineage import fingerprint
 from outbox.ports import Document, Output, Version
 from outbox.runtime.cache import Held
 from outbox.runtime.claims import to_claim
+from outbox.runtime.handling import Life, run_branch
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Work
 from outbox.runtime.verdict import Verdict
+from outbox.runtime.work import Attempt, Outcome, Work
 from outbox.stored import NO_VALUE, Record, StateItem
 
 
 class Entry(msgspec.Struct):
     """One message of a batch and its record: whole, as it is stored, and the store's version of it once it is."""
 
-    work: Work
+    attempt: Attempt
     record: Record
     stored: Record
     version: Version = ""
+
+
+class Premature(BaseException):
+    """A handler is about to call something outside on a state that is not committed; not for the handler to catch."""
+
+
+class Superseded(BaseException):
+    """The message that a handler is working on has its record already; not for the handler to catch."""
+
+    def __init__(self, record: Document) -> None:
+        super().__init__()
+        self.record = record
 
 
 async def never_durable() -> None:
@@ -76,11 +90,12 @@ class Batch:
 
     # What a message finds
 
-    def follow(self, work: Work) -> PoisonMessage | bool:
+    def follow(self, attempt: Attempt) -> PoisonMessage | bool:
         """The age fence.  Whether there is a record that nobody has found yet, the commit will tell."""
-        work.meet(self.loaded.version)
+        attempt.meet(self.loaded.version)
+        work = attempt.work
         is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)
-        if work.verdict(work.found, is_past_retention=is_past) is Verdict.TOO_OLD:
+        if work.verdict(attempt.found, is_past_retention=is_past) is Verdict.TOO_OLD:
             return self._plan.memory.refusal(work.created_ms, self.now_ms)
         return False
 
@@ -98,9 +113,9 @@ class Batch:
 
     # What a message does
 
-    def apply(self, work: Work, state: Any, context: Context | None) -> None:
+    def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
         """Add a handled message: its state, outputs and blobs.  What cannot be encoded adds nothing."""
-        handler = work.handler
+        work, handler = attempt.work, attempt.work.handler
         value, schema = self._value, self._schema
         if work.state_id is not None and handler is not None and handler.state is not None:
             if context is not None and context.replaced is not ABSENT:
@@ -121,23 +136,23 @@ class Batch:
         self._value, self._schema = value, schema
         self.blobs += blobs
         reply = None if context is None else context.answer
-        self._add(work, Record("", b"", 0, bool(outputs), tuple(outputs)), reply)
+        self._add(attempt, Record("", b"", 0, bool(outputs), tuple(outputs)), reply)
 
-    def refuse(self, work: Work, poison: PoisonMessage) -> None:
+    def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """Add a refusal: the message's record; the state stays as it is and is conditional all the same."""
-        self._add(work, Record("", b"", 0, reason=poison.reason, description=poison.description))
+        self._add(attempt, Record("", b"", 0, reason=poison.reason, description=poison.description))
 
-    def has_refused(self, work: Work) -> bool:
+    def has_refused(self, attempt: Attempt) -> bool:
         """Whether the refusal of a message is in this batch."""
-        return any(entry.work is work and entry.record.reason for entry in self.entries)
+        return any(entry.attempt is attempt and entry.record.reason for entry in self.entries)
 
-    def may_be_old(self, work: Work) -> bool:
+    def may_be_old(self, attempt: Attempt) -> bool:
         """Whether no age fence applies to a message: its own record shows that it was not applied."""
-        return work.verdict(work.found, is_past_retention=True) is Verdict.RESUBMISSION
+        return attempt.work.verdict(attempt.found, is_past_retention=True) is Verdict.RESUBMISSION
 
-    def _add(self, work: Work, record: Record, reply: Reply | None = None) -> None:
-        message = work.delivery.message
-        digest = work.fingerprint or fingerprint(message.body, message.type)
+    def _add(self, attempt: Attempt, record: Record, reply: Reply | None = None) -> None:
+        message = attempt.work.delivery.message
+        digest = attempt.work.fingerprint or fingerprint(message.body, message.type)
         record = msgspec.structs.replace(
             record,
             tx=self.tx,
@@ -147,7 +162,7 @@ class Batch:
             reply=reply,
             life_ms=self._plan.record_life_ms,
         )
-        self.entries.append(Entry(work, record, record))
+        self.entries.append(Entry(attempt, record, record))
 
     def is_late(self, now_ms: int) -> bool:
         """Whether the attempt is past its deadline and must write nothing: records that forbid it may be gone."""
@@ -174,4 +189,25 @@ class Batch:
     @property
     def inboxes(self) -> tuple[bytes, ...]:
         """The inbox keys of the messages that have a record in here."""
-        return tuple(entry.work.inbox for entry in self.entries)
+        return tuple(entry.attempt.work.inbox for entry in self.entries)
+
+
+async def run_in(plan: Plan, batch: Batch, attempt: Attempt, life: Life) -> Outcome:
+    """Run a handler; whatever it makes of learning that its message was handled already, that is what counts.
+
+    Raises:
+        Superseded: there is a record of its message.
+        Premature: it was about to make a call on a state that the batch has not committed.
+    """
+    try:
+        outcome = await run_branch(plan, batch, attempt, life)
+    except CancelledError:
+        raise
+    except BaseException:
+        if batch.superseded is None and not batch.is_premature:
+            raise
+    if batch.is_premature:
+        raise Premature
+    if batch.superseded is not None:
+        raise Superseded(batch.superseded)
+    return outcome

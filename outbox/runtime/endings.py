@@ -18,12 +18,11 @@ from outbox.deliveries import sequence_identity
 from outbox.errors import NoBlobStore, PoisonMessage, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again, Backoff, RetryError, cause_of
+from outbox.runtime.backoff import NOT_DONE, Again, Backoff, RetryError, cause_of
 from outbox.runtime.claims import check_in
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work, refusal_of_all
+from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 UNSENT_DESTINATION_COUNT_MAX = 100
 UNSENT_ID_COUNT_MAX = 5
@@ -65,21 +64,6 @@ class Unsent:
         return list(recent.values())
 
 
-class Whole:
-    """A message that several handlers read: its parts, and what became of them."""
-
-    def __init__(self, parts: list[Work]) -> None:
-        self.parts = parts
-        self.outcomes: dict[int, Outcome] = {}
-
-    def close(self) -> list[Work]:
-        """The parts, which from here on know nothing of each other (and hold nobody in memory)."""
-        parts, self.parts = self.parts, []
-        for part in parts:
-            part.whole = None
-        return parts
-
-
 class Endings:
     """Ends the deliveries of one worker."""
 
@@ -106,50 +90,36 @@ class Endings:
         self._failure_log = failure_log
         self.unsent = Unsent()
 
-    def expect(self, work: Work) -> None:
-        """Be ready for a message that ends in several parts."""
-        if work.others:
-            whole = Whole([work, *work.others])
-            for part in whole.parts:
-                part.whole = whole
-
-    async def end(self, part: Work, outcome: Outcome) -> None:
-        """End a delivery, or note what became of one handler's part of it."""
-        whole: Whole | None = part.whole
-        parts = [part]
-        if whole is not None:
-            whole.outcomes[id(part)] = outcome
-            if len(whole.outcomes) < len(whole.parts):
+    async def end(self, branch: Attempt, outcome: Outcome) -> None:
+        """End a delivery, or note what became of one handler's branch of it."""
+        branches: tuple[Attempt, ...] = (branch,)
+        if (fan_out := branch.fan_out) is not None:
+            if not fan_out.note(branch, outcome):
                 return
-            parts = whole.close()
-            found = [whole.outcomes[id(one)] for one in parts]
-            later = [one for one in found if isinstance(one, Later)]
-            part, outcome = parts[0], later[0] if later else refusal_of_all(parts, found)
-        elif part.is_given_back:
+            outcome, branches = fan_out.outcome(), fan_out.close()
+        elif branch.is_given_back:
             return
-        is_settled = await self._settle(part, outcome)
-        self._settled([part.delivery])
+        work = branches[0].work
+        is_settled = await self._settle(work, outcome)
+        self._settled([work.delivery])
         if outcome is not None and self._failure_log is not None:
-            self._failure_log.note(parts, outcome, is_settled=is_settled)
+            self._failure_log.note(branches, outcome, is_settled=is_settled)
 
-    def is_applied(self, part: Work) -> bool:
-        """Whether a message is applied as a whole when this part of it is; one that was given back comes again."""
-        if part.is_given_back:
+    def is_applied(self, branch: Attempt) -> bool:
+        """Whether a message is applied as a whole when this branch is; one that was given back is redelivered."""
+        if branch.is_given_back:
             return False
-        whole: Whole | None = part.whole
-        if whole is None:
-            return True
-        return len(whole.outcomes) + 1 == len(whole.parts) and not any(whole.outcomes.values())
+        return branch.fan_out is None or branch.fan_out.are_others_applied()
 
-    async def give_back(self, part: Work) -> None:
-        """Give a delivery back uncounted, once; if that fails its lock runs out."""
-        if part.is_given_back:
+    async def give_back(self, branch: Attempt) -> None:
+        """Abandon a delivery uncounted, once; if that fails its lock runs out."""
+        if branch.is_given_back:
             return
-        for one in part.whole.close() if part.whole is not None else [part]:
+        for one in branch.fan_out.close() if branch.fan_out is not None else (branch,):
             one.is_given_back = True
         with suppress(*NOT_DONE):
-            await self._bus.settle(part.delivery, Settle("release"))
-        self._settled([part.delivery])
+            await self._bus.settle(branch.work.delivery, Settle("release"))
+        self._settled([branch.work.delivery])
 
     async def push(self, outputs: Sequence[Output]) -> None:
         """Send what a record holds, again under the same ids while nobody can tell.
@@ -165,8 +135,8 @@ class Endings:
         except (*NOT_DONE, UnknownDestination):
             pass
         try:
-            async for attempt in self._backoff.attempts():
-                with attempt:
+            async for turn in self._backoff.attempts():
+                with turn:
                     await self._send(outputs)
         except RetryError as error:
             self.unsent.note(outputs, str(cause_of(error) or "no answer"))

@@ -21,19 +21,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
-from outbox.runtime.admission import NOT_DONE, Admission
-from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.admission import Admission
+from outbox.runtime.backoff import NOT_DONE, Again, Backoff, RetryError
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run
 from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.telling import told
 from outbox.runtime.waiting import waiting_commit
+from outbox.runtime.work import Attempt, Later, Outcome, Work, attempt_at
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -138,15 +140,15 @@ class EngineScope:
             if mixed and self._goes_alone(works[index]):
                 await self._finish(group, given_back, works[index:], held)
                 return
-            index, outcome = start_all(plan, group, works, index, index + 1 if mixed or held else count)
-            if outcome is None:
+            index, attempt, outcome = start_all(plan, group, works, index, index + 1 if mixed or held else count)
+            if attempt is None or outcome is None:
                 continue
-            work = works[index]
             index += 1
             if isinstance(outcome, Suspended):
                 await self._hand_over(group, outcome, works[index:], given_back, held)
                 return
-            group.settle(work, outcome)
+            group.settle(attempt, outcome)
+            work = attempt.work
             if work.in_order and _holds_lane(work, outcome):
                 held.add(work.lane)
         await self._finish(group, given_back, [], held)
@@ -164,14 +166,14 @@ class EngineScope:
         Whoever shares its lane waits behind it.  A handling that came after others of its lane, or saw a state that
         its group may yet fail to commit, is run again when they are committed.
         """
-        work = suspended.work
+        work = suspended.attempt.work
         lane = work.lane
         if work.handler is not None:
             self.suspending.add(work.handler.name)
         if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):
             await abandon(suspended)
-            work.was_run = True
-            await self._finish(group, given_back, [work, *rest], held)
+            again = msgspec.structs.replace(work, was_run=True)
+            await self._finish(group, given_back, [again, *rest], held)
             return
         if lane is not None:
             self._busy.setdefault(lane, []).extend(later for later in rest if later.lane == lane)
@@ -238,8 +240,8 @@ class EngineScope:
             all_consumed = len(commit.consumed) == len(group.works)
             self._settled(commit.consumed if all_consumed else [work.delivery for work in group.works])
             if group.unapplied and self._failure_log is not None:
-                for work, outcome in group.unapplied:
-                    self._failure_log.note((work, *work.others), outcome)
+                for attempt, outcome in group.unapplied:
+                    self._failure_log.note(attempt.branches, outcome)
         return conflict
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -266,22 +268,23 @@ class EngineScope:
 
     async def _alone(self, work: Work, suspended: Suspended[Group] | None, *, retried: bool = False) -> bool:
         """Handle and commit one message, again while nothing was written; whether its lane may go on."""
+        attempt = attempt_at(work) if suspended is None else suspended.attempt
         try:
-            async for attempt in self._backoff.attempts():
-                with attempt:
-                    if retried or attempt.retry_state.attempt_number > 1:
-                        for part in (work, *work.others):
-                            part.was_run = True
+            async for turn in self._backoff.attempts():
+                with turn:
+                    if retried or turn.retry_state.attempt_number > 1:
+                        for branch in attempt.branches:
+                            branch.ran()
                         if not await self._is_held(work):
                             return not work.in_order
                     handling, suspended = suspended, None
-                    return await self._try(work, handling)
+                    return await self._try(attempt, handling)
         except RetryError as error:
             await self.giving_up.rest(work.delivery, error)
             await self._give_back([work.delivery])
         return False
 
-    async def _try(self, work: Work, suspended: Suspended[Group] | None) -> bool:
+    async def _try(self, attempt: Attempt, suspended: Suspended[Group] | None) -> bool:
         """One attempt at one message; whether its lane may go on.
 
         Raises:
@@ -289,30 +292,30 @@ class EngineScope:
         """
         try:
             if suspended is None:
-                group = await self._load((work, *work.others))
-                outcome = await run(self._plan, group, work, self._life)
+                group = await self._load([branch.work for branch in attempt.branches])
+                outcome = await run(self._plan, group, attempt, self._life)
             else:
                 group = suspended.group
                 outcome = await resume(self._plan, group, suspended, self._life)
             if outcome is None:
-                group.complete(work)
+                group.complete(attempt.work)
             else:
-                group.settle(work, outcome)
+                group.settle(attempt, outcome)
             conflict = await self._commit(group)
         except TooLarge as error:  # no other attempt will be smaller
-            for part in (work, *work.others):
-                part.refusal = part.refusal or PoisonMessage("oversize", str(error))
+            for branch in attempt.branches:
+                branch.refuse(PoisonMessage("oversize", str(error)))
             raise Again from error
         except UnknownDestination as error:  # declared after the worker had started
-            for part in (work, *work.others):
-                part.refusal = part.refusal or PoisonMessage("failed", told(str(error)))
+            for branch in attempt.branches:
+                branch.refuse(PoisonMessage("failed", told(str(error))))
             raise Again from error
         except NOT_DONE as error:
             raise Again from error
         if conflict is None:
-            return not _holds_lane(work, outcome)
-        if conflict.markers:
-            work.remembered = True  # a copy from outside was here first: look it up next time
+            return not _holds_lane(attempt.work, outcome)
+        if conflict.markers:  # a copy from outside was here first: look it up next time
+            attempt.work = msgspec.structs.replace(attempt.work, remembered=True)
         raise Again
 
     # Behind a dead letter
@@ -321,8 +324,8 @@ class EngineScope:
         """Put on record that messages wait behind a blocked key; `waiting_commit` says what of which."""
         left = list(deliveries)
         try:
-            async for attempt in self._backoff.attempts():
-                with attempt:
+            async for turn in self._backoff.attempts():
+                with turn:
                     left = await self._try_waiting(left)
                     if left:
                         raise Again

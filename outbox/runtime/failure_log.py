@@ -27,9 +27,9 @@ from outbox.deliveries import told_apart
 from outbox.errors import PoisonMessage
 from outbox.handlers import UNKEPT
 from outbox.retries import Retries
-from outbox.runtime.step import Later, Work
 from outbox.runtime.telling import failure_text, raised_at, stack_of
 from outbox.runtime.verdict import REJECTED
+from outbox.runtime.work import Attempt, Later, Work
 from outbox.seldom import printable
 
 log = logging.getLogger("outbox.failures")
@@ -89,31 +89,33 @@ class FailureLog:
         self._places: dict[tuple[str, str, str], tuple[int, int]] = {}
         """Until when the traceback of a place is left out, and how many were."""
 
-    def note(self, parts: Sequence[Work], outcome: PoisonMessage | Later, *, is_settled: bool = True) -> None:
-        """Log that a message was not applied; `parts` are those of all its handlers.
+    def note(self, branches: Sequence[Attempt], outcome: PoisonMessage | Later, *, is_settled: bool = True) -> None:
+        """Log that a message was not applied; `branches` are those of all its handlers.
 
         A dead letter that could not be settled is one with the delivery that finds its record.
         """
-        for part in parts:
-            if (failure := part.failure) is not None:
-                self._attempt("handler failed", part, failure, outcome, _id(part))
-        delivery = parts[0].delivery
+        works = [branch.work for branch in branches]
+        for branch in branches:
+            if (failure := branch.failure) is not None:
+                self._attempt("handler failed", branch.work, failure, outcome, _id(branch.work))
+        delivery = works[0].delivery
         if isinstance(outcome, Later):
             if outcome.text and self._is_due(("message put off", delivery.queue, ""))[0]:
-                fields = {"id": _id(parts[0]), "queue": delivery.queue, "again_s": outcome.delay_s}
+                fields = {"id": _id(works[0]), "queue": delivery.queue, "again_s": outcome.delay_s}
                 self._write(logging.WARNING, "message put off", fields | {"error": _field(outcome.text)}, "")
         else:
-            names = ", ".join(part.handler.name for part in parts if part.handler is not None)
-            fields = {"id": _id(parts[0]), "queue": delivery.queue, "handler": names or "-"}
+            names = ", ".join(work.handler.name for work in works if work.handler is not None)
+            fields = {"id": _id(works[0]), "queue": delivery.queue, "handler": names or "-"}
             if is_settled:
                 self._refusal("message dead-lettered", fields, outcome)
             elif self._is_due(("", delivery.queue, ""))[0]:
                 event = "message refused, but its delivery is not settled; it is redelivered"
                 self._write(logging.WARNING, event, fields | {"reason": _field(outcome.reason)}, "")
 
-    def note_request(self, work: Work, outcome: PoisonMessage | Later) -> None:
+    def note_request(self, attempt: Attempt, outcome: PoisonMessage | Later) -> None:
         """Log that a request failed; what is answered 4xx is its client's affair."""
-        if (failure := work.failure) is not None:
+        work = attempt.work
+        if (failure := attempt.failure) is not None:
             self._attempt("request failed", work, failure, outcome, work.inbox.hex() or "-")
         is_own = failure is not None or work.refusal is not None  # else it follows what is on record
         if isinstance(outcome, PoisonMessage) and is_own and not _is_clients(outcome):

@@ -12,8 +12,8 @@ import msgspec
 
 from outbox import stored
 from outbox.ports import Create, Replace, StateStore, Tag
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.backoff import NOT_DONE
+from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import Failures, failures_key
 
 
@@ -24,8 +24,9 @@ class FailureCounts:
         self._store = store
         self._life_s = life_s
 
-    async def recall(self, work: Work) -> None:
-        """Let a message know how often it has failed; only one that was delivered before can have."""
+    async def recall(self, attempt: Attempt) -> None:
+        """Let an attempt know how often its message has failed; only one that was delivered before can have."""
+        work = attempt.work
         if not work.stays_in_place or not work.delivery.delivery_count:
             return
         with suppress(*NOT_DONE):
@@ -33,7 +34,8 @@ class FailureCounts:
             if found is not None:
                 count, delivery = stored.decode(found, Failures).count, work.delivery
                 left = max(0, delivery.delivery_count - count)
-                work.delivery = msgspec.structs.replace(delivery, failures=count, delivery_count=left)
+                delivery = msgspec.structs.replace(delivery, failures=count, delivery_count=left)
+                attempt.work = msgspec.structs.replace(work, delivery=delivery)
 
     async def note(self, work: Work, outcome: Outcome) -> None:
         """Count a failure that is not the last."""

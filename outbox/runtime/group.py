@@ -18,8 +18,8 @@ from outbox.ports import Burial, Commit, Marker, Output, Postponement, Refusal, 
 from outbox.runtime.claims import to_claim
 from outbox.runtime.plan import Plan
 from outbox.runtime.replies import as_record, with_reply
-from outbox.runtime.step import Later, Work
 from outbox.runtime.verdict import Verdict, payload_differs
+from outbox.runtime.work import Attempt, Later, Work
 
 
 class Group:
@@ -42,8 +42,8 @@ class Group:
         self.durable = durable
         """Waits until what was loaded survives the declared failures; a call out of a handler needs that."""
         self.works: list[Work] = []
-        """The first part of every message that is settled in this commit."""
-        self.unapplied: tuple[tuple[Work, PoisonMessage | Later], ...] = ()
+        """The first branch of every message that is settled in this commit."""
+        self.unapplied: tuple[tuple[Attempt, PoisonMessage | Later], ...] = ()
         """Those of them that are not applied, and what becomes of each; for the log, once it is committed."""
         self.blobs: list[tuple[str, bytes]] = []
         self.commit = Commit(now_ms, now_ms + plan.record_life_ms, [], {}, {}, [], {}, {}, {}, [], [], [])
@@ -54,12 +54,13 @@ class Group:
 
     # What a message finds
 
-    def follow(self, work: Work) -> PoisonMessage | bool:
+    def follow(self, attempt: Attempt) -> PoisonMessage | bool:
         """What is on record for a message: False nothing, True that it was applied, or why it is refused.
 
         The age fence is part of it: at an age of retention a message is never run, because its record may be gone; but
         one whose own refusal is still there is.
         """
+        work = attempt.work
         marker = as_record(self.markers.get(work.inbox)) if work.remembered else None
         is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)
         match work.verdict(marker, is_past_retention=is_past):
@@ -89,9 +90,10 @@ class Group:
 
     # What a message does
 
-    def apply(self, work: Work, state: Any, context: Context | None) -> None:
+    def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
         """Add a handled message: its state, outputs, blobs and marker.  What cannot be encoded adds nothing."""
-        handler, commit = work.handler, self.commit
+        work, commit = attempt.work, self.commit
+        handler = work.handler
         if work.state_id is not None and handler is not None and handler.state is not None:
             if context is not None and context.replaced is not ABSENT:
                 state = context.replaced
@@ -132,12 +134,12 @@ class Group:
         self.blobs.append((name, data))
         return Output(output.destination, output.due_ms, msgspec.structs.replace(output.message, body=b"", claim=name))
 
-    def refuse(self, work: Work, poison: PoisonMessage) -> None:
+    def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """Add a refusal: the message's record, and its state unchanged but conditional.
 
         Every refusal is remembered, because its message may be resubmitted.
         """
-        id = work.state_id
+        work, id = attempt.work, attempt.work.state_id
         if id is not None:
             loaded = self.documents.get(id)
             self.commit.if_versions[id] = 0 if loaded is None else loaded.version
@@ -145,13 +147,14 @@ class Group:
         digest = work.fingerprint or fingerprint(message.body, message.type)
         self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))
 
-    def has_refused(self, work: Work) -> bool:
-        """Whether the refusal of a message is on record for this attempt or a later one."""
-        marker = self.markers.get(work.inbox)
-        return isinstance(marker, Refusal) and marker.attempt >= work.delivery.message.attempt
+    def has_refused(self, attempt: Attempt) -> bool:
+        """Whether the refusal of a message is on record under this number of its attempts or a later one."""
+        marker = self.markers.get(attempt.work.inbox)
+        return isinstance(marker, Refusal) and marker.attempt >= attempt.work.delivery.message.attempt
 
-    def may_be_old(self, work: Work) -> bool:
+    def may_be_old(self, attempt: Attempt) -> bool:
         """Whether no age fence applies to a message that is run: its own record shows that it was not applied."""
+        work = attempt.work
         marker = as_record(self.markers.get(work.inbox)) if work.remembered else None
         return work.verdict(marker, is_past_retention=True) is Verdict.RESUBMISSION
 
@@ -179,10 +182,11 @@ class Group:
         self.works += works
         self.commit.consumed += [work.delivery for work in works]
 
-    def settle(self, work: Work, outcome: PoisonMessage | Later) -> None:
+    def settle(self, attempt: Attempt, outcome: PoisonMessage | Later) -> None:
         """End a delivery whose message was not: dead-letter it, or give it back until a delay is over."""
+        work = attempt.work
         self.works.append(work)
-        self.unapplied += ((work, outcome),)
+        self.unapplied += ((attempt, outcome),)
         delivery, commit = work.delivery, self.commit
         if isinstance(outcome, Later):
             due_ms = self.now_ms + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0

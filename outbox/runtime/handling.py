@@ -21,16 +21,18 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from outbox.app import Handler
 from outbox.context import Context, seal
-from outbox.errors import PoisonMessage
+from outbox.errors import FormatTooNew, PoisonMessage
 from outbox.handlers import over_limit_text
-from outbox.retries import Retry
+from outbox.ports import Delivery
+from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
+from outbox.runtime.admission import GIVE_BACK_DELAY_S, value_again
 from outbox.runtime.failure_log import failure_of
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work, judge, refusal_of_all, value_again
 from outbox.runtime.stepping import Patience, cancelled, go_on
-from outbox.runtime.telling import FAILURES, told, written
+from outbox.runtime.telling import FAILURES, described, failure_text, fit, told, written
 from outbox.runtime.threads import AGAIN_AFTER_S
-from outbox.runtime.verdict import PUT_OFF
+from outbox.runtime.verdict import PUT_OFF, REJECTED
+from outbox.runtime.work import Attempt, Later, Outcome, Work, outcome_of_all
 
 
 class Effects(Protocol):
@@ -42,22 +44,22 @@ class Effects(Protocol):
     def sibling(self) -> Self:
         """Where a handler that waits goes on."""
 
-    def follow(self, work: Work) -> PoisonMessage | bool:
+    def follow(self, attempt: Attempt) -> PoisonMessage | bool:
         """What is on record for a message: False nothing, True that it was applied, or why it is refused."""
 
     def state(self, work: Work) -> Any:
         """The state that a message sees, decoded anew."""
 
-    def apply(self, work: Work, state: Any, context: Context | None) -> None:
+    def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
         """Add a handled message; what cannot be encoded adds nothing."""
 
-    def refuse(self, work: Work, poison: PoisonMessage) -> None:
+    def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """Add a refusal."""
 
-    def has_refused(self, work: Work) -> bool:
-        """Whether the refusal of a message is on record for this attempt or a later one."""
+    def has_refused(self, attempt: Attempt) -> bool:
+        """Whether the refusal of a message is on record under this number of its attempts or a later one."""
 
-    def may_be_old(self, work: Work) -> bool:
+    def may_be_old(self, attempt: Attempt) -> bool:
         """Whether no age fence applies to a message, because its own record shows that it was not applied."""
 
 
@@ -80,43 +82,44 @@ class Suspended(Generic[Made]):
     """A handling that waits for something outside, and the group whose states it has seen."""
 
     group: Made
-    work: Work
+    attempt: Attempt
     state: Any
     context: Context | None
     coroutine: Coroutine[Any, Any, Any]
     waits_for: Any
 
 
-def start(plan: Plan, group: Made, work: Work, life: Life | None = None) -> Outcome | Suspended[Made]:
-    """Handle a message as far as it goes without waiting; one handler's part of it.
+def start(plan: Plan, group: Made, attempt: Attempt, life: Life | None = None) -> Outcome | Suspended[Made]:
+    """Handle a message as far as it goes without waiting; one handler's branch of it.
 
     Without a `life` nobody looks how long that takes, or whether the message was handled here before: whoever handles a
     batch does, once for all of it.
     """
-    found = group.follow(work)
+    found = group.follow(attempt)
+    work = attempt.work
     if found is not False or work.handler is None or work.refusal is not None:
-        return _recorded(group, work, found)
+        return _recorded(group, attempt, found)
     began_ms = 0 if life is None else life.now_ms()
     context: Context | None = None
     try:
-        binding = work.handler.binding
+        binding, value = work.handler.binding, work.value
         if life is not None:
             if work.was_run:
-                work.value = value_again(plan, work)
-            work.was_run = True
+                value = value_again(plan, work)
+            attempt.ran()
         state = group.state(work)
         if binding.wants_context:
             context = Context(plan.app, work, work.delivery.message, group.now_ms, group.durable)
-        result = binding.call(work.value, state, context)
+        result = binding.call(value, state, context)
         if result is not None:
             waits_for = step(work.handler, result)
             if waits_for is not DONE:
-                return Suspended(group.sibling(), work, state, context, result, waits_for)
+                return Suspended(group.sibling(), attempt, state, context, result, waits_for)
         if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):
             raise over_limit(plan, work.handler, context)
-        group.apply(work, state, context)
+        group.apply(attempt, state, context)
     except FAILURES as error:  # nobody cancels before the first wait: the handler's own
-        return failed(plan, group, work, error)
+        return failed(plan, group, attempt, error)
     return None
 
 
@@ -138,7 +141,7 @@ async def resume(
     It began with its group, and its limit counts from here, unless `began_ms` says when it began.  One that does not
     end is cancelled; one that swallows this is closed where it waits a few seconds later.
     """
-    work, now_ms = suspended.work, life.now_ms()
+    attempt, work, now_ms = suspended.attempt, suspended.attempt.work, life.now_ms()
     assert work.handler is not None, "only a handler suspends"
     limit_ms = plan.limit_ms(work.handler) - (0 if began_ms is None else now_ms - began_ms)
     limit_ms = min(limit_ms, plan.attempt_ms_max - (now_ms - (group.now_ms if began_ms is None else began_ms)))
@@ -148,7 +151,7 @@ async def resume(
         async with within:
             await go_on(suspended.coroutine, suspended.waits_for, patience)
         if not within.expired() and life.now_ms() - now_ms <= limit_ms:
-            group.apply(work, suspended.state, suspended.context)
+            group.apply(attempt, suspended.state, suspended.context)
             return None
         error: BaseException = over_limit(plan, work.handler, suspended.context)
     except CancelledError as cancelled_error:
@@ -165,7 +168,7 @@ async def resume(
         patience.end()
     if within.expired():
         error = over_limit(plan, work.handler, suspended.context)
-    return failed(plan, group, work, error)
+    return failed(plan, group, attempt, error)
 
 
 def over_limit(plan: Plan, handler: Handler, context: Context | None) -> TimeoutError:
@@ -180,8 +183,9 @@ def over_limit(plan: Plan, handler: Handler, context: Context | None) -> Timeout
 
 def _cut_off(suspended: Suspended[Made], why: str) -> None:
     """Let the context of a handling that was cut off take nothing any more."""
-    if suspended.context is not None and suspended.work.handler is not None:
-        seal(suspended.context, f"handler {suspended.work.handler.name} {why}; nothing of it is committed")
+    handler = suspended.attempt.work.handler
+    if suspended.context is not None and handler is not None:
+        seal(suspended.context, f"handler {handler.name} {why}; nothing of it is committed")
 
 
 async def abandon(suspended: Suspended[Made]) -> None:
@@ -198,36 +202,65 @@ async def abandon(suspended: Suspended[Made]) -> None:
         raise CancelledError  # the worker stops
 
 
-async def run_part(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
-    """Run one handler's part of a message to its end; one whose key is held behind a thread is put off."""
-    if plan.threads is not None and plan.threads.holds(work):
-        return Later(AGAIN_AFTER_S, work.delivery.failures, "an earlier attempt of its key still runs in a thread")
-    began_ms, work.failure = life.now_ms(), None
-    outcome = start(plan, group, work, life)
+async def run_branch(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
+    """Run one handler's branch of a message to its end; one whose key is held behind a thread is rescheduled."""
+    if plan.threads is not None and plan.threads.holds(attempt.work):
+        failures = attempt.work.delivery.failures
+        return Later(AGAIN_AFTER_S, failures, "an earlier attempt of its key still runs in a thread")
+    began_ms, attempt.failure = life.now_ms(), None
+    outcome = start(plan, group, attempt, life)
     if isinstance(outcome, Suspended):
         outcome = await resume(plan, group, outcome, life, began_ms=began_ms)
     return outcome
 
 
-async def run(plan: Plan, group: Effects, work: Work, life: Life) -> Outcome:
+async def run(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
     """Run every handler of a message to its end."""
-    parts = (work, *work.others)
-    outcomes = [await run_part(plan, group, part, life) for part in parts]
-    later = [outcome for outcome in outcomes if isinstance(outcome, Later)]
-    return later[0] if later else refusal_of_all(parts, outcomes)
+    branches = attempt.branches
+    return outcome_of_all(branches, [await run_branch(plan, group, branch, life) for branch in branches])
 
 
-def _recorded(group: Effects, work: Work, found: PoisonMessage | bool) -> Outcome:
+def _recorded(group: Effects, attempt: Attempt, found: PoisonMessage | bool) -> Outcome:
     """Follow what is on record; a refusal that is not makes its record, where there is an identity to keep it under."""
     if found is True:
         return None
-    poison = found if isinstance(found, PoisonMessage) else work.refusal
+    poison = found if isinstance(found, PoisonMessage) else attempt.work.refusal
     assert poison is not None, "a work without a handler has a refusal"
     if isinstance(poison, Later):
         return poison
-    if work.inbox and not group.has_refused(work) and poison.reason != "payload-differs":
-        group.refuse(work, poison)
+    if attempt.work.inbox and not group.has_refused(attempt) and poison.reason != "payload-differs":
+        group.refuse(attempt, poison)
     return poison
+
+
+def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonMessage | Later:
+    """What an error that a handling raised means: a refusal, another try, or the last failure."""
+    try:
+        meant = _meant(error, delivery)
+    except BaseException:  # its class is the application's, and need not be as it was made
+        meant = None
+    if meant is not None:
+        return meant
+    failures = delivery.failures + 1
+    if failures < retries.limit:
+        return Later(retries.delay_s(failures), failures)
+    return PoisonMessage("failed", described(failure_text(error), error))
+
+
+def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | None:
+    """What an error says itself about its message; None if it is only a failure."""
+    match error:
+        case FormatTooNew():
+            return Later(GIVE_BACK_DELAY_S, delivery.failures)
+        case Retry():
+            after_s = float(error.after_s)
+            return Later(after_s, delivery.failures) if 0 <= after_s <= DELAY_S_MAX else None
+        case Reject():
+            return PoisonMessage(told(written(error)) or "rejected", REJECTED)
+        case PoisonMessage():
+            refusal = fit(error)
+            return PoisonMessage(refusal.reason, described(refusal.description, error))
+    return None
 
 
 def _put_off(plan: Plan, now_ms: int, work: Work, error: BaseException, later: Later) -> PoisonMessage | Later:
@@ -240,13 +273,14 @@ def _put_off(plan: Plan, now_ms: int, work: Work, error: BaseException, later: L
     return PoisonMessage("too-old", told(text + plan.memory.too_old(created_ms, now_ms)))
 
 
-def failed(plan: Plan, group: Effects, work: Work, error: BaseException) -> Outcome:
-    """What an error of a handling means; a refusal makes its record, and the work keeps what is to be logged."""
+def failed(plan: Plan, group: Effects, attempt: Attempt, error: BaseException) -> Outcome:
+    """What an error of a handling means; a refusal makes its record, and the attempt keeps what is to be logged."""
+    work = attempt.work
     retries = (work.handler.retries if work.handler is not None else None) or plan.retries
     outcome = judge(error, work.delivery, retries)
-    if isinstance(outcome, Later) and issubclass(type(error), Retry) and not group.may_be_old(work):
+    if isinstance(outcome, Later) and issubclass(type(error), Retry) and not group.may_be_old(attempt):
         outcome = _put_off(plan, group.now_ms, work, error, outcome)  # its class may be anybody's, and raise when asked
-    work.failure = failure_of(error, outcome, work, retries)
+    attempt.failure = failure_of(error, outcome, work, retries)
     if isinstance(outcome, PoisonMessage):
-        group.refuse(work, outcome)
+        group.refuse(attempt, outcome)
     return outcome

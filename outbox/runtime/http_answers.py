@@ -17,8 +17,8 @@ import math
 
 from outbox.errors import PoisonMessage
 from outbox.http import Response, problem
-from outbox.runtime.step import Later, Work
 from outbox.runtime.verdict import REJECTED
+from outbox.runtime.work import Later, Work
 from outbox.stored import Record
 
 AGAIN_AFTER_S = 1

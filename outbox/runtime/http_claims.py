@@ -23,7 +23,7 @@ from outbox.ports import Create, Document, StateStore, Tag, Won
 from outbox.runtime.access import read, write_one
 from outbox.runtime.backoff import Again
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Work
+from outbox.runtime.work import Attempt
 from outbox.stored import Claim, claim_key
 
 
@@ -34,12 +34,13 @@ class Claims:
         self._plan = plan
         self._store = store
 
-    async def take(self, work: Work) -> PoisonMessage | None:
+    async def take(self, attempt: Attempt) -> PoisonMessage | None:
         """Claim a request's idempotency key, or go on where the first request did; why that is refused.
 
         Raises:
             Again: nobody can tell whose it is.
         """
+        work = attempt.work
         if work.state_id is None or work.key is None:
             return None
         key, message = claim_key(work.inbox), work.delivery.message
@@ -58,20 +59,22 @@ class Claims:
             document = answer.current or await read(self._store, key, answer.session)
         if document is None:
             raise Again
-        return self._join(work, stored.decode(document, Claim))
+        return self._join(attempt, stored.decode(document, Claim))
 
     @staticmethod
-    def _join(work: Work, claim: Claim) -> PoisonMessage | None:
+    def _join(attempt: Attempt, claim: Claim) -> PoisonMessage | None:
         """Go on where the first request did."""
+        work = attempt.work
         if claim.fingerprint != work.fingerprint:
             return PoisonMessage("payload-differs", "another request has this idempotency key")
         if claim.state != work.state_id:  # its key is taken otherwise than when the first request came
             handler, key = work.handler, key_of(claim.key)
             if handler is None or handler.state is None or state_id(handler.state.name, key) != claim.state:
                 return PoisonMessage("payload-differs", "this idempotency key was used for a state of another type")
-            work.key, work.state_id, work.lane = key, claim.state, claim.state
+            work = msgspec.structs.replace(work, key=key, state_id=claim.state, lane=claim.state)
         first = msgspec.structs.replace(work.delivery.message, created_ms=claim.created_ms)
-        work.delivery = msgspec.structs.replace(work.delivery, message=first, delivery_count=1)
+        delivery = msgspec.structs.replace(work.delivery, message=first, delivery_count=1)
+        attempt.work = msgspec.structs.replace(work, delivery=delivery)
         return None
 
 

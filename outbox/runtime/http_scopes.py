@@ -1,8 +1,8 @@
 """One attempt at an HTTP request, under each commit protocol: the same steps that a message of a queue goes through.
 
-There is no delivery to settle, so an attempt ends with what is on record: `Work.know` is told as soon as that survives
-the declared failures, which in partition and item scope is before the outputs have left.  Those are on record as well,
-and the sweeper pushes them should this process not live to do it.
+There is no delivery to settle, so an attempt ends with what is on record: `Attempt.committed` is called as soon as that
+survives the declared failures, which in partition and item scope is before the outputs have left.  Those are on record
+as well, and the sweeper pushes them should this process not live to do it.
 
 A read runs the handler on the state as stored and keeps nothing; it may not change or send anything.
 """
@@ -19,18 +19,17 @@ from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.http import Reply
 from outbox.ports import BlobStore, Journal, Ports, Refusal, StateStore, StorePorts
 from outbox.runtime.access import read, write_blobs
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again
+from outbox.runtime.backoff import NOT_DONE, Again
 from outbox.runtime.batch import never_durable
 from outbox.runtime.cache import held
 from outbox.runtime.group import Group, wanted
-from outbox.runtime.handling import Life, run_part
+from outbox.runtime.handling import Life, run_branch
 from outbox.runtime.http_claims import Claims
-from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.plan import Plan
+from outbox.runtime.protocol import StoreProtocol
 from outbox.runtime.replies import reply_in
-from outbox.runtime.step import Later, Outcome, Work
 from outbox.runtime.telling import told
+from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import Record, record_key, state_key
 
 
@@ -54,7 +53,7 @@ class Look:
     def sibling(self) -> Look:
         return self
 
-    def follow(self, work: Work) -> PoisonMessage | bool:
+    def follow(self, attempt: Attempt) -> PoisonMessage | bool:
         return False
 
     def state(self, work: Work) -> Any:
@@ -66,41 +65,42 @@ class Look:
         self._before = codec.encode(state)
         return state
 
-    def apply(self, work: Work, state: Any, context: Context | None) -> None:
+    def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
         """Keep the reply, if there was nothing else to keep.
 
         Raises:
             ReadOnly: there was.
         """
-        codec = work.handler.state if work.handler is not None else None
+        handler = attempt.work.handler
+        codec = handler.state if handler is not None else None
         is_changed = codec is not None and codec.encode(state) != self._before
         if context is None or is_changed or context.outputs or context.blobs or context.replaced is not ABSENT:
             raise ReadOnly("a GET handler only reads; change state and send from a POST, PUT, PATCH or DELETE")
         self.reply = context.answer
 
-    def refuse(self, work: Work, poison: PoisonMessage) -> None:
+    def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """Nothing is kept of a read."""
 
-    def may_be_old(self, work: Work) -> bool:
+    def may_be_old(self, attempt: Attempt) -> bool:
         """A request that reads has no age."""
         return True
 
-    def has_refused(self, work: Work) -> bool:
+    def has_refused(self, attempt: Attempt) -> bool:
         return True
 
 
 class RequestProtocol(Protocol):
     """One commit protocol, for requests."""
 
-    async def begin(self, work: Work) -> PoisonMessage | None:
+    async def begin(self, attempt: Attempt) -> PoisonMessage | None:
         """Make sure that an idempotency key stands for this request, before the first attempt; why it does not.
 
         Raises:
             Again: nobody can tell yet.
         """
 
-    async def once(self, work: Work) -> Outcome:
-        """One attempt: follow what is on record, or run the handler and commit; the work knows its record then.
+    async def once(self, attempt: Attempt) -> Outcome:
+        """One try: follow what is on record, or run the handler and commit; the attempt knows its record then.
 
         Raises:
             Again: nothing is known to have been committed, or what was cannot be pushed now.
@@ -126,27 +126,28 @@ class EngineRequests:
         self._now_ms = now_ms
         self._life = life
 
-    async def begin(self, work: Work) -> PoisonMessage | None:
+    async def begin(self, attempt: Attempt) -> PoisonMessage | None:
         return None  # a marker is found whatever state the request names
 
-    async def once(self, work: Work) -> Outcome:
+    async def once(self, attempt: Attempt) -> Outcome:
         try:
+            work = attempt.work
             documents, markers = await self._journal.load(*wanted((work,)))
             group = Group(self._plan, self._now_ms(), documents, markers, self._journal.durable)
-            outcome = await run_part(self._plan, group, work, self._life)
+            outcome = await run_branch(self._plan, group, attempt, self._life)
             if isinstance(outcome, Later):
                 return outcome
             await self._commit(group)
         except TooLarge as error:  # no other attempt will be smaller
-            work.refusal = work.refusal or PoisonMessage("oversize", str(error))
+            attempt.refuse(PoisonMessage("oversize", str(error)))
             raise Again from error
         except UnknownDestination as error:
-            work.refusal = work.refusal or PoisonMessage("failed", told(str(error)))
+            attempt.refuse(PoisonMessage("failed", told(str(error))))
             raise Again from error
         except NOT_DONE as error:
             raise Again from error
         if outcome is None or outcome.reason != "payload-differs":
-            work.know(self._record(group, work))
+            attempt.committed(self._record(group, attempt.work))
         return outcome
 
     async def _commit(self, group: Group) -> None:
@@ -196,15 +197,17 @@ class StoreRequests:
         self._claims = Claims(plan, records)
         self._now_ms = now_ms
 
-    async def begin(self, work: Work) -> PoisonMessage | None:
+    async def begin(self, attempt: Attempt) -> PoisonMessage | None:
+        work = attempt.work
         if work.state_id is not None:
-            return await self._claims.take(work)
+            return await self._claims.take(attempt)
         if await read(self._records, record_key(None, work.inbox)) is not None:  # its place is known without a claim
-            work.delivery = msgspec.structs.replace(work.delivery, delivery_count=1)
+            delivery = msgspec.structs.replace(work.delivery, delivery_count=1)
+            attempt.work = msgspec.structs.replace(work, delivery=delivery)
         return None
 
-    async def once(self, work: Work) -> Outcome:
-        return await self._protocol.once(work)
+    async def once(self, attempt: Attempt) -> Outcome:
+        return await self._protocol.once(attempt)
 
     async def look(self, work: Work) -> Look:
         if work.state_id is None:

@@ -10,8 +10,8 @@ from outbox.http import Response
 from outbox.runtime import http_answers
 from outbox.runtime.backoff import RetryError, cause_of
 from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.step import Outcome, Work
 from outbox.runtime.telling import failure_text
+from outbox.runtime.work import Attempt, Outcome
 from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.http")
@@ -38,7 +38,7 @@ class HttpTelling:
         log.error("request put off", extra={"error": str(error)})
         return http_answers.unavailable()
 
-    def ended(self, work: Work, outcome: Outcome) -> None:
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
         """Say that a handler failed, if it did."""
         if outcome is not None:
-            self._failure_log.note_request(work, outcome)
+            self._failure_log.note_request(attempt, outcome)

@@ -13,68 +13,27 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from outbox.errors import CorruptRecord
-from outbox.ports import BlobStore, Delivery, Document
-from outbox.runtime.admission import Admission
+from outbox.ports import BlobStore, Delivery
+from outbox.runtime.admission import GIVE_BACK_DELAY_S, Admission
 from outbox.runtime.backoff import Again, Backoff, RetryError
 from outbox.runtime.endings import Endings
 from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+from outbox.runtime.protocol import StoreProtocol
 from outbox.runtime.stops import Stop, Stops
-from outbox.runtime.waiting import Waits
+from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at
 from outbox.seldom import Seldom
 from outbox.stored import RECORD_PREFIX
 
 log = logging.getLogger("outbox.lanes")
 
 TELL_STOPS_EVERY_MS = 3_600_000
-
-
-class StoreProtocol(Protocol):
-    """One commit protocol over a store and a bus."""
-
-    @property
-    def group_count_max(self) -> int:
-        """How many messages can share a commit."""
-
-    async def together(self, works: Sequence[Work]) -> list[Outcome]:
-        """Commit messages of one partition together and push what they emitted; what became of each.
-
-        It may stop after a message that its successors have to wait for; the rest has no outcome then.
-
-        Raises:
-            Again: nothing is known to have been committed; handle each on its own.
-        """
-
-    async def once(self, work: Work) -> Outcome:
-        """One attempt at one message: follow its record, or run it, commit and push.
-
-        Raises:
-            Again: nothing is known to have been committed, or it could not be pushed now.
-        """
-
-    async def hold(self, work: Work) -> Outcome | Waits:
-        """Put on record that a message waits behind a blocked key; what became of it, where that is on record.
-
-        Raises:
-            Again: it is not known to be on record.
-        """
-
-    async def redo(self, document: Document) -> bool:
-        """Finish a document that a crash has left pending; whether it is finished."""
-
-    @property
-    def unmarked_count(self) -> int:
-        """How many writes `finish` would make."""
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        """Do what may come after a settlement: mark what has left, or only where that is much."""
 
 
 class Lanes:
@@ -104,7 +63,7 @@ class Lanes:
         self._spawn = spawn
         self._lingering = lingering
         """How marks wait for others to be written with; None: not at all."""
-        self._waiting: dict[str, list[Work]] = {}
+        self._waiting: dict[str, list[Attempt]] = {}
         """Lanes in which something is being handled, and what waits behind it."""
         self._told_stops = Seldom(TELL_STOPS_EVERY_MS, now_ms)
         self.giving_up = GivingUp(backoff, now_ms)
@@ -112,21 +71,23 @@ class Lanes:
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, put off or given back."""
         works = await self._admission.admit([_counted(delivery) for delivery in deliveries], self._now_ms())
-        lanes: dict[str, list[Work]] = {}
+        lanes: dict[str, list[Attempt]] = {}
         for work in works:
-            self._endings.expect(work)
-            for part in (work, *work.others):
-                lanes.setdefault(_lane_of(part), []).append(part)
+            attempt = attempt_at(work)
+            if attempt.others:
+                FanOut(attempt.branches)
+            for branch in attempt.branches:
+                lanes.setdefault(_lane_of(branch.work), []).append(branch)
         first: str | None = None
-        for lane, parts in lanes.items():
+        for lane, attempts in lanes.items():
             if lane in self._waiting:
-                self._waiting[lane] += parts
+                self._waiting[lane] += attempts
                 continue
             self._waiting[lane] = []  # now: the task that is to occupy it has yet to begin
             if first is None:
                 first = lane
             else:
-                self._spawn(self._occupy(lane, parts))
+                self._spawn(self._occupy(lane, attempts))
         if first is not None:
             await self._occupy(first, lanes[first])
 
@@ -139,17 +100,17 @@ class Lanes:
         behind = await self._stops.stopped_behind(delivery)
         return None if behind is None or behind.is_behind(delivery.message) else behind
 
-    async def _occupy(self, lane: str, works: list[Work]) -> None:
+    async def _occupy(self, lane: str, attempts: list[Attempt]) -> None:
         """Handle what is in a lane, and what has come in meanwhile; behind a head that is put off nothing goes on."""
         is_held = False
         try:
-            while works:
+            while attempts:
                 if is_held:
-                    await self._give_back(works)
+                    await self._give_back(attempts)
                 else:
-                    is_held = await self._handle(works)
-                works, self._waiting[lane] = self._waiting[lane], []
-                if works:
+                    is_held = await self._handle(attempts)
+                attempts, self._waiting[lane] = self._waiting[lane], []
+                if attempts:
                     await self._mark()  # a lane that never empties must not keep its marks to itself
         finally:
             del self._waiting[lane]
@@ -162,143 +123,144 @@ class Lanes:
         else:
             await self._lingering.write(self._spawn)
 
-    async def _handle(self, works: Sequence[Work]) -> bool:
+    async def _handle(self, attempts: Sequence[Attempt]) -> bool:
         """Handle the messages of a lane in order; whether one of them holds it.
 
         Behind that one nothing goes on, but its own parts do: several handlers may read it.
         """
-        works, holder = await self._let_through(works)
-        for group in _groups(works, self.protocol.group_count_max):
-            free = [work for work in group if holder in (None, work.delivery.sequence)]
-            await self._give_back([work for work in group if holder not in (None, work.delivery.sequence)])
+        attempts, holder = await self._let_through(attempts)
+        for group in _groups(attempts, self.protocol.group_count_max):
+            free = [one for one in group if holder in (None, one.work.delivery.sequence)]
+            await self._give_back([one for one in group if holder not in (None, one.work.delivery.sequence)])
             if free:
                 held_by = await self._go_through(free)
                 holder = held_by if holder is None else holder
         return holder is not None
 
-    async def _let_through(self, works: Sequence[Work]) -> tuple[Sequence[Work], int | None]:
+    async def _let_through(self, attempts: Sequence[Attempt]) -> tuple[Sequence[Attempt], int | None]:
         """Those that a dead letter of their session does not stop, and whether the lane is held already.
 
         The message that the session stands still behind is let through: its dead letter may not be written yet.
         """
-        if not self._plan.sources[works[0].delivery.queue].stops:
-            return works, None
+        if not self._plan.sources[attempts[0].work.delivery.queue].stops:
+            return attempts, None
         try:
-            behind = await self._stops.stopped_behind(works[0].delivery)
+            behind = await self._stops.stopped_behind(attempts[0].work.delivery)
         except Again as error:
-            await self._give_up(works, error)
-            return [], works[0].delivery.sequence
+            await self._give_up(attempts, error)
+            return [], attempts[0].work.delivery.sequence
         if behind is None:
-            return works, None
-        own = [work for work in works if behind.is_behind(work.delivery.message)]
-        for work in own:
-            work.is_stopper = True
+            return attempts, None
+        own = [attempt for attempt in attempts if behind.is_behind(attempt.work.delivery.message)]
+        for attempt in own:
+            attempt.is_blocker = True
         if not own:
-            self._tell(behind, works)
-        for work in works:
-            if not work.is_stopper:
-                await self._endings.end(work, await self._held(work))
-        return own, own[0].delivery.sequence if own else works[0].delivery.sequence
+            self._tell(behind, attempts)
+        for attempt in attempts:
+            if not attempt.is_blocker:
+                await self._endings.end(attempt, await self._held(attempt))
+        return own, own[0].work.delivery.sequence if own else attempts[0].work.delivery.sequence
 
-    async def _held(self, work: Work) -> Outcome:
+    async def _held(self, attempt: Attempt) -> Outcome:
         """What becomes of a message that is behind a blocked key: it waits, or is a copy of one that was applied."""
-        waits = Later(GIVE_BACK_DELAY_S, work.delivery.failures)
+        waits = Later(GIVE_BACK_DELAY_S, attempt.work.delivery.failures)
         try:
-            outcome = await self.protocol.hold(work)
+            outcome = await self.protocol.hold(attempt)
         except (Again, CorruptRecord):
             return waits  # it comes again
         return None if outcome is None else waits  # a copy of what was refused takes its turn
 
-    def _tell(self, behind: Stop, works: Sequence[Work]) -> None:
+    def _tell(self, behind: Stop, attempts: Sequence[Attempt]) -> None:
         """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""
-        message = works[0].delivery.message
-        if not self._told_stops.is_due(f"{behind.resubmitted}\0{works[0].delivery.queue}\0{message.session_id}"):
+        delivery = attempts[0].work.delivery
+        queue, session_id = delivery.queue, delivery.message.session_id
+        if not self._told_stops.is_due(f"{behind.resubmitted}\0{queue}\0{session_id}"):
             return
-        fields = {"id": behind.identity, "queue": works[0].delivery.queue, "session": message.session_id}
+        fields = {"id": behind.identity, "queue": queue, "session": session_id}
         text = "a key stands still behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
         if behind.resubmitted:
             text = "a resubmitted message waits behind its successors; raise concurrency above them"
-        deliveries = 1 + works[0].delivery.delivery_count  # a broker has a limit to these, where a host counts them
-        log.warning(text, extra={**fields, "successors": len(works), "deliveries": deliveries})
+        deliveries = 1 + delivery.delivery_count  # a broker has a limit to these, where a host counts them
+        log.warning(text, extra={**fields, "successors": len(attempts), "deliveries": deliveries})
 
-    async def _give_up(self, works: Sequence[Work], error: BaseException) -> None:
+    async def _give_up(self, attempts: Sequence[Attempt], error: BaseException) -> None:
         """Give back what nothing came of, after a rest."""
-        await self.giving_up.rest(works[0].delivery, error)
-        await self._give_back(works)
+        await self.giving_up.rest(attempts[0].work.delivery, error)
+        await self._give_back(attempts)
 
-    async def _give_back(self, works: Sequence[Work]) -> None:
-        for work in works:
-            await self._endings.give_back(work)
+    async def _give_back(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            await self._endings.give_back(attempt)
 
-    async def _go_through(self, works: Sequence[Work]) -> int | None:
+    async def _go_through(self, attempts: Sequence[Attempt]) -> int | None:
         """Handle messages of one partition, together or else singly; the sequence of the one that holds their lane."""
         try:
-            outcomes = await self.protocol.together(works) if len(works) > 1 else []
+            outcomes = await self.protocol.together(attempts) if len(attempts) > 1 else []
         except (Again, CorruptRecord):
             outcomes = []
         if outcomes:
             self.giving_up.is_over()
         holder: int | None = None
-        for work, outcome in zip(works, outcomes, strict=False):
-            if await self._end(work, outcome) and holder is None:
-                holder = work.delivery.sequence
-        for work in works[len(outcomes) :]:
-            if holder not in (None, work.delivery.sequence):
-                await self._endings.give_back(work)
-            elif await self._alone(work) and holder is None:
-                holder = work.delivery.sequence
+        for attempt, outcome in zip(attempts, outcomes, strict=False):
+            if await self._end(attempt, outcome) and holder is None:
+                holder = attempt.work.delivery.sequence
+        for attempt in attempts[len(outcomes) :]:
+            if holder not in (None, attempt.work.delivery.sequence):
+                await self._endings.give_back(attempt)
+            elif await self._alone(attempt) and holder is None:
+                holder = attempt.work.delivery.sequence
         return holder
 
-    async def _alone(self, work: Work) -> bool:
+    async def _alone(self, attempt: Attempt) -> bool:
         """Handle one message, again while nothing is known to be committed; whether it holds its lane."""
         try:
-            outcome = await self._tried(work)
+            outcome = await self._tried(attempt)
         except RetryError as error:
-            await self._give_up([work], error)
-            return work.in_order
+            await self._give_up([attempt], error)
+            return attempt.work.in_order
         except CorruptRecord as error:
-            fields = {"id": work.delivery.message.identity, "queue": work.delivery.queue}
+            fields = {"id": attempt.work.delivery.message.identity, "queue": attempt.work.delivery.queue}
             log.error("message put off", extra={**fields, "error": str(error)})
-            outcome = Later(GIVE_BACK_DELAY_S, work.delivery.failures)
+            outcome = Later(GIVE_BACK_DELAY_S, attempt.work.delivery.failures)
         self.giving_up.is_over()
-        return await self._end(work, outcome)
+        return await self._end(attempt, outcome)
 
-    async def _tried(self, work: Work) -> Outcome:
+    async def _tried(self, attempt: Attempt) -> Outcome:
         """What became of a message; it is tried again only after the first attempt came to nothing."""
         with suppress(Again):
-            return await self.protocol.once(work)
-        async for attempt in self._backoff.attempts():
-            with attempt:
-                return await self.protocol.once(work)
+            return await self.protocol.once(attempt)
+        async for turn in self._backoff.attempts():
+            with turn:
+                return await self.protocol.once(attempt)
         raise AssertionError("the last attempt raises")
 
-    async def _end(self, work: Work, outcome: Outcome) -> bool:
+    async def _end(self, attempt: Attempt, outcome: Outcome) -> bool:
         """End a message; whether what became of it keeps its successors back.
 
         One that was given back with another part of it comes again: it is not over, whatever became of this part.
         """
-        if work.is_given_back:
-            return work.in_order
-        if not work.in_order or outcome is None:
-            if work.is_stopper and self._endings.is_applied(work):
+        if attempt.is_given_back:
+            return attempt.work.in_order
+        if not attempt.work.in_order or outcome is None:
+            if attempt.is_blocker and self._endings.is_applied(attempt):
                 try:
-                    await self._stops.went_on(work)
+                    await self._stops.went_on(attempt)
                 except Again:
-                    await self._endings.give_back(work)
+                    await self._endings.give_back(attempt)
                     return True
-            await self._endings.end(work, outcome)
+            await self._endings.end(attempt, outcome)
             return False
         if isinstance(outcome, Later):
-            await self._endings.end(work, outcome)
+            await self._endings.end(attempt, outcome)
             return True
-        if work.stops_key:
+        if attempt.work.stops_key:
             try:
-                await self._stops.stop(work)
+                await self._stops.stop(attempt)
             except Again:
-                await self._endings.give_back(work)
+                await self._endings.give_back(attempt)
                 return True
-        await self._endings.end(work, outcome)
-        return work.stops_key
+        await self._endings.end(attempt, outcome)
+        return attempt.work.stops_key
 
 
 def _counted(delivery: Delivery) -> Delivery:
@@ -307,24 +269,25 @@ def _counted(delivery: Delivery) -> Delivery:
     return msgspec.structs.replace(delivery, failures=failures) if failures else delivery
 
 
-def _lane_of(part: Work) -> str:
+def _lane_of(work: Work) -> str:
     """What a message must not be handled beside."""
-    if part.in_order and part.lane is not None:
-        return part.lane
-    return part.state_id or RECORD_PREFIX + part.inbox.hex()
+    if work.in_order and work.lane is not None:
+        return work.lane
+    return work.state_id or RECORD_PREFIX + work.inbox.hex()
 
 
-def _groups(works: Sequence[Work], count_max: int) -> list[list[Work]]:
+def _groups(attempts: Sequence[Attempt], count_max: int) -> list[list[Attempt]]:
     """The messages of a lane in runs that may share a commit: of one state, each message once, so many at most."""
-    groups: list[list[Work]] = []
-    for state_id, run in groupby(works, lambda work: work.state_id):
-        group: list[Work] = []
-        for work in run:
-            alone = state_id is None or not work.inbox or bool(work.others)
-            if alone or len(group) >= count_max or any(work.inbox == other.inbox for other in group):
+    groups: list[list[Attempt]] = []
+    for state_id, run in groupby(attempts, lambda attempt: attempt.work.state_id):
+        group: list[Attempt] = []
+        for attempt in run:
+            inbox = attempt.work.inbox
+            alone = state_id is None or not inbox or bool(attempt.others)
+            if alone or len(group) >= count_max or any(inbox == other.work.inbox for other in group):
                 groups.append(group)
                 group = []
-            group.append(work)
+            group.append(attempt)
             if alone:
                 groups.append(group)
                 group = []

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from outbox.ports import Delete, DocumentKey, StateStore, Tag, Version
 from outbox.runtime.access import read
-from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import NOT_DONE
 from outbox.runtime.cache import Held
 from outbox.stored import staged_key
 

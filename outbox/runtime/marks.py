@@ -19,7 +19,7 @@ import msgspec
 from outbox import stored
 from outbox.errors import TooLarge
 from outbox.ports import BlobStore, DocumentKey, Lost, Replace, StateStore, Tag, Version
-from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import NOT_DONE
 from outbox.runtime.plan import Plan
 from outbox.stored import Record
 

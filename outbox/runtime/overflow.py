@@ -26,11 +26,10 @@ from outbox import stored
 from outbox.errors import OutcomeUnknown
 from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, Session, StateStore, Tag
 from outbox.runtime.access import confirmed, read, write_one
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again
+from outbox.runtime.backoff import NOT_DONE, Again
 from outbox.runtime.cache import held
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Work
+from outbox.runtime.work import Work
 from outbox.stored import (
     Overflow,
     Record,

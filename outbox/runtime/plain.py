@@ -17,11 +17,11 @@ from outbox.ports import StateChange
 from outbox.runtime.group import Group
 from outbox.runtime.handling import DONE, Suspended, failed, start, step
 from outbox.runtime.plan import Plan
-from outbox.runtime.step import Outcome, Work
 from outbox.runtime.telling import FAILURES
+from outbox.runtime.work import Attempt, Outcome, Work, attempt_at
 
-Reached = tuple[int, Outcome | Suspended[Group]]
-"""The place of a work in its batch, and what became of it."""
+Reached = tuple[int, Attempt | None, Outcome | Suspended[Group]]
+"""The place of a work in its batch, the attempt at it, and what became of that."""
 
 
 def start_all(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int) -> Reached:
@@ -29,9 +29,9 @@ def start_all(plan: Plan, group: Group, works: Sequence[Work], first: int, end: 
 
     Those before it are complete.  Without such a one, `end` and None.
     """
-    index, outcome = _start(plan, group, works, first, end)
-    group.complete_all(works[first:index])
-    return index, outcome
+    reached = _start(plan, group, works, first, end)
+    group.complete_all(works[first : reached[0]])
+    return reached
 
 
 def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int) -> Reached:
@@ -58,9 +58,9 @@ def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
             or (message.created_ms or delivery.enqueued_ms) <= oldest_ms
             or (remembered and work.inbox in markers)
         ):
-            outcome = start(plan, group, work)
+            outcome = start(plan, group, attempt := attempt_at(work))
             if outcome is not None:
-                return index, outcome
+                return index, attempt, outcome
             continue
         try:
             loaded = documents.get(id)
@@ -75,15 +75,16 @@ def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
             if result is not None:
                 waits_for = next(result.__await__(), DONE) if is_async else step(handler, result)
                 if waits_for is not DONE:
-                    return index, Suspended(group.sibling(), work, state, context, result, waits_for)
+                    suspended = Suspended(group.sibling(), attempt_at(work), state, context, result, waits_for)
+                    return index, suspended.attempt, suspended
             if context is not None and not context.is_plain:
-                group.apply(work, state, context)
+                group.apply(attempt_at(work), state, context)
                 continue
             value = encode(state)
             if b"null" in value:
                 codec.check(state, value)
         except FAILURES as error:  # nobody cancels before the first wait: the handler's own
-            return index, failed(plan, group, work, error)
+            return index, (attempt := attempt_at(work)), failed(plan, group, attempt, error)
         # From here on nothing raises: what is added is added whole.
         if_versions[id] = 0 if loaded is None else loaded.version
         if before is None or before.value != value or before.schema != schema:
@@ -93,4 +94,4 @@ def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
         handled(work.inbox)
         if remembered:
             markers[work.inbox] = commit.applied[work.inbox] = work.fingerprint
-    return end, None
+    return end, None, None

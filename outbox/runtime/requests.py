@@ -31,8 +31,8 @@ from outbox.message import Message
 from outbox.ports import Delivery
 from outbox.retries import Reject
 from outbox.runtime.http_bodies import read_body, write_body
-from outbox.runtime.step import Work
 from outbox.runtime.telling import FAILURES, failure_text, raised_at, told, written
+from outbox.runtime.work import Work
 from outbox.seldom import printable
 
 log = logging.getLogger("outbox.http")
@@ -93,10 +93,8 @@ class Reader:
             ),
             now_ms,
         )
-        work.inbox = inbox_key(self.route.handler.prefix, None, identity)
-        work.fingerprint = fingerprint(whole, "")
-        work.remembered = True
-        return work
+        inbox = inbox_key(self.route.handler.prefix, None, identity)
+        return msgspec.structs.replace(work, inbox=inbox, fingerprint=fingerprint(whole, ""), remembered=True)
 
     def look(self, request: Request, parameters: Mapping[str, str], caller: str, now_ms: int) -> Work:
         """The work of a request that only reads: its message is the query and the path.

@@ -77,12 +77,17 @@ def store_protocol(
     store, infrastructure = ports.store, ports.infrastructure
     if infrastructure is None and store.capabilities.atomic_scope == "partition":
         return PartitionScope(plan, store, ports.blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
+    records = infrastructure or store
+    stateless = PartitionScope(
+        plan, records, ports.blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
+    )
     return ItemScope(
         plan,
         store,
-        infrastructure or store,
+        records,
         ports.blobs,
         endings,
+        stateless=stateless,
         now_ms=now_ms,
         new_tx=new_tx,
         is_stopping=is_stopping,

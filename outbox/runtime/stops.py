@@ -30,10 +30,9 @@ from outbox.ports import (
     Tag,
     Won,
 )
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again
+from outbox.runtime.backoff import NOT_DONE, Again
 from outbox.runtime.claims import check_in
-from outbox.runtime.step import Work
+from outbox.runtime.work import Attempt
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -77,33 +76,33 @@ class Stops:
             return None
         return _decoded(found) or Stop("")  # somebody else wrote it: it stops everything until somebody has looked
 
-    async def stop(self, work: Work) -> None:
+    async def stop(self, attempt: Attempt) -> None:
         """Let the session of a refused message stand still.
 
         Raises:
             Again: it is not known to; the message must not be dead-lettered yet.
         """
-        delivery = work.delivery
+        delivery = attempt.work.delivery
         stop = Stop(delivery.message.identity, fingerprint=_digest(delivery.message))
         key, body = _key(delivery.queue, delivery.message.session_id), stored.encode(stop)
-        tag = Tag("stop", (work.inbox,))
+        tag = Tag("stop", (attempt.work.inbox,))
         try:
             answer = await self._store.write([Create(key, body, tag=tag)])
-            if isinstance(answer, Lost) and work.is_stopper:  # it was resubmitted, and is refused again
+            if isinstance(answer, Lost) and attempt.is_blocker:  # it was resubmitted, and is refused again
                 found = answer.current or await self._store.read(key)
                 if found is not None and not _comes_again(found, delivery.message):
                     await self._store.write([Replace(key, body, found.version, tag=tag)])
         except NOT_DONE as error:
             raise Again from error
 
-    async def went_on(self, work: Work) -> None:
+    async def went_on(self, attempt: Attempt) -> None:
         """Let a session go on, because the message that it stood still behind is applied.
 
         Raises:
             Again: it is not known to; the message must not be completed yet.
         """
         try:
-            await self.let_go(work.delivery.queue, work.delivery.message)
+            await self.let_go(attempt.work.delivery.queue, attempt.work.delivery.message)
         except NOT_DONE as error:
             raise Again from error
 

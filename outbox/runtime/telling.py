@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from outbox.deliveries import STACK_HEAD
+from outbox.errors import PoisonMessage
 from outbox.runtime.plan import REASON_LENGTH_MAX
 from outbox.runtime.redacting import redacted
 from outbox.seldom import printable
@@ -48,6 +49,11 @@ def written(thing: Any, write: Callable[[Any], str] = str) -> str:
         return str.__str__(write(thing))
     except BaseException:  # also one that is not about the message: it was only asked for a text
         return "<exception str() failed>"
+
+
+def fit(poison: PoisonMessage) -> PoisonMessage:
+    """A refusal that an application may have made, with texts that can be stored."""
+    return PoisonMessage(told(written(poison.reason)), told(written(poison.description)))
 
 
 def failure_text(error: BaseException) -> str:

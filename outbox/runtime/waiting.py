@@ -37,8 +37,8 @@ from outbox.runtime.access import read, write_one
 from outbox.runtime.backoff import Again
 from outbox.runtime.plan import Plan
 from outbox.runtime.replies import as_record
-from outbox.runtime.step import Work
 from outbox.runtime.verdict import OnRecord, Verdict, kind_of
+from outbox.runtime.work import Work
 from outbox.stored import Record
 
 

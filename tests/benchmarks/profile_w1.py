@@ -26,10 +26,10 @@ from outbox.engine import records
 from outbox.engine.journal import EngineJournal
 from outbox.engine.wal import Log
 from outbox.message import Message
+from outbox.runtime.admission import admit
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan, compile_plan
-from outbox.runtime.step import admit
 from tests.benchmarks import ours, report
 from tests.benchmarks.apart import Apart
 from tests.benchmarks.measure import MESSAGE_COUNT, Measurement, inputs
@@ -114,7 +114,7 @@ async def _batch(engine: Engine, plan: Plan, stages: Stages) -> None:
     documents, markers = await journal.load(*wanted(works))
     group = Group(plan, engine.now_ms(), documents, markers, journal.durable)
     end("load")
-    assert start_all(plan, group, works, 0, len(works)) == (len(works), None)
+    assert start_all(plan, group, works, 0, len(works)) == (len(works), None, None)
     end("run")
     consumed, lost = journal.held(group.commit.consumed)
     assert not (lost or journal.moved(group.commit) or journal.taken(group.commit))

@@ -131,7 +131,7 @@ AGE_MUTANTS = (
     mutant(
         "nothing is put on record of what waits", LANES,
         f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
-        ("            outcome = await self.protocol.hold(work)\n", "            outcome = await self.protocol.hold(work) if not work else waits\n"),
+        ("            outcome = await self.protocol.hold(attempt)\n", "            outcome = await self.protocol.hold(attempt) if not attempt else waits\n"),
     ),
     # What waits behind a blocked key, on an engine
     mutant(

@@ -30,6 +30,7 @@ STORED_LETTERS = "outbox/runtime/letters.py"
 BUS_LETTERS = "outbox/azure/servicebus_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
 HANDLING = "outbox/runtime/handling.py"
+WORK = "outbox/runtime/work.py"
 DELIVERIES = "outbox/deliveries.py"
 FAILURE_LOG = "outbox/runtime/failure_log.py"
 REDACTING = "outbox/runtime/redacting.py"
@@ -120,14 +121,14 @@ DIRECT_MUTANTS = (
     ),
     # Several handlers of one message
     mutant(
-        "several: a refusal by one handler ends what another is to try again", ENDINGS,
+        "several: a refusal by one handler ends what another is to try again", WORK,
         f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
-        ("later[0] if later else refusal_of_all(parts, found)", "refusal_of_all(parts, found) or (later[0] if later else None)"),
+        ("return outcome_of_all(self.branches, [self.outcomes[id(branch)] for branch in self.branches])", "outcomes = [self.outcomes[id(branch)] for branch in self.branches]\n        refused = [None if isinstance(outcome, Later) else outcome for outcome in outcomes]\n        return outcome_of_all(self.branches, refused) or outcome_of_all(self.branches, outcomes)"),
     ),
     mutant(
         "several: a refusal by one handler ends what another is to try again, in the engine", HANDLING,
         f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
-        ("    return later[0] if later else refusal_of_all(parts, outcomes)\n", "    return refusal_of_all(parts, outcomes) or (later[0] if later else None)\n"),
+        ("    return outcome_of_all(branches, [await run_branch(plan, group, branch, life) for branch in branches])\n", "    outcomes = [await run_branch(plan, group, branch, life) for branch in branches]\n    refused = [None if isinstance(outcome, Later) else outcome for outcome in outcomes]\n    return outcome_of_all(branches, refused) or outcome_of_all(branches, outcomes)\n"),
     ),
     # Dead letters
     mutant(
@@ -216,7 +217,7 @@ DIRECT_MUTANTS = (
         ("due_ms = self._now_ms() + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0\n                    counts", "due_ms = 0\n                    counts"),
     ),
     mutant(
-        "in place: what fails in a subscription is put off as a copy", "outbox/runtime/step.py",
+        "in place: what fails in a subscription is put off as a copy", WORK,
         f"{OF_CONNECTING}::test_what_fails_in_one_subscription_is_tried_again_there_alone",
         ('self.in_order or "/Subscriptions/" in self.delivery.queue', "self.in_order"),
     ),
@@ -224,12 +225,12 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key is unblocked behind the completion", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("            if work.is_stopper and self._endings.is_applied(work):\n                try:\n", "            if work.is_stopper and self._endings.is_applied(work):\n                await self._endings.end(work, outcome)\n                try:\n"),
+        ("            if attempt.is_blocker and self._endings.is_applied(attempt):\n                try:\n", "            if attempt.is_blocker and self._endings.is_applied(attempt):\n                await self._endings.end(attempt, outcome)\n                try:\n"),
     ),
     mutant(
         "blocked: a message is completed although its key could not be unblocked", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("                    await self._stops.went_on(work)\n                except Again:\n                    await self._endings.give_back(work)\n                    return True\n", "                    await self._stops.went_on(work)\n                except Again:\n                    pass\n"),
+        ("                    await self._stops.went_on(attempt)\n                except Again:\n                    await self._endings.give_back(attempt)\n                    return True\n", "                    await self._stops.went_on(attempt)\n                except Again:\n                    pass\n"),
     ),
     mutant(
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
@@ -271,7 +272,7 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a store that is away blocks nothing", LANES,
         f"{OF_STOPPED}::test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell",
-        ("            await self._give_up(works, error)\n            return [], works[0].delivery.sequence\n", "            del error\n            return works, None\n"),
+        ("            await self._give_up(attempts, error)\n            return [], attempts[0].work.delivery.sequence\n", "            del error\n            return attempts, None\n"),
     ),
     # Reads
     mutant(
@@ -313,7 +314,7 @@ DIRECT_MUTANTS = (
     mutant(
         "deadline: an attempt past it stages", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        if batch.is_late(self._now_ms()):\n            raise Again\n        token", "        token"),
+        ("        if batch.is_late(self._now_ms()):\n            raise Again\n        self._left", "        self._left"),
     ),
     mutant(
         "deadline: what blobs take does not count for a commit", PARTITION,
@@ -323,7 +324,7 @@ DIRECT_MUTANTS = (
     mutant(
         "deadline: what blobs take does not count for what is staged", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        staged = await self._prepared(work, state_id, batch)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        staged = await self._prepared(work, state_id, batch)\n"),
+        ("        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n"),
     ),
     mutant(
         "deadline: it is twice as far", BATCH,
@@ -332,9 +333,9 @@ DIRECT_MUTANTS = (
     ),
     # Several handlers of one message
     mutant(
-        "settlement: a key is unblocked though another handler refused its message again", ENDINGS,
+        "settlement: a key is unblocked though another handler refused its message again", WORK,
         f"{OF_JUDGING}::test_a_key_stops_behind_a_message_that_any_of_its_handlers_stops_for",
-        (" and not any(whole.outcomes.values())", ""),
+        (" and not any(self.outcomes.values())", ""),
     ),
     mutant(
         "blocked: what may be on record as waiting counts as on record", WAITING,
@@ -413,7 +414,7 @@ DIRECT_MUTANTS = (
     mutant(
         "log: an attempt that lost to the record is told of, partition", PARTITION,
         f"{OF_FAILURES}::test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet",
-        ("        work.failure = None  # of an attempt that has lost to the record\n", ""),
+        ("        attempt.failure = None  # that of an attempt that has lost to the record\n", ""),
     ),
     mutant(
         "log: each failure puts off the next traceback", FAILURE_LOG,

@@ -39,14 +39,14 @@ MUTANTS = (
     ),
     mutant(
         "a head that is put off is overtaken", "partition", "InOrder", LANES,
-        ("            free = [work for work in group if holder in (None, work.delivery.sequence)]\n            await self._give_back([work for work in group if holder not in (None, work.delivery.sequence)])\n", "            free = list(group)\n"),
-        ("            if holder not in (None, work.delivery.sequence):\n                await self._endings.give_back(work)\n            elif await", "            if await"),
+        ("            free = [one for one in group if holder in (None, one.work.delivery.sequence)]\n            await self._give_back([one for one in group if holder not in (None, one.work.delivery.sequence)])\n", "            free = list(group)\n"),
+        ("            if holder not in (None, attempt.work.delivery.sequence):\n                await self._endings.give_back(attempt)\n            elif await", "            if await"),
         app="standing", amounts=(5, 3), batch=2, faults={"error": 3}, patience_ms=11_000,
     ),
     # Partition scope
     mutant(
         "pushes before the commit", "partition", "NoGhost", PARTITION,
-        ("            lost = await self._commit(batch, work.state_id)\n", "            await self._push(batch, work.state_id)\n            lost = await self._commit(batch, work.state_id)\n"),
+        ("            lost = await self._commit(batch, state_id)\n", "            await self._push(batch)\n            lost = await self._commit(batch, state_id)\n"),
     ),
     mutant(
         "no dedupe: the record's id is the attempt's", "partition", "NoGhost", PARTITION,
@@ -81,16 +81,16 @@ MUTANTS = (
     ),
     mutant(
         "the loser pushes its own", "partition", "ConsistentOutput|NoGhost", PARTITION,
-        ("            if lost is not None:\n                return", "            if lost is not None:\n                await self._push(batch, work.state_id)\n                return"),
+        ("            if lost is not None:\n                return", "            if lost is not None:\n                await self._push(batch)\n                return"),
         copies=2,
     ),
     mutant(
         "completes before the commit", "partition", "NothingLeavesEarly", PARTITION,
-        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._endings.end(work, outcome)\n            lost"),
+        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._endings.end(attempt, outcome)\n            lost"),
     ),
     mutant(
         "completes before the push", "partition", "NoLost", PARTITION,
-        ("            await self._push(batch, work.state_id)\n        return outcome", "            await self._endings.end(work, outcome)\n            await self._push(batch, work.state_id)\n        return outcome"),
+        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            await self._endings.end(attempt, outcome)\n            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -217,24 +217,24 @@ MUTANTS = (
     ),
     mutant(
         "no marker is read", "item", "NoDuplicate", ITEM,
-        ("        if marker is not None and not self._resubmits(work, marker):\n            return self._follow(work, marker)\n        batch = Batch", "        batch = Batch"),
-        ("        if marker is not None and not self._resubmits(work, marker):\n            return self._follow(work, marker)\n        swapped", "        swapped"),
+        ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", ""),
+        ("            await self._decide(attempt, state_id, found.session)  # 6\n", ""),
         copies=2,
     ),
     mutant(
         "markers are read without their session", "item", "NoDuplicate", ITEM,
-        ("        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3\n", "        marker = await read(self._infrastructure, processed_key(state_id, work.inbox))  # 3\n"),
-        ("        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6\n", "        marker = await read(self._infrastructure, processed_key(state_id, work.inbox))  # 6\n"),
+        ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", "            await self._decide(attempt, state_id, \"\")  # 3\n"),
+        ("            await self._decide(attempt, state_id, found.session)  # 6\n", "            await self._decide(attempt, state_id, \"\")  # 6\n"),
         copies=2, workers=2, faults={"stale": 2},
     ),
     mutant(
         "the pointer is cleared before what is staged leaves", "item", "NoLost|NoGhost|StagedVanish", ITEM,
-        ("            await self._endings.push(outputs)  # 8\n            token = await self._mark_processed(staged)  # 9\n            found = await self._mark_dispatched(tx, found)\n        return await self._clear(state_id, state, found, token)  # 10\n", "            token = await self._mark_processed(staged)  # 9\n            state = await self._clear(state_id, state, found, token)  # 10\n            await self._endings.push(outputs)  # 8\n            return state\n        return await self._clear(state_id, state, found, token)\n"),
+        ("            await self._push(tx, found)  # 8\n            token = await self._mark(staged)  # 9\n            found = await self._mark_dispatched(tx, found)\n        return await self._clear(state_id, state, found, token)  # 10\n", "            token = await self._mark(staged)  # 9\n            state = await self._clear(state_id, state, found, token)  # 10\n            await self._push(tx, found)  # 8\n            return state\n        return await self._clear(state_id, state, found, token)\n"),
         faults={"crash": 1},
     ),
     mutant(
         "cleared without a marker", "item", "NoDuplicate", ITEM,
-        ("            token = await self._mark_processed(staged)  # 9\n", "            token = found.session\n"),
+        ("            token = await self._mark(staged)  # 9\n", "            token = found.session\n"),
         copies=2,
     ),
     mutant(
@@ -250,7 +250,7 @@ MUTANTS = (
     ),
     mutant(
         "pushed before the swap", "item", "NoGhost", ITEM,
-        ("        swapped = await self._swap(work, state_id, batch, token)  # 7\n", "        await self._endings.push(staged.record.outputs)\n        swapped = await self._swap(work, state_id, batch, token)  # 7\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            await self._endings.push(found.staged.record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
     ),
     # Engine scope
     mutant(
@@ -265,7 +265,7 @@ MUTANTS = (
     ),
     mutant(
         "engine: the state of a handler that fails is kept", "engine", "Serializable|OneChangePerETag|NoGhost", PLAIN,
-        ("            return index, failed(plan, group, work, error)\n", "            if codec is not None and id is not None:\n                states[id] = StateChange(codec.codec.encode(state), codec.version, 9)\n            return index, failed(plan, group, work, error)\n"),
+        ("            return index, (attempt := attempt_at(work)), failed(plan, group, attempt, error)\n", "            if codec is not None and id is not None:\n                states[id] = StateChange(codec.codec.encode(state), codec.version, 9)\n            return index, (attempt := attempt_at(work)), failed(plan, group, attempt, error)\n"),
         amounts=(-11,),
     ),
     mutant(

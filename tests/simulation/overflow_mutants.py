@@ -44,7 +44,7 @@ OVERFLOW_MUTANTS = (
     ),
     mutant(
         "overflow: nothing announces a blob", "partition", "StagedVanish", PARTITION,
-        ("            await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms(), life_ms))\n", ""),
+        ("            await self._overflows.announce(*announced(name, batch.tx, work, version, now_ms, life_ms))\n", ""),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(

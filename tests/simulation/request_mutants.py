@@ -7,7 +7,7 @@ from tests.simulation.planting import BATCH, ENTRY, GROUP, HTTP_CLAIMS, HTTP_SCO
 REQUEST_MUTANTS = (
     mutant(
         "requests: answered before the commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("            await self._commit(group)\n        except TooLarge", "            work.know(self._record(group, work))\n            await self._commit(group)\n        except TooLarge"),
+        ("            await self._commit(group)\n        except TooLarge", "            attempt.committed(self._record(group, attempt.work))\n            await self._commit(group)\n        except TooLarge"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(
@@ -32,7 +32,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an attempt answers before its swap", "item", "NothingLeavesEarly|OneAnswer", ITEM,
-        ("        swapped = await self._swap(work, state_id, batch, token)  # 7\n", "        work.know(staged.record)\n        swapped = await self._swap(work, state_id, batch, token)  # 7\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            attempt.committed(found.staged.record)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(
@@ -47,7 +47,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: there are no claims", "item", "NoDuplicate", HTTP_SCOPES,
-        ("            return await self._claims.take(work)\n", "            return None\n"),
+        ("            return await self._claims.take(attempt)\n", "            return None\n"),
         amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)),
     ),
     mutant(
@@ -57,7 +57,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an unknown end is an answer", "engine", "NothingLeavesEarly", ENTRY,
-        ("            return self._telling.unavailable(error)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if"),
+        ("            return self._telling.unavailable(error)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(attempt, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(attempt, outcome)\n        if"),
         amounts=(), asked=(("k1", "a", 5),), faults={"error": 3},
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from outbox.ports import Commit, Conflict, Journal
 from outbox.runtime import engine_scope, handling
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.group import Group
-from outbox.runtime.step import Work
+from outbox.runtime.work import Work, attempt_at
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
@@ -136,13 +136,14 @@ def test_a_state_that_is_not_decoded_anew_is_found(monkeypatch: pytest.MonkeyPat
             self.kept = getattr(self, "kept", None) or super().state(work)
             return self.kept
 
-    def start_each(plan: Any, group: Any, works: Any, first: int, end: int) -> tuple[int, Any]:
+    def start_each(plan: Any, group: Any, works: Any, first: int, end: int) -> tuple[int, Any, Any]:
         for index in range(first, end):
-            outcome = handling.start(plan, group, works[index])
+            attempt = attempt_at(works[index])
+            outcome = handling.start(plan, group, attempt)
             if outcome is not None:
-                return index, outcome
+                return index, attempt, outcome
             group.complete(works[index])
-        return end, None
+        return end, None, None
 
     app = App("careless")
 

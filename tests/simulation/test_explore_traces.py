@@ -28,9 +28,17 @@ from tests.simulation.explored import GIVEN, T1, T2, Transfer, bank, conserved, 
 class Forgetful(PartitionScope):
     """Pushes nothing, now and then: where a message was delivered before."""
 
-    async def _push(self, batch: Batch, state_id: str | None) -> None:
-        if not any(entry.work.delivery.delivery_count for entry in batch.entries):
-            await super()._push(batch, state_id)
+    async def _push(self, batch: Batch) -> None:
+        if not self._forgets(batch):
+            await super()._push(batch)
+
+    def _mark(self, batch: Batch, state_id: str | None) -> None:
+        if not self._forgets(batch):
+            super()._mark(batch, state_id)
+
+    @staticmethod
+    def _forgets(batch: Batch) -> bool:
+        return any(entry.attempt.work.delivery.delivery_count for entry in batch.entries)
 
 
 def forgetful(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> PartitionScope:

@@ -97,17 +97,17 @@ THREAD_MUTANTS = (
     mutant(
         "an attempt sees what an earlier one made of its message", HANDLING,
         AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
-        ("            work.was_run = True\n", ""),
+        ("            attempt.ran()\n", ""),
     ),
     mutant(
         "an attempt sees what its batch made of its message", ENGINE,
         AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
-        ("                            part.was_run = True\n", "                            pass\n"),
+        ("                            branch.ran()\n", "                            pass\n"),
     ),
     mutant(
         "a handling that is begun again sees what it made of its message", ENGINE,
         AGAIN + "test_a_handling_that_is_begun_again_sees_its_message_as_it_was_sent",
-        ("            work.was_run = True\n            await self._finish", "            await self._finish"),
+        ("msgspec.structs.replace(work, was_run=True)", "work"),
     ),
     mutant(
         "a batch that took too long is committed", ENGINE,

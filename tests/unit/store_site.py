@@ -30,8 +30,8 @@ from outbox.ports import (
 )
 from outbox.runtime.backoff import Backoff
 from outbox.runtime.endings import Endings
-from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.plan import compile_plan
+from outbox.runtime.protocol import StoreProtocol
 from outbox.runtime.scopes import store_protocol, stores_of
 from outbox.runtime.sweep import Swept, sweep
 from outbox.testing import START_S, VirtualClock

@@ -17,8 +17,8 @@ from outbox.engine.narrow import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Delivery, Operations, Output, StorePorts
 from outbox.runtime.claims import redeem
-from outbox.runtime.step import Work
 from outbox.runtime.stops import Stops
+from outbox.runtime.work import Attempt, Work
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import AtTheEnd, Seen, Step, Trail
 
@@ -201,13 +201,11 @@ async def test_an_earlier_attempt_that_comes_once_more_does_not_undo_a_resubmiss
         stops = Stops(at.ports().store, at.ports().blobs)
         await stops.resubmitted("steps", letter, 1)
         work = Work(Delivery("steps", 0, letter.message, 0, 0, 0))
-        work.is_stopper = True
-        await stops.stop(work)  # of attempt 0: its host had died before it could complete it
+        await stops.stop(Attempt(work, is_blocker=True))  # of attempt 0: its host had died before it could complete it
         stop = await stops.stopped_behind(work.delivery)
         assert stop is not None and stop.again is not None and stop.again.attempt == 1
         again = Work(Delivery("steps", 0, stop.again, 0, 0, 0))
-        again.is_stopper = True
-        await stops.stop(again)  # the attempt itself, refused again
+        await stops.stop(Attempt(again, is_blocker=True))  # the attempt itself, refused again
         stop = await stops.stopped_behind(work.delivery)
         assert stop is not None and stop.again is None
         assert await steps(worker) == [0]

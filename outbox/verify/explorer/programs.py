@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from outbox.ports import BlobStore, Document, Journal, Ports, StoreCapabilities, StorePorts
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again
+from outbox.runtime.backoff import NOT_DONE, Again
 from outbox.runtime.cache import Held
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
@@ -24,11 +23,11 @@ from outbox.runtime.lanes import Lanes
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.step import Outcome, Work
 from outbox.runtime.stops import Stops
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.sweep import sweep
 from outbox.runtime.waiting import Waits
+from outbox.runtime.work import Attempt, Outcome
 from outbox.stored import StateItem, encode
 from outbox.verify.explorer.clients import (
     ExploredBlobs,
@@ -141,27 +140,27 @@ class Forgetting:
         """The only message of an attempt is about to be handled in these lanes."""
         self._lanes = lanes
 
-    async def once(self, work: Work) -> Outcome:
+    async def once(self, attempt: Attempt) -> Outcome:
         self._tries += 1
         try:
-            outcome = await self._protocol.once(work)
+            outcome = await self._protocol.once(attempt)
         except Again:
-            self._say("again", work)
+            self._say("again", attempt)
             raise
-        self._say(outcome, work)
+        self._say(outcome, attempt)
         return outcome
 
-    def _say(self, outcome: Outcome | str, work: Work) -> None:
-        if self._lanes is not None and not work.others and work.whole is None:
-            known = remembered(self._tries, outcome, work, self._protocol, self._lanes)
+    def _say(self, outcome: Outcome | str, attempt: Attempt) -> None:
+        if self._lanes is not None and not attempt.others and attempt.fan_out is None:
+            known = remembered(self._tries, outcome, attempt, self._protocol, self._lanes)
             if known is not None:
                 self._calls.remembers(known)
 
-    async def hold(self, work: Work) -> Outcome | Waits:
-        return await self._protocol.hold(work)
+    async def hold(self, attempt: Attempt) -> Outcome | Waits:
+        return await self._protocol.hold(attempt)
 
-    async def together(self, works: Sequence[Work]) -> list[Outcome]:
-        return await self._protocol.together(works)
+    async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        return await self._protocol.together(attempts)
 
     async def redo(self, document: Document) -> bool:
         return await self._protocol.redo(document)

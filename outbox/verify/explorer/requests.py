@@ -24,12 +24,12 @@ from outbox.http import Request, Response
 from outbox.http_paths import Place, find
 from outbox.message import Message
 from outbox.ports import Delivery, Output, Ports, Settle, StorePorts
-from outbox.runtime.admission import NOT_DONE
+from outbox.runtime.backoff import NOT_DONE
 from outbox.runtime.failure_log import FailureLog, write_nowhere
-from outbox.runtime.lanes import StoreProtocol
 from outbox.runtime.plan import Plan
+from outbox.runtime.protocol import StoreProtocol
 from outbox.runtime.requests import Reader
-from outbox.runtime.step import Work
+from outbox.runtime.work import Work
 from outbox.verify.explorer.clients import ExploredBus
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel

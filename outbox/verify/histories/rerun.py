@@ -12,10 +12,11 @@ from zlib import crc32
 from outbox.app import App
 from outbox.errors import PoisonMessage
 from outbox.ports import Delivery, Refusal, StateChange, StateDocument
+from outbox.runtime.admission import admit
 from outbox.runtime.group import Group
 from outbox.runtime.handling import Suspended, start
 from outbox.runtime.plan import compile_plan
-from outbox.runtime.step import Work, admit
+from outbox.runtime.work import Work, attempt_at
 from outbox.verify.histories.events import Change, Commit, Whole
 from outbox.verify.histories.serializable import Place, Redone, Rerun
 from outbox.verify.histories.telling import emitted
@@ -52,12 +53,13 @@ class AppRerun:
 
     def _handle(self, group: Group, work: Work) -> bool:
         """Run one handler's part; False if it waits for something."""
-        outcome = start(self._plan, group, work)
+        attempt = attempt_at(work)
+        outcome = start(self._plan, group, attempt)
         if isinstance(outcome, Suspended):
             outcome.coroutine.close()
             return False
         if isinstance(outcome, PoisonMessage) and work.inbox not in group.commit.refused:
-            group.refuse(work, outcome)
+            group.refuse(attempt, outcome)
         return True
 
     def _changed(self, id: str, change: StateChange) -> Change:
