@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -28,7 +29,7 @@ import msgspec
 
 from outbox.app import App
 from outbox.client import Client
-from outbox.errors import CorruptRecord, OutboxError
+from outbox.errors import CorruptRecord
 from outbox.handlers import UNKEPT
 from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
 from outbox.http_paths import Place, find
@@ -48,6 +49,7 @@ from outbox.runtime.protocol import StoreProtocol
 from outbox.runtime.requests import Reader
 from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import store_protocol
+from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_unsent
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.turns import Turns
@@ -57,10 +59,6 @@ log = logging.getLogger("outbox.http")
 
 REQUEST_COUNT_MAX = 1_000
 WAIT_S = 30.0
-MARK_AFTER_S = 0.2
-"""How long what has left waits to be marked, for others of its partition to be marked with it."""
-FINISH_WITHIN_S = 5.0
-"""How long an entry that stops takes at most for its last marks; the sweeper finds what is left."""
 
 
 class Pending:
@@ -115,7 +113,8 @@ class HttpEntry:
         self._drain_s = drain_s
         self._request_count_max = request_count_max
         self._sleep = sleep
-        self._spawn = spawn or self._start
+        self._tasks = Tasks(app.name, ended=self._ended_task)
+        self._spawn = spawn or partial(self._tasks.start, what="requests")
         self._client = Client(app, backend)
         self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
         self._owns_threads = isinstance(threads, int)
@@ -128,7 +127,6 @@ class HttpEntry:
         self._places = [Place(route.method, route.template, Reader(app, route)) for route in routes]
         self._backoff = backoff or Backoff(sleep)
         self._turns = Turns()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[tuple[bytes, bytes], Pending] = {}
         self._waiting_count = 0
         self._working: set[asyncio.Task[None]] = set()
@@ -174,14 +172,10 @@ class HttpEntry:
     async def drain(self) -> None:
         """Stop: take nothing on, let what is under way end for a time, and cancel the rest, which is safe to repeat."""
         self.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._drain_s)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(TimeoutError, OutboxError):
-            async with asyncio.timeout(FINISH_WITHIN_S):
-                await self._finish()
+        await self._tasks.drain(self._drain_s)
+        if self._protocol is not None:
+            await finish(self._protocol)
+        self._log_unsent()
         if self._watch is not None:
             self._watch.stop()
         if self._owns_threads:
@@ -344,9 +338,12 @@ class HttpEntry:
             await self._lingering.write(self._spawn)
         elif self._protocol is not None:
             await self._protocol.finish()
-        for unsent in self._endings.unsent.take() if self._endings is not None else ():
-            fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
-            log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
+        self._log_unsent()
+
+    def _log_unsent(self) -> None:
+        """Log what could not be sent, unless that is the affair of the worker whose protocol this entry shares."""
+        if self._endings is not None:
+            log_unsent(self._endings.unsent)
 
     # Requests that read
 
@@ -380,18 +377,10 @@ class HttpEntry:
             return problem(404, "not-found", "there is nothing under this name")
         return look.reply.response
 
-    # Tasks
-
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(coroutine, name=f"{self.app.name} requests")
-        self._tasks.add(task)
-        task.add_done_callback(self._ended_task)
-        return task
-
-    def _ended_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    @staticmethod
+    def _ended_task(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            log.error("request stopped", extra={"app": self.app.name}, exc_info=task.exception())
+            log.error("request stopped", extra={"task": task.get_name()}, exc_info=task.exception())
 
 
 async def _made(step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:

@@ -57,7 +57,7 @@ from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.scopes import scope_over, stores_of
-from outbox.runtime.sweep import sweep
+from outbox.runtime.shell import Recovery
 from outbox.stored import StateItem, state_key
 from outbox.testing_http import Clientele
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
@@ -351,7 +351,8 @@ class Harness:
         """Finish what crashes have left, as a worker does every so often."""
         if isinstance(self._scope, Lanes) and isinstance(self._ports, StorePorts):
             try:
-                await sweep(self._scope.protocol, *stores_of(self._ports), now_ms=self._engine.now_ms)
+                scope, stores = self._scope, stores_of(self._ports)
+                await Recovery(scope.protocol, stores, scope.unsent, now_ms=self._engine.now_ms).sweep()
             except SimulatedCrash:
                 await self._crash()
             except NOT_DONE:

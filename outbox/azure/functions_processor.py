@@ -53,17 +53,15 @@ from outbox.runtime.plan import compile_plan
 from outbox.runtime.registry import register_handlers
 from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks
 from outbox.runtime.stops import Stop
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.sweep import Swept, sweep
+from outbox.runtime.sweep import Swept
 from outbox.runtime.threads import HandlerThreads
 from outbox.seldom import printable
 
 log = logging.getLogger("outbox.functions")
 
-MARK_AFTER_S = 0.2
-"""How long what has left waits to be marked, for others of its partition to be marked with it."""
-FINISH_WITHIN_S = 5.0
 REST_FIRST_S = 0.25
 """How long a message rests that is given back for the first time; each time twice as long."""
 REST_DOUBLINGS_MAX = 7
@@ -119,8 +117,7 @@ class Processor:
         self._ports = ports
         self._operations = operations_over(ports)
         self._numbers = itertools.count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._sweep_start = 0
+        self._tasks = Tasks(app.name)
         stopping = {handler.source for handler in app.handlers if handler.on_dead_letter == "stop_key"}
         self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
         self._letters = Letters(ports.infrastructure or ports.store, ports.blobs)
@@ -140,6 +137,7 @@ class Processor:
         )
         assert isinstance(scope, Lanes), "a store and a bus make lanes"
         self._scope = scope
+        self._recovery = Recovery(scope.protocol, stores_of(ports), scope.unsent, now_ms=self._operations.now_ms)
         protocol, spawn = scope.protocol, self._spawn_request
         self._entry = HttpEntry(
             app,
@@ -274,16 +272,7 @@ class Processor:
         Raises:
             Refused, OutcomeUnknown: the store cannot be asked.
         """
-        for unsent in self._scope.unsent.take():
-            fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
-            log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
-        stores, now_ms = stores_of(self._ports), self._operations.now_ms
-        grace_s, start = self._settings.sweep_grace_s, self._sweep_start
-        swept = await sweep(self._scope.protocol, *stores, now_ms=now_ms, grace_s=grace_s, start=start)
-        self._sweep_start = swept.next_start
-        if swept.seen_count:
-            fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
-            log.info("swept", extra=fields)
+        swept = await self._recovery.sweep(grace_s=self._settings.sweep_grace_s)
         await self._count_kept()
         return swept
 
@@ -302,24 +291,15 @@ class Processor:
 
     async def finish(self) -> None:
         """Wait for what goes on behind invocations that have ended: marks.  Blocking handlers are left behind."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FINISH_WITHIN_S):
-                while self._tasks:  # one may start another
-                    await asyncio.wait(list(self._tasks))
+        await self._tasks.wait(FINISH_WITHIN_S)
         self._watch.stop()
         self._threads.close()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._start(self._guarded(coroutine), "messages")
+        return self._tasks.start(self._guarded(coroutine))
 
     def _spawn_request(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._start(_contained(coroutine), "requests")
-
-    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(coroutine, name=f"{self.app.name} {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(_contained(coroutine), "requests")
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a part of the runtime; whatever comes out of it, the process and its other messages live on."""

@@ -55,7 +55,7 @@ class HostHere:
 
     async def kill(self) -> None:
         """End it between two of its calls; what it had committed stays, what it meant to do does not happen."""
-        tasks = list(self.processor._tasks)
+        tasks = list(self.processor._tasks.running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,6 +15,7 @@ import pytest
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, StorePorts, Won, Write
 from outbox.runtime.endings import Endings
 from outbox.runtime.item_scope import ItemScope
+from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
@@ -124,7 +125,9 @@ class Upserts(Around):
 def apart(kind: type[ItemScope] = ItemScope, states: Any = Around, others: Any = Around) -> Callable[..., ItemScope]:
     def make(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> ItemScope:
         assert ports.infrastructure is not None
-        return kind(plan, states(ports.store), others(ports.infrastructure), ports.blobs, endings, **options)
+        records = others(ports.infrastructure)
+        stateless = PartitionScope(plan, records, ports.blobs, endings, **options)
+        return kind(plan, states(ports.store), records, ports.blobs, endings, stateless=stateless, **options)
 
     return make
 
