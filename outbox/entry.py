@@ -42,6 +42,7 @@ from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.handling import Life, run_branch
 from outbox.runtime.http_scopes import requests_over
 from outbox.runtime.http_telling import HttpTelling
+from outbox.runtime.lanes import Turns
 from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan, compile_plan
@@ -52,7 +53,6 @@ from outbox.runtime.scopes import store_protocol
 from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_unsent
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
-from outbox.runtime.turns import Turns
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 log = logging.getLogger("outbox.http")

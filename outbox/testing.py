@@ -54,10 +54,10 @@ from outbox.runtime.backoff import NOT_DONE, Backoff
 from outbox.runtime.cache import held
 from outbox.runtime.failure_log import FailureLog, write_to_log
 from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import Recovery
+from outbox.runtime.store_scope import StoreScope
 from outbox.stored import StateItem, state_key
 from outbox.testing_http import Clientele
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
@@ -349,7 +349,7 @@ class Harness:
 
     async def _sweep(self) -> None:
         """Finish what crashes have left, as a worker does every so often."""
-        if isinstance(self._scope, Lanes) and isinstance(self._ports, StorePorts):
+        if isinstance(self._scope, StoreScope) and isinstance(self._ports, StorePorts):
             try:
                 scope, stores = self._scope, stores_of(self._ports)
                 await Recovery(scope.protocol, stores, scope.unsent, now_ms=self._engine.now_ms).sweep()

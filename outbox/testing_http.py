@@ -19,9 +19,9 @@ from outbox.entry import HttpEntry
 from outbox.http import Response
 from outbox.ports import Commit, Conflict, Journal, Output, Ports, StorePorts
 from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.lanes import Lanes
 from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import Scope
+from outbox.runtime.store_scope import StoreScope
 from outbox.verify.faults import SimulatedCrash
 
 CRASH_COUNT_MAX = 1_000
@@ -94,7 +94,7 @@ class Clientele:
             self._app,
             Watched(ports),
             plan=self._plan,
-            protocol=scope.protocol if isinstance(scope, Lanes) else None,
+            protocol=scope.protocol if isinstance(scope, StoreScope) else None,
             mark_after_s=0,
             sleep=lambda _: asyncio.sleep(0),
             spawn=self._spawn,

@@ -32,7 +32,6 @@ from outbox.runtime.claims import check_blobs
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.intake import BusIntake, Intake
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.lanes import Lanes
 from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import compile_plan
@@ -41,6 +40,7 @@ from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import MARK_AFTER_S, Recovery, Tasks
 from outbox.runtime.stepping import go_on
+from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 
 log = logging.getLogger("outbox.worker")
@@ -140,7 +140,7 @@ class Worker(Client):
             linger=lambda: self._pause(MARK_AFTER_S),
         )
         self._recovery: Recovery | None = None
-        if isinstance(ports, StorePorts) and isinstance(self._scope, Lanes):
+        if isinstance(ports, StorePorts) and isinstance(self._scope, StoreScope):
             scope, now_ms = self._scope, self._operations.now_ms
             self._recovery = Recovery(scope.protocol, stores_of(ports), scope.unsent, now_ms=now_ms)
 
@@ -169,7 +169,7 @@ class Worker(Client):
     @property
     def figures(self) -> Figures:
         """What there is to watch."""
-        if not isinstance(self._scope, Lanes):
+        if not isinstance(self._scope, StoreScope):
             return Figures(self.handled_count)
         protocol = self._scope.protocol
         fullest = protocol.fullness.fullest() if isinstance(protocol, PartitionScope | ItemScope) else ("", 0.0)

@@ -46,7 +46,6 @@ from outbox.ports import Backend, Delivery, StorePorts
 from outbox.runtime.backoff import Again, Backoff
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.http_answers import unavailable
-from outbox.runtime.lanes import Lanes
 from outbox.runtime.letters import Letters
 from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.plan import compile_plan
@@ -56,6 +55,7 @@ from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks
 from outbox.runtime.stops import Stop
 from outbox.runtime.store_operations import operations_over
+from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.sweep import Swept
 from outbox.runtime.threads import HandlerThreads
 from outbox.seldom import printable
@@ -135,7 +135,7 @@ class Processor:
             failure_log=failure_log,
             linger=_linger,
         )
-        assert isinstance(scope, Lanes), "a store and a bus make lanes"
+        assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
         self._recovery = Recovery(scope.protocol, stores_of(ports), scope.unsent, now_ms=self._operations.now_ms)
         protocol, spawn = scope.protocol, self._spawn_request

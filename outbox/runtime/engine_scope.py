@@ -31,6 +31,7 @@ from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run
+from outbox.runtime.lanes import Lanes
 from outbox.runtime.plain import start_all
 from outbox.runtime.plan import Plan
 from outbox.runtime.telling import told
@@ -70,8 +71,8 @@ class EngineScope:
         self._failure_log = failure_log
         self.suspending = plan.threaded
         """Handlers that were seen or are known to suspend; their messages are handled on their own from the start."""
-        self._busy: dict[str, list[Work]] = {}
-        """Lanes in which a message is being handled on its own, and the messages that wait behind it."""
+        self._lanes: Lanes[Work] = Lanes()
+        """Those in which a message is being handled on its own."""
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, postponed or given back."""
@@ -96,7 +97,7 @@ class EngineScope:
 
     def _is_mixed(self, works: Sequence[Work]) -> bool:
         """Whether some of these messages may have to be handled on their own."""
-        return bool(self._busy or self.suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
+        return bool(self._lanes.taken or self.suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
 
     def _joined(self, works: Sequence[Work]) -> list[Work]:
         """Those that are handled together; the others wait for their lane or go their own way.
@@ -106,13 +107,13 @@ class EngineScope:
         together: list[Work] = []
         for work in works:
             lane = work.lane
-            if lane is not None and lane in self._busy:
-                self._busy[lane].append(work)
+            if lane is not None and lane in self._lanes.taken:
+                self._lanes.wait(lane, [work])
             elif not self._goes_alone(work) or _has_lane(together, lane):
                 together.append(work)
             else:
                 if lane is not None:
-                    self._busy[lane] = []  # now: the task that is to occupy it has yet to begin
+                    self._lanes.enter(lane)
                 self._spawn(self._occupy(work, None))
         return together
 
@@ -176,7 +177,8 @@ class EngineScope:
             await self._finish(group, given_back, [again, *rest], held)
             return
         if lane is not None:
-            self._busy.setdefault(lane, []).extend(later for later in rest if later.lane == lane)
+            self._lanes.enter(lane)
+            self._lanes.wait(lane, [later for later in rest if later.lane == lane])
             rest = [later for later in rest if later.lane != lane]
         self._spawn(self._finish(group, given_back, rest, held))
         await self._occupy(work, suspended)
@@ -255,12 +257,12 @@ class EngineScope:
         """Handle one message on its own; whoever shares its lane waits, and is handled after it."""
         lane = work.lane
         if lane is not None:
-            self._busy.setdefault(lane, [])
+            self._lanes.enter(lane)
         goes_on = False
         try:
             goes_on = await self._alone(work, suspended)
         finally:
-            waiting = self._busy.pop(lane, []) if lane is not None else []
+            waiting = self._lanes.leave(lane) if lane is not None else []
         if waiting and (goes_on or not work.in_order):
             await self._handle(waiting)
         elif waiting:

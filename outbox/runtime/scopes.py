@@ -11,13 +11,13 @@ from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.lanes import Lanes
 from outbox.runtime.marks import Lingering
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.stops import Stops
+from outbox.runtime.store_scope import StoreScope
 
-Scope = EngineScope | Lanes
+Scope = EngineScope | StoreScope
 
 
 def scope_over(
@@ -59,7 +59,7 @@ def scope_over(
     protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     lingering = None if linger is None else Lingering(protocol, linger)
     stops = Stops(ports.infrastructure or ports.store, ports.blobs)
-    return Lanes(
+    return StoreScope(
         plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, lingering=lingering
     )
 

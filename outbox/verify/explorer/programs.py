@@ -19,12 +19,12 @@ from outbox.runtime.cache import Held
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.lanes import Lanes
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.stops import Stops
 from outbox.runtime.store_operations import StoreOperations
+from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.sweep import sweep
 from outbox.runtime.waiting import Waits
 from outbox.runtime.work import Attempt, Outcome
@@ -129,14 +129,14 @@ class Forgetting:
     def __init__(self, protocol: Protocol, calls: Calls) -> None:
         self._protocol = protocol
         self._calls = calls
-        self._lanes: Lanes | None = None
+        self._lanes: StoreScope | None = None
         self._tries = 0
 
     @property
     def group_count_max(self) -> int:
         return self._protocol.group_count_max
 
-    def begin(self, lanes: Lanes) -> None:
+    def begin(self, lanes: StoreScope) -> None:
         """The only message of an attempt is about to be handled in these lanes."""
         self._lanes = lanes
 
@@ -205,7 +205,7 @@ class StoreWorker:
         protocol = protocol_over(calls, ports, plan, self._make, endings)
         _recall(protocol, carried)
         forgetting = Forgetting(protocol, calls)
-        lanes = Lanes(
+        lanes = StoreScope(
             plan,
             forgetting,
             endings,
