@@ -96,10 +96,14 @@ def test_an_import_from_any_floor_above_is_found(tmp_path: Path) -> None:
 
 
 BESIDE = [
-    ("azure.cosmos", "outbox.runtime.step"),
-    ("azure.servicebus_links", "outbox.client"),
+    ("azure.cosmos.store", "outbox.runtime.step"),
+    ("azure.servicebus.links", "outbox.client"),
     ("azure.usage", "outbox.engine.state"),
     ("azure.new_adapter", "outbox.app"),
+    ("azure.connecting", "outbox.azure.functions.sites"),
+    ("azure.cosmos.store", "outbox.azure.servicebus.links"),
+    ("azure.servicebus.bus", "outbox.azure.connecting"),
+    ("azure.blobs.store", "outbox.azure.cosmos.store"),
     ("engine.adapters", "outbox.runtime.step"),
     ("engine.state", "outbox.worker"),
     ("emulator.serve", "outbox.runtime.step"),

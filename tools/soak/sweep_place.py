@@ -24,8 +24,8 @@ import msgspec
 
 from function_app.bank import OpenAccount, app
 from outbox.azure.connecting import CONTAINER, connect
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.cosmos_items import encode_id, from_item, to_item
+from outbox.azure.cosmos.items import encode_id, from_item, to_item
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.client import Client
 from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.items import Moment, Operation, decide

@@ -11,8 +11,8 @@ import pytest
 
 from outbox import Client, Worker
 from outbox.app import App
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.azure.servicebus_settings import misfits
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.settings import misfits
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.errors import Refused
@@ -98,7 +98,7 @@ async def test_whoever_may_not_look_is_told_so_once_and_works(caplog: pytest.Log
 
 
 async def test_a_namespace_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.azure.servicebus_entities.LOOK_S", 0.2)
+    monkeypatch.setattr("outbox.azure.servicebus.entities.LOOK_S", 0.2)
     async with place() as world:
         await prepared(world, AS_FOUND, AS_MADE)
         world.servicebus.faults.install(FaultRule(kind="reset", operation="admin/get", count=None))

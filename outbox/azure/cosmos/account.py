@@ -1,6 +1,6 @@
 """A Cosmos DB account as this package uses it: one client for a process, opened when it is first needed.
 
-The client is made so that it does what it is told and nothing else:
+The client is made so that it sends each request once:
 
     retry_read, retry_connect, retry_status = 0    the asynchronous client re-sends writes whose answer was lost, and a
                                                    write that meets itself looks as if it had lost
@@ -17,8 +17,8 @@ from typing import Any
 
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
-from outbox.azure.cosmos_containers import ContainerSpec, check_containers, create_containers
-from outbox.azure.cosmos_outcomes import FAILURES, as_error
+from outbox.azure.cosmos.containers import ContainerSpec, check_containers, create_containers
+from outbox.azure.cosmos.outcomes import FAILURES, as_error
 from outbox.azure.transport import OnceTransport
 
 CONNECT_S = 5.0
@@ -88,7 +88,7 @@ class CosmosAccount:
 
         Raises:
             Refused: they are not, or cannot be made.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: no answer says whether.
         """
         handle = create_containers if create else check_containers
         try:

@@ -5,8 +5,8 @@ received is remembered with the link that it came by, since only that can settle
 delivery's lock; a number that is not known (any more) is a lost lock.  Nothing that the SDK does is cancelled half way:
 it would leave the link in the middle of a frame.
 
-A message that is given back *until a time* rests here, under its lock, and so does its session; there is no such thing
-on Service Bus, and a copy would overtake.  Should this process die, it comes back when its lock runs out.
+A message that is abandoned *until a time* waits here, under its lock, and so does its session: Service Bus cannot delay
+an abandoned message, and a copy would overtake.  Should this process die, it is redelivered when its lock runs out.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass
 
 from azure.servicebus import ServiceBusReceivedMessage
 
-from outbox.azure.servicebus_links import Link
-from outbox.azure.servicebus_messages import ENQUEUED_MS, SEQUENCE, broker_id, from_wire, milliseconds
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.azure.servicebus_sending import Sending
-from outbox.azure.servicebus_sources import SESSION_COUNT_MAX, PlainSource, SessionSource, Source, Tasks
+from outbox.azure.servicebus.links import Link
+from outbox.azure.servicebus.messages import ENQUEUED_MS, SEQUENCE, broker_id, from_wire, milliseconds
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.sending import Sending
+from outbox.azure.servicebus.sources import SESSION_COUNT_MAX, PlainSource, SessionSource, Source, Tasks
 from outbox.azure.usage import Usage, reason_of
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Delivery, MessageBus, Output, Settle
 
-REST_S_MAX = 300.0
-"""How long a message may rest here under its lock; after that it comes back early."""
+DELAY_S_MAX = 300.0
+"""How long an abandoned message may wait here under its lock; after that it is redelivered early."""
 GIVE_UP_S = 1.0
-"""How much of a lock must be left for another try to extend it; with less, what rests comes back early."""
-HELD_COUNT_MAX = 20_000
+"""How much of a lock must be left for another try to extend it; with less, a delayed message is redelivered early."""
+LOCKED_COUNT_MAX = 20_000
 """How many messages may be out; the oldest of more have long lost their locks."""
 
 log = logging.getLogger("outbox.servicebus")
@@ -45,7 +45,7 @@ def wall_ms() -> int:
 
 
 @dataclass(slots=True)
-class Held:
+class LockedMessage:
     """A message that is out: its link, what the SDK settles, and until when it is ours."""
 
     link: Link
@@ -72,7 +72,7 @@ class ServiceBusBus:
         self._session_count_max = session_count_max
         self._now_ms = now_ms
         self._numbers = itertools.count(1)
-        self._held: dict[int, Held] = {}
+        self._locked: dict[int, LockedMessage] = {}
         self._sending: dict[str, Sending] = {}
         self._sources: dict[str, Source] = {}
         self._tasks = Tasks()
@@ -128,17 +128,17 @@ class ServiceBusBus:
 
     def _delivery(self, queue: str, link: Link, message: ServiceBusReceivedMessage) -> Delivery:
         lock, until_ms = next(self._numbers), milliseconds(link.locked_until(message))
-        if len(self._held) >= HELD_COUNT_MAX:
-            self._held.pop(next(iter(self._held))).link.forget()
-        self._held[lock] = Held(link, message, until_ms)
+        if len(self._locked) >= LOCKED_COUNT_MAX:
+            self._locked.pop(next(iter(self._locked))).link.forget()
+        self._locked[lock] = LockedMessage(link, message, until_ms)
         raw = message.raw_amqp_message
-        told, header = raw.annotations or {}, raw.header
+        annotations, header = raw.annotations or {}, raw.header
         return Delivery(
             queue=queue,
-            sequence=told.get(SEQUENCE) or 0,
+            sequence=annotations.get(SEQUENCE) or 0,
             message=from_wire(message),
             lock=lock,
-            enqueued_ms=told.get(ENQUEUED_MS) or 0,
+            enqueued_ms=annotations.get(ENQUEUED_MS) or 0,
             locked_until_ms=until_ms,
             delivery_count=0 if header is None else header.delivery_count or 0,
         )
@@ -146,76 +146,81 @@ class ServiceBusBus:
     # Settling
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
-        held = self._held.pop(delivery.lock, None)
-        if held is None:
+        locked = self._locked.pop(delivery.lock, None)
+        if locked is None:
             raise self._lost(delivery)
-        rest_s = min(REST_S_MAX, (settle.due_ms - self._now_ms()) / 1_000) if settle.due_ms else 0.0
-        if settle.how in ("abandon", "release") and rest_s > 0 and not self._closing.is_set():
-            self._tasks.start(self._rest(held, settle, rest_s))
+        delay_s = min(DELAY_S_MAX, (settle.due_ms - self._now_ms()) / 1_000) if settle.due_ms else 0.0
+        if settle.how in ("abandon", "release") and delay_s > 0 and not self._closing.is_set():
+            self._tasks.start(self._settle_later(locked, settle, delay_s))
             return
         try:
-            await held.link.settle(held.message, settle)
+            await locked.link.settle(locked.message, settle)
         except OutboxError as error:
             self._failed(settle.how, error)
             raise
         self.usage.note(settle.how)
 
-    async def _rest(self, held: Held, settle: Settle, rest_s: float) -> None:
+    async def _settle_later(self, locked: LockedMessage, settle: Settle, delay_s: float) -> None:
         """Keep a message under its lock for a while, then settle it; it is settled whatever fails, or its key hangs."""
-        await self._wait(held, self._now_ms() + rest_s * 1_000)
+        await self._wait(locked, self._now_ms() + delay_s * 1_000)
         try:
-            await held.link.settle(held.message, settle)
+            await locked.link.settle(locked.message, settle)
         except OutboxError as error:
             self._failed(settle.how, error)
-            log.warning("what rested was not given back; it comes again", extra=_fields(held, error))
+            log.warning(
+                "a delayed message was not abandoned; it is redelivered when its lock runs out",
+                extra=_fields(locked, error),
+            )
         else:
             self.usage.note(settle.how)
 
-    async def _wait(self, held: Held, due_ms: float) -> None:
+    async def _wait(self, locked: LockedMessage, due_ms: float) -> None:
         """Wait until a time, or for as long as the lock can be kept."""
         while not self._closing.is_set() and (left_s := (due_ms - self._now_ms()) / 1_000) > 0:
-            lock_s = max(1.0, (held.until_ms - self._now_ms()) / 1_000)
+            lock_s = max(1.0, (locked.until_ms - self._now_ms()) / 1_000)
             try:
                 async with asyncio.timeout(min(left_s, lock_s / 2)):
                     await self._closing.wait()
             except TimeoutError:
-                if left_s > lock_s / 2 and not await self._extended(held):
+                if left_s > lock_s / 2 and not await self._extended(locked):
                     return
 
-    async def _extended(self, held: Held) -> bool:
-        """Extend the lock of what rests; False where there is no use in another try."""
+    async def _extended(self, locked: LockedMessage) -> bool:
+        """Extend the lock of a delayed message; False where there is no use in another try."""
         try:
-            held.until_ms = await held.link.renew(held.message)
+            locked.until_ms = await locked.link.renew(locked.message)
         except OutboxError as error:
             self._failed("renew", error)
-            if not isinstance(error, LockLost) and held.until_ms - self._now_ms() > GIVE_UP_S * 1_000:
+            if not isinstance(error, LockLost) and locked.until_ms - self._now_ms() > GIVE_UP_S * 1_000:
                 return True
-            log.warning("the lock of what rests cannot be kept; it comes back early", extra=_fields(held, error))
+            log.warning(
+                "the lock of a delayed message is not renewed; it is redelivered early", extra=_fields(locked, error)
+            )
             return False
         return True
 
     async def renew(self, delivery: Delivery) -> int:
-        held = self._held.get(delivery.lock)
-        if held is None:
+        locked = self._locked.get(delivery.lock)
+        if locked is None:
             raise self._lost(delivery)
         try:
-            held.until_ms = await held.link.renew(held.message)
+            locked.until_ms = await locked.link.renew(locked.message)
         except OutboxError as error:
             self._failed("renew", error)
             raise
         self.usage.note("renew")
-        return held.until_ms
+        return locked.until_ms
 
     def _failed(self, kind: str, error: OutboxError) -> None:
         self.usage.note(kind, failed=True, reason=reason_of(error, error.__cause__ or error))
 
     def _lost(self, delivery: Delivery) -> LockLost:
-        return LockLost(f"{delivery.queue}/{delivery.sequence} is not held here; it was settled, or comes again")
+        return LockLost(f"{delivery.queue}/{delivery.sequence} is not locked here; it was settled, or is redelivered")
 
     # Closing
 
     async def close(self) -> None:
-        """Let what is being sent and settled end, give back what rests or was read ahead, and close the links.
+        """Let what is being sent and settled end, abandon what is delayed, release what was read ahead, close links.
 
         What is out stays locked until it is settled elsewhere or its lock runs out; settle it before.
         """
@@ -226,12 +231,12 @@ class ServiceBusBus:
         await asyncio.gather(
             *(source.close() for source in sources.values()), *(one.close() for one in sending.values())
         )
-        self._held.clear()
+        self._locked.clear()
         self._closing = asyncio.Event()
 
 
-def _fields(held: Held, error: OutboxError) -> dict[str, object]:
-    return {"path": held.link.path, "sequence": held.message.sequence_number, "error": str(error)}
+def _fields(locked: LockedMessage, error: OutboxError) -> dict[str, object]:
+    return {"path": locked.link.path, "sequence": locked.message.sequence_number, "error": str(error)}
 
 
 _conforms: type[MessageBus] = ServiceBusBus

@@ -3,7 +3,7 @@
     {"id": "inbox:5f..", "pk": "Account:alice", "body": {..}, "pending": true, "ttl": 604800}
 
 A body is stored as the JSON object that it is, so that it can be queried where it lies, if it survives that: Cosmos DB
-keeps numbers as IEEE doubles and forgets how they were written.  A body of which a single byte could come back other
+keeps numbers as IEEE doubles and forgets how they were written.  A body of which a single byte could come back changed
 is stored as `text`, one that is no text as `base64`.  `pending` repeats the body's member outside of it, because it is
 the only thing that has an index.  Of ids, what Cosmos DB does not take is written as `~` and two hexadecimal digits.
 """
@@ -126,7 +126,7 @@ def _body_of(item: Mapping[str, Any]) -> bytes:
 
 
 def foreign(item: Mapping[str, Any]) -> Document:
-    """An item that is none of ours as a document, so that whoever decodes its body sees that."""
+    """An item that is none of ours as a document, so that decoding its body shows it."""
     key = DocumentKey(str(item.get(PARTITION)), str(item.get("id")))
     return Document(key, msgspec.json.encode({"pending": True, "foreign": True}), str(item.get("_etag", "")))
 

@@ -1,12 +1,8 @@
-"""An application as Azure Functions: a trigger for each queue, a function for each HTTP entry, a timer that sweeps.
-
-    app = func.FunctionApp()
-    app.register_functions(functions.blueprint(bank, settings))
-
-or triggers of one's own, which call `await functions.process(bank, message, source="transfers", settings=settings)`.
+"""Applications in one process of a Functions host: their settings, and what handles their messages and requests.
 
 What one process of the host knows of an application is kept here, once for each application: the host starts functions
-one by one and has no other place for what they share.  Nothing is opened when functions are registered.
+one by one and has no other place for what they share.  `triggers` registers functions that call these; a trigger of
+one's own calls `process`.
 """
 
 from __future__ import annotations
@@ -14,39 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from urllib.parse import urlsplit
 
 import azure.functions as func
 
-from outbox.app import App, HttpRoute
-from outbox.azure.functions_processor import GivenBack, Processor, pause_s
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.app import App
+from outbox.azure.functions.processor import Processor, pause_s
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.errors import OutboxError, Refused
-from outbox.ports import SUBSCRIPTIONS, Backend, NoBlobs
+from outbox.ports import Backend, NoBlobs
 from outbox.runtime.claims import check_blobs
 from outbox.runtime.http_answers import unavailable
-from outbox.runtime.plan import Plan, Source, compile_plan
-
-__all__ = [
-    "FunctionsSettings",
-    "GivenBack",
-    "blueprint",
-    "process",
-    "answer",
-    "close",
-    "processor_of",
-    "register",
-    "registered",
-    "sweep",
-]
+from outbox.runtime.plan import Plan, compile_plan
 
 log = logging.getLogger("outbox.functions")
-
-NAME_LENGTH_MAX = 120
 
 
 class Site:
@@ -99,23 +78,6 @@ _sites: dict[int, Site] = {}
 """By the identity of their application, which each of them keeps alive."""
 
 
-def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
-    """The functions of an application: one for each queue, subscription and HTTP entry of it, and a timer.
-
-    Raises:
-        Refused: the application has other settings in this process already.
-        NotRegistrable: a handler writes blobs, and the settings say that there is no blob store.
-    """
-    site, names = _site(app, settings), Names()
-    made = func.Blueprint()  # type: ignore[no-untyped-call]  # the SDK gives its constructor no types
-    for source in site.plan.sources.values():
-        _add_trigger(made, site, source, names)
-    for route in app.routes:
-        _add_route(made, site, route, names)
-    _add_timer(made, site, names)
-    return made
-
-
 async def process(
     app: App, message: func.ServiceBusMessage, *, source: str = "", settings: FunctionsSettings | None = None
 ) -> None:
@@ -129,7 +91,7 @@ async def process(
         GivenBack: the message must come again.
         Refused: the source or the settings are not known.
     """
-    site = _site(app, settings)
+    site = site_of(app, settings)
     source = source or _source_of(site.plan, message)
     async with edge():
         try:
@@ -144,7 +106,7 @@ async def answer(
     app: App, asked: func.HttpRequest, path: str, *, settings: FunctionsSettings | None = None
 ) -> func.HttpResponse:
     """Answer a request to one of the application's HTTP entries, in a function of one's own; `path` is the entry's."""
-    site = _site(app, settings)
+    site = site_of(app, settings)
     query = urlsplit(asked.url).query
     async with edge():
         try:
@@ -165,7 +127,7 @@ async def sweep(app: App, *, settings: FunctionsSettings | None = None) -> None:
         OutboxError: the backend cannot be asked now; the next run does it.
     """
     async with edge():
-        await (await _site(app, settings).processor()).sweep()
+        await (await site_of(app, settings).processor()).sweep()
 
 
 def register(app: App, settings: FunctionsSettings) -> None:
@@ -174,7 +136,7 @@ def register(app: App, settings: FunctionsSettings) -> None:
     Raises:
         Refused: it has others already.
     """
-    _site(app, settings)
+    site_of(app, settings)
 
 
 def registered() -> list[App]:
@@ -184,12 +146,12 @@ def registered() -> list[App]:
 
 async def close(app: App) -> None:
     """Close what this event loop has open of an application; for tests, because a host's process just ends."""
-    await _site(app, None).close()
+    await site_of(app, None).close()
 
 
 async def processor_of(app: App) -> Processor:
     """What handles an application here, open; its `client` sends and reads states."""
-    return await _site(app, None).processor()
+    return await site_of(app, None).processor()
 
 
 @asynccontextmanager
@@ -203,7 +165,12 @@ async def edge() -> AsyncIterator[None]:
         raise RuntimeError(f"the invocation was ended by {type(error).__name__}; its message comes again") from error
 
 
-def _site(app: App, settings: FunctionsSettings | None) -> Site:
+def site_of(app: App, settings: FunctionsSettings | None) -> Site:
+    """What this process knows of an application; made with the first settings.
+
+    Raises:
+        Refused: it has none yet, or has others.
+    """
     known = _sites.get(id(app))
     if known is None:
         if settings is None:
@@ -225,74 +192,3 @@ def _source_of(plan: Plan, message: func.ServiceBusMessage) -> str:
             f"which source is message {message.message_id!r} from? say source=, one of {', '.join(plan.sources)}"
         )
     return found[0]
-
-
-# Functions
-
-
-class Names:
-    """Names of functions: the host knows a function by nothing else."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def name(self, kind: str, text: str) -> str:
-        """A name that the host takes and nobody has; the same text has the same one in every deployment."""
-        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", text.replace("{", "").replace("}", "").replace("/", "_")).strip("_")
-        name = f"{kind}_{plain}" if plain else kind
-        if len(name) > NAME_LENGTH_MAX or name.lower() in self._taken:
-            name = f"{name[:NAME_LENGTH_MAX]}_{sha256(text.encode()).hexdigest()[:6]}"
-        if name.lower() in self._taken:
-            raise Refused(f"function {name} is there twice; two sources of one name cannot be told apart")
-        self._taken.add(name.lower())  # the host does not tell cases apart
-        return name
-
-
-def _add_trigger(made: func.Blueprint, site: Site, source: Source, names: Names) -> None:
-    async def handle(message: func.ServiceBusMessage) -> None:
-        await process(site.app, message, source=source.path)
-
-    topic, slash, subscription = source.path.partition(SUBSCRIPTIONS)
-    if slash:
-        name = names.name("topic", f"{topic}_{subscription}")
-        trigger = made.service_bus_topic_trigger(
-            arg_name="message",
-            connection=site.settings.servicebus,
-            topic_name=topic,
-            subscription_name=subscription,
-            data_type=func.DataType.BINARY,
-            is_sessions_enabled=source.ordered,
-        )
-    else:
-        name = names.name("queue", source.path)
-        trigger = made.service_bus_queue_trigger(
-            arg_name="message",
-            connection=site.settings.servicebus,
-            queue_name=source.path,
-            data_type=func.DataType.BINARY,
-            is_sessions_enabled=source.ordered,
-        )
-    made.function_name(name)(trigger(handle))
-
-
-def _add_route(made: func.Blueprint, site: Site, route: HttpRoute, names: Names) -> None:
-    depth = len(route.template.literals)
-
-    async def handle(request: func.HttpRequest) -> func.HttpResponse:
-        # As it was sent, without the host's prefix: what its routing gives has been decoded already.
-        segments = urlsplit(request.url).path.split("/")[-depth:]
-        return await answer(site.app, request, "/" + "/".join(segments))
-
-    methods = ["GET", "HEAD"] if route.method == "GET" else [route.method]
-    trigger = made.route(route.template.text.lstrip("/"), trigger_arg_name="request", methods=methods)
-    made.function_name(names.name("http", f"{route.method.lower()}_{route.template.text.strip('/')}"))(trigger(handle))
-
-
-def _add_timer(made: func.Blueprint, site: Site, names: Names) -> None:
-    async def handle(timer: func.TimerRequest) -> None:
-        await sweep(site.app)
-
-    trigger = made.timer_trigger(
-        arg_name="timer", schedule=site.settings.sweep_schedule, run_on_startup=False, use_monitor=False
-    )
-    made.function_name(names.name("sweep", ""))(trigger(handle))

@@ -1,7 +1,7 @@
 """Blob Storage as a state store of item scope: one document a blob, swapped by its ETag.
 
 For states where there is no Cosmos DB.  A body is stored as it is; its partition and id are the blob's name.  What has
-a time to live says in its metadata when it ends: from then on it is not there any more for whoever reads, and
+a time to live says in its metadata when it ends: from then on it is not there any more for a reader, and
 `purge` deletes it (a lifecycle rule of the container may do so as well, later).  A body with a member `pending` has an
 index tag, by which the sweeper finds it; on an account that keeps no tags those of all blobs would have to be read, so
 there `tags=False` looks at every blob's metadata instead.
@@ -9,7 +9,6 @@ there `tags=False` looks at every blob's metadata instead.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,13 +17,8 @@ from azure.core import MatchConditions
 from azure.core.exceptions import ResourceNotFoundError
 from azure.storage.blob.aio import ContainerClient
 
-from outbox.azure.blobs import (
-    FAILURES,
-    TIMEOUT_S,
-    BlobAccount,
-    as_error,
-    is_no_container,
-)
+from outbox.azure.blobs.account import TIMEOUT_S, BlobAccount
+from outbox.azure.blobs.outcomes import FAILURES, as_error, is_no_container
 from outbox.azure.usage import Usage
 from outbox.errors import TooLarge
 from outbox.ports import (
@@ -212,14 +206,7 @@ class BlobStateStore:
         return count
 
     async def _call(self, kind: str, send: Callable[[ContainerClient], Awaitable[T]]) -> T:
-        failed = True
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                result = await send(self._account.container())
-            failed = False
-            return result
-        finally:
-            self.usage.note(kind, failed=failed)
+        return await self._account.call(kind, send, usage=self.usage, timeout_s=self._timeout_s)
 
 
 class _Unfinished(msgspec.Struct):

@@ -40,7 +40,7 @@ INT64_MAX = (1 << 63) - 1
 TTL_MS_MAX = (1 << 32) - 1
 
 SEQUENCE, ENQUEUED_MS, DUE = b"x-opt-sequence-number", b"x-opt-enqueued-time", b"x-opt-scheduled-enqueue-time"
-"""What the broker tells of a message, and until when it is to keep one back, by the names on the wire."""
+"""What the broker adds to a message, and when a scheduled one is due, by the names on the wire."""
 
 _KNOWN: dict[str, tuple[str, type]] = {
     PROPERTY_ID: ("outbox_id", str),
@@ -61,7 +61,7 @@ _OF_BROKER = frozenset(("DeadLetterReason", "DeadLetterErrorDescription"))
 def to_wire(output: Output) -> AmqpAnnotatedMessage:
     """An output as the SDK sends it; section by section, because a message of the SDK's takes each field by itself."""
     message = output.message
-    told: dict[Any, Any] | None = {DUE: datetime.fromtimestamp(output.due_ms / 1_000, UTC)} if output.due_ms else None
+    due: dict[Any, Any] | None = {DUE: datetime.fromtimestamp(output.due_ms / 1_000, UTC)} if output.due_ms else None
     return AmqpAnnotatedMessage(
         data_body=message.body,
         application_properties={name: _typed(value) for name, value in properties_of(message).items()},
@@ -72,7 +72,7 @@ def to_wire(output: Output) -> AmqpAnnotatedMessage:
             reply_to=message.reply_to or None,
         ),
         header=AmqpMessageHeader(time_to_live=min(message.time_to_live_ms, TTL_MS_MAX) or None),
-        annotations=told,
+        annotations=due,
     )
 
 

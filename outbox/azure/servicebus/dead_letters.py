@@ -2,8 +2,8 @@
 
 A dead letter can be looked at by its number but not fetched by it: to take one, those before it are locked and given
 back afterwards.  So there is a limit to how far down one can be found.  Of a subscription's dead letter the topic gets
-another copy, because a subscription cannot be sent to alone: whoever else reads the topic sees it a second time under
-its identity.
+another copy, because a subscription cannot be sent to alone: its other subscriptions get it a second time under its
+identity.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusReceiver
 from msgspec.structs import replace
 
-from outbox.azure.servicebus import ServiceBusBus
-from outbox.azure.servicebus_links import CLOSE_S, OPEN_S, SETTLE_S
-from outbox.azure.servicebus_messages import from_wire, milliseconds
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.azure.servicebus_outcomes import FAILURES, as_error
-from outbox.azure.servicebus_receivers import release
+from outbox.azure.servicebus.bus import ServiceBusBus
+from outbox.azure.servicebus.links import CLOSE_S, OPEN_S, SETTLE_S
+from outbox.azure.servicebus.messages import from_wire, milliseconds
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.outcomes import FAILURES, as_error
+from outbox.azure.servicebus.receivers import release
 from outbox.deliveries import identified, is_copy, next_attempt, resubmission
 from outbox.errors import Refused
 from outbox.ports import SUBSCRIPTIONS, Buried, Output
 
-LETTER_COUNT_MAX = 10_000
+DEAD_LETTER_COUNT_MAX = 10_000
 PAGE_COUNT = 200
 LOOK_COUNT_MAX = 2_000
 LOOK_S = 0.5
 """How long a dead letter may take to come before there are no more."""
 
 
-class ServiceBusLetters:
+class ServiceBusDeadLetters:
     """The dead letters of a namespace."""
 
     def __init__(self, namespace: ServiceBusNamespace, bus: ServiceBusBus) -> None:
@@ -46,7 +46,7 @@ class ServiceBusLetters:
         found: list[Buried] = []
         async with self._open(path) as receiver:
             after = 1
-            while len(found) < LETTER_COUNT_MAX:
+            while len(found) < DEAD_LETTER_COUNT_MAX:
                 page = await receiver.peek_messages(PAGE_COUNT, sequence_number=after, timeout=SETTLE_S)
                 if not page:
                     break
@@ -58,7 +58,7 @@ class ServiceBusLetters:
         """Send a dead letter to its queue again, as a new attempt with its first time; copies of it go.
 
         Raises:
-            LookupError: there is no such dead letter, or somebody has locked it.
+            LookupError: there is no such dead letter, or it is locked.
         """
         async with self._taken(path, sequence) as (receiver, letter, others):
             message = buried(path, letter).message
@@ -78,7 +78,7 @@ class ServiceBusLetters:
         """Delete a dead letter.
 
         Raises:
-            LookupError: there is no such dead letter, or somebody has locked it.
+            LookupError: there is no such dead letter, or it is locked.
         """
         async with self._taken(path, sequence) as (receiver, letter, _):
             await receiver.complete_message(letter)

@@ -1,8 +1,8 @@
-"""The bus as an invocation sees it: sending is real, settling is what the invocation tells its host.
+"""The bus as an invocation sees it: sending is real, a settlement is what the invocation returns to its host.
 
 A Functions host completes what succeeds and abandons what fails, at once and counted.  So a settlement is noted with
 the invocation that waits for it: completed is success, given back is failure after a rest.  What is to be dead-lettered
-is kept in the store (see `letters`) and then completed.
+is kept in the store (see `Letters`) and then completed.
 """
 
 from __future__ import annotations

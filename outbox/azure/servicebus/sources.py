@@ -1,11 +1,11 @@
 """Where the messages of one queue or subscription come from: one link, or one link for each session that is held.
 
-*Theory of operation, sessions.*  A task asks for the next session that has messages, again and again while somebody
+*Theory of operation, sessions.* A task asks for the next session that has messages, again and again while a caller
 receives and there is room for another; each session that is granted is a link.  Of a session nothing is handed out
-while messages of it are out, so its order holds, whoever receives.  Where one of them is given back, what was read
-ahead could overtake it: such a link is closed once nothing of it is out, and the session taken up anew.  A session that
-has been quiet for a while is let go, sooner where others may be waiting for its room; so is one that has been held for
-long, at a moment when nothing of it is out.
+while messages of it are out, so its order holds for all callers together.  Where one of them is abandoned, what was
+read ahead could overtake it: such a link is closed once nothing of it is out, and the session taken up anew.  A session
+that has been quiet for a while is closed, sooner where others may be waiting for its room; so is one that has been held
+for long, at a moment when nothing of it is out.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, Protocol
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.exceptions import OperationTimeoutError
 
-from outbox.azure.servicebus_links import CLOSE_S, LINGER_S, Link, answer
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
+from outbox.azure.servicebus.links import CLOSE_S, LINGER_S, Link, answer
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.errors import OutboxError, OutcomeUnknown
 
 Taken = tuple[Link, Sequence[ServiceBusReceivedMessage]]
@@ -48,7 +48,7 @@ class Source(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back what nobody has taken, and close."""
+        """Release what was read ahead, and close."""
 
 
 class PlainSource:
@@ -101,7 +101,7 @@ class PlainSource:
         async with self._opening:
             if self._link is None or self._link.error is not None:
                 if self._link is not None:
-                    self._tasks.start(self._link.close())  # else it would read on, for nobody
+                    self._tasks.start(self._link.close())  # else it would read on
                 receiver = self._namespace.receiver(self._path, prefetch_count=PREFETCH_COUNT)
                 self._link = await Link.open(self._path, receiver, arrived=self._arrived.set, now_ms=self._now_ms)
 
@@ -166,7 +166,7 @@ class SessionSource:
                 if len(link.ready) < count_max:
                     await link.gathered()
                 if link.out_count or not link.ready or link.is_spent:
-                    continue  # somebody else was faster
+                    continue  # another caller was faster
                 link.want(0)
                 taken = link.take(count_max)
                 if taken:
@@ -187,7 +187,7 @@ class SessionSource:
                 self._tasks.start(link.close())
 
     async def _accept(self) -> None:
-        """Take up one session after the other while somebody receives and there is room."""
+        """Take up one session after the other while a caller receives and there is room."""
         while not self._closing.is_set():
             if len(self._links) >= self._count_max or self._monotonic_s() - self._asked_s > ACCEPT_S:
                 self._asked.clear()
@@ -240,7 +240,7 @@ class Tasks:
         return task
 
     async def shielded(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await work that goes on when whoever waits for it is cancelled."""
+        """Await work that goes on when its caller is cancelled."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.start(answer(done, work))
         return await done
@@ -248,7 +248,7 @@ class Tasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the bus failed", exc_info=error)  # nobody waits for it
+            log.error("a task of the bus failed", exc_info=error)  # no caller waits for it
 
     async def close(self) -> None:
         """Wait for those that are left, then cancel them."""

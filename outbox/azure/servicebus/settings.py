@@ -39,8 +39,8 @@ def misfits(found: QueueProperties | SubscriptionProperties) -> Iterator[str]:
         )
     if _is_below(found.auto_delete_on_idle, FOREVER):
         yield (
-            f"it is deleted with all that it holds after {_seconds(found.auto_delete_on_idle)} s in which nobody uses "
-            "it; switch auto-delete off"
+            f"it is deleted with all that it holds after {_seconds(found.auto_delete_on_idle)} s without use; "
+            " switch auto-delete off"
         )
 
 

@@ -29,10 +29,10 @@ from dataclasses import replace
 import msgspec
 from azure.cosmos.aio import ContainerProxy
 
-from outbox.azure.cosmos import TIMEOUT_S, CosmosStateStore
-from outbox.azure.cosmos_items import from_item
-from outbox.azure.cosmos_outcomes import FAILURES, as_error
-from outbox.azure.cosmos_ranges import KeyRange
+from outbox.azure.cosmos.items import from_item
+from outbox.azure.cosmos.key_ranges import KeyRange
+from outbox.azure.cosmos.outcomes import FAILURES, as_error
+from outbox.azure.cosmos.store import TIMEOUT_S, CosmosStateStore
 from outbox.errors import CorruptRecord, Refused, TooLarge
 from outbox.ports import Delete, Document, DocumentKey, Lost, Session, StateStore, Won, Write
 from outbox.stored import STATE, state_key
@@ -46,7 +46,7 @@ CHECKED_COUNT = 20
 """At how many states a start looks, whichever Cosmos DB gives first."""
 _STATES = "SELECT * FROM c"
 _NOT_OURS = b'{"pending":true}'
-"""A body that is no state, so that whoever sweeps leaves it alone and says so."""
+"""A body that is no state, so that the sweeper leaves it alone and logs it."""
 
 log = logging.getLogger("outbox.azure.states")
 
@@ -126,7 +126,7 @@ class PlacedStates:
             try:
                 self._checked(document)
             except CorruptRecord:
-                continue  # no state: whoever looks for one in its place is told
+                continue  # no state: a read of its place raises
 
     def _checked(self, document: Document) -> tuple[str, bytes]:
         """The state that a document of the container names and its body, if it lies in its place.

@@ -17,10 +17,10 @@ from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from outbox.azure.servicebus_links import CLOSE_S, OPEN_S
-from outbox.azure.servicebus_messages import to_wire
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.azure.servicebus_outcomes import FAILURES, as_error
+from outbox.azure.servicebus.links import CLOSE_S, OPEN_S
+from outbox.azure.servicebus.messages import to_wire
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.usage import Usage, reason_of
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import Output

@@ -1,17 +1,17 @@
 """One receiving link of Service Bus: what is read ahead, what is out under lock, how it is settled.
 
 *Theory of operation.*  The SDK's receiver must not be cancelled in the middle of a frame and hands out a batch only
-after waiting for more.  So a task of the link's own, the pump, reads as long as somebody wants messages: the next one,
-then for a moment what comes right behind it; whoever receives takes what is there.  A caller that is cancelled leaves
+after waiting for more.  So a task of the link's own, the pump, reads as long as messages are wanted: the next one,
+then for a moment what comes right behind it; a caller takes what is there.  A caller that is cancelled leaves
 the pump alone.  A read that is cancelled loses nothing only while the SDK has nothing in hand and grants no credit, so
 the pump takes what was read ahead, and grants credit, outside of the reads that may be cancelled.
 
-Whoever reads holds the socket for a fifth of a second if nothing comes, and a settlement has to read its confirmation.
+A read holds the socket for a fifth of a second if nothing comes, and a settlement has to read its confirmation.
 So settlements queue up for a task that makes them one at a time, and the pump stands aside: its waiting read is
 cancelled, which the SDK does itself whenever a read runs out of time, and goes on when no settlement is left.
 
-A link that fails is dead: its messages come again when their locks run out.  It is never reopened under the messages
-that it has handed out, because a delivery's number means another message on another link.
+A link that fails is dead: its messages are redelivered when their locks run out.  It is never reopened under the
+messages that it has handed out, because a delivery's number means another message on another link.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp.error import AMQPException
 from azure.servicebus.aio import ServiceBusReceiver
 
-from outbox.azure.servicebus_messages import milliseconds
-from outbox.azure.servicebus_outcomes import FAILURES, as_error
-from outbox.azure.servicebus_receivers import buffered_count, credit_of, grant, release
+from outbox.azure.servicebus.messages import milliseconds
+from outbox.azure.servicebus.outcomes import FAILURES, as_error
+from outbox.azure.servicebus.receivers import buffered_count, credit_of, grant, release
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Settle
 from outbox.seldom import Seldom
@@ -83,7 +83,7 @@ class Link:
         self.error: OutboxError | None = None
         """Why it is dead."""
         self.is_spent = False
-        """Whether something was given back: what was read ahead of a session may overtake it from here on."""
+        """Whether a message was abandoned: what was read ahead of a session may overtake it from here on."""
         self.used_s = self.opened_s = monotonic_s()
         self._renewed_ms = now_ms()
         self._arrived = arrived
@@ -131,7 +131,7 @@ class Link:
         return message.locked_until_utc if session is None else session.locked_until_utc
 
     def expire(self) -> bool:
-        """Whether the session's lock has run out; the link is dead then, and what is out by it comes again."""
+        """Whether the session's lock has run out; the link is dead then, and what is out by it is redelivered."""
         session: Any = self.receiver.session
         until_ms = 0 if session is None else milliseconds(session.locked_until_utc)
         if self.error is None and 0 < until_ms <= self._now_ms():
@@ -157,7 +157,7 @@ class Link:
             if self._closing.is_set():
                 return
             if not self._quiet.is_set():
-                continue  # somebody settles again already
+                continue  # another settlement waits already
             try:
                 await self._gather()
             except FAILURES as error:
@@ -213,7 +213,7 @@ class Link:
         await self._whole.wait()
 
     async def _stand_aside(self) -> None:
-        """Let nobody read the socket."""
+        """Stop the read of the socket."""
         reading = self._reading
         while reading is not None and not reading.done():
             reading.cancel()
@@ -244,7 +244,7 @@ class Link:
 
         Raises:
             LockLost: it is not ours any more.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: it may have been done.
         """
         what = f"{settle.how} of {self.path}/{message.sequence_number}"
         self.is_spent = self.is_spent or settle.how in ("abandon", "release")
@@ -255,7 +255,7 @@ class Link:
             self._ended()
 
     def forget(self) -> None:
-        """Count a message as out no more, though nobody settles it: it comes again, and nothing may overtake it."""
+        """Count a message as out no more, though it is not settled: it is redelivered, and nothing may overtake it."""
         self.is_spent = True
         self.out_count -= 1
         self._ended()
@@ -269,7 +269,7 @@ class Link:
 
         Raises:
             LockLost: it is not ours any more.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: it may have been done.
         """
         what = f"renewal of {self.path}/{message.sequence_number}"
         return await self._alone(lambda: self._renew(message), what)
@@ -299,7 +299,7 @@ class Link:
                 await release(self.receiver, message)
 
     async def _alone(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        """Have the SDK called in turn; whoever waits for that may be cancelled, the call may not."""
+        """Have the SDK called in turn; the caller may be cancelled, the call may not."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.append((call, what, done))
         if self._calling is None:
@@ -308,11 +308,11 @@ class Link:
         return await done
 
     async def _call(self) -> None:
-        """Make the calls that wait, one after the other, while nobody reads."""
+        """Make the calls that wait, one after the other, while no read is under way."""
         try:
             await self._stand_aside()
             while self._calls:
-                with suppress(TimeoutError):  # a call that was broken off has told; between two of them it is nothing
+                with suppress(TimeoutError):  # a call that was broken off has its answer; between two it is nothing
                     await self._run()
         finally:
             self._calling = None
@@ -330,11 +330,11 @@ class Link:
                 call, what, done = self._calls.popleft()
                 await answer(done, self._called(call, what, limit))
                 if not self._calls:
-                    await asyncio.sleep(0)  # whoever has its answer may have the next call at hand
+                    await asyncio.sleep(0)  # a caller that has its answer may have the next call at hand
 
     async def _called(self, call: Callable[[], Awaitable[T]], what: str, limit: asyncio.Timeout) -> T:
         if self.error is not None:
-            raise LockLost(f"{what}: its link is gone ({self.error}); the message comes again")
+            raise LockLost(f"{what}: its link is gone ({self.error}); the message is redelivered")
         try:
             return await call()
         except asyncio.CancelledError:
@@ -354,7 +354,7 @@ class Link:
     # Closing
 
     async def close(self) -> None:
-        """Give back what nobody has taken, and close."""
+        """Release what was read ahead, and close."""
         self._closing.set()
         self._want.set()
         with suppress(TimeoutError):
@@ -371,7 +371,7 @@ class Link:
 
 
 async def answer(done: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
-    """Do something, and give what comes of it to whoever waits, if anybody still does."""
+    """Do something, and give its result to the caller, if that still waits."""
     try:
         result = await work
     except BaseException as error:

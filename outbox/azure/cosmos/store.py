@@ -6,7 +6,7 @@ again after its answer was lost meets itself and looks lost.  Only throttling is
 because it is the one failure that says that nothing was done; a batch is then built anew, since the SDK takes the
 conditions out of the operations that it is given.  Every call has a timeout, after which its outcome is unknown.
 
-A batch tells its session token and the SDK does not remember it, so the token is handed on: of what lost, too.
+The answer to a batch has a session token that the SDK does not remember, so the token is handed on: of what lost, too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, Literal, TypeVar
 from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy
 
-from outbox.azure.cosmos_items import BODY_BYTES_MAX, ITEM_BYTES_MAX, check_partition, encode_id, foreign, from_item
-from outbox.azure.cosmos_items import to_item as item_of
-from outbox.azure.cosmos_outcomes import FAILURES, SESSION_HEADER, as_error, as_lost, headers_of, status_of
-from outbox.azure.cosmos_ranges import KeyRange
+from outbox.azure.cosmos.items import BODY_BYTES_MAX, ITEM_BYTES_MAX, check_partition, encode_id, foreign, from_item
+from outbox.azure.cosmos.items import to_item as item_of
+from outbox.azure.cosmos.key_ranges import KeyRange
+from outbox.azure.cosmos.outcomes import FAILURES, SESSION_HEADER, as_error, as_lost, headers_of, status_of
 from outbox.azure.usage import Usage, charge_of, reason_of
 from outbox.errors import CorruptRecord, OutcomeUnknown, Throttled, TooLarge
 from outbox.ports import (
@@ -139,7 +139,7 @@ class CosmosStateStore:
             try:
                 document = from_item(item)
             except CorruptRecord:
-                document = foreign(item)  # whoever looks at it says so, and goes on with the others
+                document = foreign(item)  # the sweeper logs it, and goes on with the others
             yield document
 
     async def _pages(self, query: str, **options: Any) -> AsyncIterator[Mapping[str, Any]]:
@@ -240,8 +240,8 @@ class CosmosStateStore:
         answer = await self._call("batch", what, send)
         headers = answer.get_response_headers()
         self.usage.note("batch", charge_of(headers))
-        told = zip(items, answer, strict=False)
-        versions = tuple(["" if item is None else result.get("eTag", "") for item, result in told])
+        answered = zip(items, answer, strict=False)
+        versions = tuple(["" if item is None else result.get("eTag", "") for item, result in answered])
         if len(versions) - versions.count("") < len(items) - items.count(None):
             raise OutcomeUnknown(f"{what}: answered without all versions; read it")
         return Won(versions, headers.get(SESSION_HEADER, ""))

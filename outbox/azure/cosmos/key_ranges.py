@@ -1,8 +1,8 @@
 """Ranges of hashed partition keys: what a container is read by when several read it side by side.
 
 Cosmos DB places a partition by the hash of its key (its effective partition key), 32 hexadecimal digits of which the
-first is 0 to 3, and compares these as text.  A container tells by which ranges its hashes lie apart; a part of such a
-range is a range as well, so one that lies in one place can still be read by several.
+first is 0 to 3, and compares these as text.  A container names the ranges by which its hashes lie apart; a part of such
+a range is a range as well, so one that lies in one place can still be read by several.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Queues, topics and subscriptions: made where they are not there yet, and asked whether anything waits in them.
 
 Needs the right to manage.  What exists is left as it is; a queue which orders by session or does not cannot be used as
-the other, and settings with which the broker would end messages by itself are told of, once.  Whoever has not that
-right cannot look, which is told as well, once.
+the other, and settings with which the broker would end messages by itself are logged, once.  Without that right
+nothing can be looked at, which is logged as well, once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from azure.servicebus.management import (
     SubscriptionRuntimeProperties,
 )
 
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.azure.servicebus_settings import DELIVERY_COUNT_MAX, LOCK, misfits, wants_sessions
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.settings import DELIVERY_COUNT_MAX, LOCK, misfits, wants_sessions
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import SUBSCRIPTIONS
 
@@ -60,21 +60,21 @@ class ServiceBusEntities:
 
     def __init__(self, namespace: ServiceBusNamespace) -> None:
         self._namespace = namespace
-        self._told: set[str] = set()
-        """Entities whose settings have been looked at, and told of; the empty name: that none can be looked at."""
+        self._reported: set[str] = set()
+        """Entities whose settings have been looked at and logged; the empty name: that none can be looked at."""
 
     async def look(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
-        """Look whether what is there is set as it has to be, as far as the rights go, and tell of what is not.
+        """Look whether what is there is set as it has to be, as far as the rights go, and log what is not.
 
         Raises:
             Refused: a queue is there and orders otherwise, or a subscription has sessions.
         """
         wanted = [(name, ordering == "per_key") for name, ordering in queues.items()]
         wanted += [(f"{topic}{SUBSCRIPTIONS}{name}", False) for topic, names in topics.items() for name in names]
-        wanted = [(path, sessions) for path, sessions in wanted if path not in self._told]
+        wanted = [(path, sessions) for path, sessions in wanted if path not in self._reported]
         try:
             async with asyncio.timeout(LOOK_S):
-                for path, sessions in wanted[:1]:  # whoever may not look hears it after one request
+                for path, sessions in wanted[:1]:  # without the right one request is enough to see that
                     await self._look_at(path, sessions=sessions)
                 for first in range(1, len(wanted), LOOK_COUNT_MAX):
                     some = wanted[first : first + LOOK_COUNT_MAX]
@@ -83,8 +83,8 @@ class ServiceBusEntities:
                         if answer is not None:
                             raise answer
         except (_CannotLook, TimeoutError) as error:
-            if "" not in self._told:
-                self._told.add("")
+            if "" not in self._reported:
+                self._reported.add("")
                 fields = {"namespace": self._namespace.host, "error": str(error) or "no answer in time"}
                 log.info("how queues are set cannot be looked at; their max delivery count has to be 100", extra=fields)
 
@@ -99,12 +99,12 @@ class ServiceBusEntities:
                 found = await self._call(path, partial(admin.get_queue, path))
         except (Refused, OutcomeUnknown) as error:
             if isinstance(error.__cause__, ResourceNotFoundError):
-                return  # whoever uses it is told
+                return  # its first use says so
             raise _CannotLook(str(error)) from error
         self._judge(path, found, sessions=sessions)
 
     def _judge(self, path: str, found: QueueProperties | SubscriptionProperties, *, sessions: bool) -> None:
-        """Refuse an entity that is of no use, and tell once of one that is not as it should be.
+        """Refuse an entity that is of no use, and log once what is not set as it should be.
 
         Raises:
             Refused: it orders otherwise than declared.
@@ -112,9 +112,9 @@ class ServiceBusEntities:
         if wanted := wants_sessions(found, sessions=sessions):
             kind = "subscription" if SUBSCRIPTIONS in path else "queue"
             raise Refused(f"{kind} {path} is there and does not do as declared ({wanted}); make another, or delete it")
-        if path in self._told:
+        if path in self._reported:
             return
-        self._told.add(path)
+        self._reported.add(path)
         for misfit in misfits(found):
             log.warning("a queue is not set as it has to be", extra={"queue": path, "why": misfit})
 
@@ -123,7 +123,7 @@ class ServiceBusEntities:
 
         Raises:
             Refused: one is there and orders otherwise, or they cannot be made.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: no answer says whether.
         """
         for name, ordering in queues.items():
             await self._queue(name, sessions=ordering == "per_key")
@@ -161,7 +161,7 @@ class ServiceBusEntities:
 
         Raises:
             Refused: they cannot be asked.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: no answer says whether.
         """
         for path in paths:
             if (await self._counts(path)).active_message_count:
@@ -173,14 +173,14 @@ class ServiceBusEntities:
 
         Raises:
             Refused: they cannot be asked.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: no answer says whether.
         """
         admin = self._namespace.administration()
         for path in paths:
             topic, slash, _ = path.partition(SUBSCRIPTIONS)
             if (await self._counts(path)).total_message_count:
                 return False
-            if slash:  # what is scheduled rests with the topic
+            if slash:  # what is scheduled lies in the topic
                 ask = partial(admin.get_topic_runtime_properties, topic)
                 if (await self._call(topic, ask)).scheduled_message_count:
                     return False
@@ -191,7 +191,7 @@ class ServiceBusEntities:
 
         Raises:
             Refused: they cannot be asked: it takes the right to manage.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: no answer says whether.
         """
         return await self._call(f"what {self._namespace.host} holds", self._all_counts)
 
@@ -242,4 +242,4 @@ def as_error(error: BaseException, what: str) -> OutboxError:
         return Refused(f"{what}: it is not there; connect(..., create=True) makes it")
     if isinstance(error, HttpResponseError) and error.status_code in (400, 401, 403):
         return Refused(f"{what}: refused ({error.status_code}); look at the name, and at the right to manage")
-    return OutcomeUnknown(f"{what}: no answer that tells ({type(error).__name__})")
+    return OutcomeUnknown(f"{what}: outcome unknown ({type(error).__name__})")

@@ -53,7 +53,7 @@ def as_error(error: BaseException, what: str, *, sends: bool = False) -> OutboxE
     if isinstance(error, OutboxError):
         return error
     if isinstance(error, _LOST):
-        return LockLost(f"{what}: the lock is not ours any more; the message comes again, or was settled")
+        return LockLost(f"{what}: the lock is not ours any more; the message is redelivered, or was settled")
     if isinstance(error, MessageSizeExceededError):
         return TooLarge(f"{what}: larger than the link takes; send a reference to a blob")
     if isinstance(error, ServiceBusServerBusyError | ServiceBusQuotaExceededError):
@@ -63,4 +63,4 @@ def as_error(error: BaseException, what: str, *, sends: bool = False) -> OutboxE
         return UnknownDestination(text) if sends else Refused(text)
     if isinstance(error, _FORBIDDEN):
         return Refused(f"{what}: not allowed ({type(error).__name__}); look at keys and roles")
-    return OutcomeUnknown(f"{what}: no answer that tells ({type(error).__name__})")
+    return OutcomeUnknown(f"{what}: outcome unknown ({type(error).__name__})")

@@ -70,17 +70,17 @@ def as_error(error: BaseException, what: str) -> OutboxError:
         return Refused(f"{what}: no such database or container; connect(..., create=True) makes them")
     if status in _NEVER or (isinstance(error, ClientAuthenticationError) and not status):
         return Refused(f"{what}: refused ({status or 'no credential'}); look at keys, roles and the container")
-    told = f"status {status}" if status else type(error).__name__
-    return OutcomeUnknown(f"{what}: no answer that tells ({told}); read before acting on it")
+    found = f"status {status}" if status else type(error).__name__
+    return OutcomeUnknown(f"{what}: outcome unknown ({found}); read before acting on it")
 
 
 def retry_after_s(error: BaseException) -> float:
     """How long an answer asks to wait."""
     if isinstance(error, CosmosBatchOperationError):
         responses: list[dict[str, Any]] = error.operation_responses or []
-        told = [_number(response.get("retryAfterMilliseconds")) for response in responses]
-        if any(told):
-            return max(told) / 1_000
+        pauses_ms = [_number(response.get("retryAfterMilliseconds")) for response in responses]
+        if any(pauses_ms):
+            return max(pauses_ms) / 1_000
     return _number(headers_of(error).get("x-ms-retry-after-ms")) / 1_000 or DEFAULT_PAUSE_S
 
 

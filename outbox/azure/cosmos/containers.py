@@ -13,8 +13,8 @@ from azure.core.exceptions import AzureError
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
-from outbox.azure.cosmos_items import PARTITION_PATH, PENDING_PATH
-from outbox.azure.cosmos_outcomes import FAILURES, as_error
+from outbox.azure.cosmos.items import PARTITION_PATH, PENDING_PATH
+from outbox.azure.cosmos.outcomes import FAILURES, as_error
 from outbox.errors import Refused
 
 KEEP_UNLESS_TOLD = -1
@@ -54,7 +54,7 @@ async def create_containers(client: CosmosClient, database: str, *specs: Contain
 
     Raises:
         Refused: one is there and cannot be used as it is, or they cannot be made.
-        OutcomeUnknown: nobody can tell.
+        OutcomeUnknown: no answer says whether.
     """
     try:
         place = await client.create_database_if_not_exists(database)
@@ -71,11 +71,11 @@ async def create_containers(client: CosmosClient, database: str, *specs: Contain
 
 
 async def check_containers(client: CosmosClient, database: str, *specs: ContainerSpec) -> None:
-    """Look at containers that somebody else makes.
+    """Look at containers that a deployment has made.
 
     Raises:
         Refused: one is not there, or cannot be used as it is.
-        OutcomeUnknown: nobody can tell.
+        OutcomeUnknown: no answer says whether.
     """
     for spec in specs:
         try:
