@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from outbox.emulator.amqp.held import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
+from outbox.emulator.amqp.limits import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
 from outbox.emulator.bus.front import Front, HttpSide
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time

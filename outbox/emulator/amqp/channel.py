@@ -18,7 +18,7 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.events import Attached, Credit, Detached, Event, Sent, Settled, Window
 from outbox.emulator.amqp.frames import Frame
-from outbox.emulator.amqp.held import ATTACH_FACTOR, LINK_BYTES
+from outbox.emulator.amqp.limits import ATTACH_FACTOR, LINK_BYTES
 from outbox.emulator.amqp.link import Attach, Link, LinkState
 from outbox.emulator.amqp.performatives import as_bool, as_map, as_outcome, as_terminus, as_text, as_uint
 from outbox.emulator.amqp.session import HANDLE_MAX, ID_MASK, Session
@@ -46,7 +46,7 @@ class Channel:
         if handle > HANDLE_MAX or len(self.links) >= link_count_max:
             raise ConnectionFault(RESOURCE_LIMIT, f"more than {link_count_max} links in a session")
         held_bytes = LINK_BYTES + ATTACH_FACTOR * (source.end - source.start)
-        self.session.held.take(held_bytes)
+        self.session.quota.take(held_bytes)
         is_receiver = as_bool(fields[2], "role")
         # The fields were decoded before, so the second walk that finds their bytes cannot fail.
         at = source.data.index(b"\x12", source.start) + 1

@@ -36,7 +36,7 @@ from outbox.emulator.amqp.frames import (
     Output,
     frame,
 )
-from outbox.emulator.amqp.held import Held, Limits, Pool
+from outbox.emulator.amqp.limits import Limits, Pool, Quota
 from outbox.emulator.amqp.link import TRANSFER_OVERHEAD_BYTES
 from outbox.emulator.amqp.performatives import as_text, as_uint
 from outbox.emulator.amqp.session import Session
@@ -61,7 +61,7 @@ class Connection:
     def __init__(self, *, container_id: str, limits: Limits, pool: Pool | None = None) -> None:
         """`pool` is what all connections together hold; without one, this connection has its own."""
         self.limits = limits
-        self.held = Held(pool or Pool(), limits.unclaimed_max_bytes)
+        self.quota = Quota(pool or Pool(), limits.unclaimed_max_bytes)
         self.state = State.SASL_HEADER
         self.channels: dict[int, Channel] = {}
         self.peer_frame_size_max_bytes = FRAME_SIZE_MIN_BYTES
@@ -85,7 +85,7 @@ class Connection:
         """Give the peer all that the limits allow; until it has put a valid token it has little."""
         limits = self.limits
         self._reader.frame_size_max_bytes = limits.frame_size_max_bytes
-        self.held.max_bytes = max(limits.held_max_bytes, 2 * limits.message_size_max_bytes)
+        self.quota.max_bytes = max(limits.held_max_bytes, 2 * limits.message_size_max_bytes)
 
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes from the peer; return what the application has to do."""
@@ -224,7 +224,7 @@ class Connection:
             raise ConnectionFault(RESOURCE_LIMIT, f"more than {self.limits.session_count_max} sessions")
         session = Session(
             self.output,
-            self.held,
+            self.quota,
             self.limits,
             channel=source.channel,
             frame_size_max_bytes=self.peer_frame_size_max_bytes,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from outbox.emulator.amqp import performatives, types
 from outbox.emulator.amqp.errors import DECODE_ERROR, MESSAGE_SIZE_EXCEEDED, ConnectionFault
-from outbox.emulator.amqp.held import PART_BYTES
+from outbox.emulator.amqp.limits import PART_BYTES
 from outbox.emulator.amqp.performatives import as_bool, as_optional_uint, as_uint
 from outbox.emulator.amqp.session import Session
 from outbox.emulator.amqp.types import NULL
@@ -120,7 +120,7 @@ class Link:
     def let_go(self) -> None:
         """Drop what is held for the link, which is gone."""
         self._reset()
-        self.session.held.give_back(self._held_bytes)
+        self.session.quota.give_back(self._held_bytes)
         self._held_bytes = 0
 
     def refuse(self, condition: str, description: str) -> None:
@@ -261,7 +261,7 @@ class Link:
         if self._parts_bytes > size_max_bytes:
             self._drop_parts()
         elif payload:
-            self.session.held.take(len(payload) + PART_BYTES)
+            self.session.quota.take(len(payload) + PART_BYTES)
             self._parts_held_bytes += len(payload) + PART_BYTES
             self._parts.append(payload)
 
@@ -272,7 +272,7 @@ class Link:
 
     def _drop_parts(self) -> None:
         self._parts.clear()
-        self.session.held.give_back(self._parts_held_bytes)
+        self.session.quota.give_back(self._parts_held_bytes)
         self._parts_held_bytes = 0
 
     def _count_delivery(self) -> None:

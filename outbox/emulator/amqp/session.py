@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from outbox.emulator.amqp import performatives
 from outbox.emulator.amqp.frames import Output, frame
-from outbox.emulator.amqp.held import Held, Limits
+from outbox.emulator.amqp.limits import Limits, Quota
 from outbox.emulator.amqp.performatives import as_uint
 from outbox.emulator.amqp.types import uint
 
@@ -31,9 +31,9 @@ class Session:
         "_peer_window",
         "channel",
         "frame_size_max_bytes",
-        "held",
         "limits",
         "next_incoming_id",
+        "quota",
         "starved",
         "unsettled",
     )  # fmt: skip
@@ -41,7 +41,7 @@ class Session:
     def __init__(
         self,
         output: Output,
-        held: Held,
+        quota: Quota,
         limits: Limits,
         *,
         channel: int,
@@ -50,10 +50,10 @@ class Session:
     ) -> None:
         """Answer the peer's begin, of which `fields` are.
 
-        `output` takes what is to be sent in frames of at most `frame_size_max_bytes`, `held` counts what is kept.
+        `output` takes what is to be sent in frames of at most `frame_size_max_bytes`, `quota` counts what is kept.
         """
         self._output = output
-        self.held = held
+        self.quota = quota
         self.limits = limits
         self.channel = channel
         self.frame_size_max_bytes = frame_size_max_bytes

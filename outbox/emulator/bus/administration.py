@@ -11,8 +11,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from outbox.emulator.bus import atom, descriptions, rule_xml
+from outbox.emulator.bus.addresses import canonical_path, declared_path
 from outbox.emulator.bus.descriptions import Description
-from outbox.emulator.bus.nodes import canonical_path, declared_path
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
 from outbox.errors import NotRegistrable, Refused, UnknownDestination

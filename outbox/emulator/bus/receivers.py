@@ -113,11 +113,11 @@ class Receiver:
     def _send_ripe(self, *, overtaken: bool = False) -> bool:
         """Send what was held back long enough, if the client still takes it."""
         now_s, sent = asyncio.get_running_loop().time(), False
-        for held in list(self.aside):
-            is_ripe = now_s >= held.until_s - CLOCK_STEP_S or (overtaken and held.until_overtaken)
+        for aside in list(self.aside):
+            is_ripe = now_s >= aside.until_s - CLOCK_STEP_S or (overtaken and aside.until_overtaken)
             if is_ripe and self.link.credit > 0 and self.link.state is LinkState.ATTACHED:
-                self.aside.remove(held)
-                self._send([held.claim])
+                self.aside.remove(aside)
+                self._send([aside.claim])
                 sent = True
         return sent
 

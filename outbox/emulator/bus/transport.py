@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from outbox.emulator.amqp.connection import Connection, State
 from outbox.emulator.amqp.errors import INTERNAL_ERROR
-from outbox.emulator.amqp.held import Limits, Pool
+from outbox.emulator.amqp.limits import Limits, Pool
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped

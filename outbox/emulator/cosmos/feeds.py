@@ -22,10 +22,10 @@ from zlib import crc32
 import msgspec
 
 from outbox.emulator.cosmos.answers import bad
-from outbox.emulator.cosmos.query_budget import TEXT_STEP_LENGTH, Budget
-from outbox.emulator.cosmos.query_expressions import Row
-from outbox.emulator.cosmos.query_plan import Plan
-from outbox.emulator.cosmos.query_values import SortKey, compare_keys, identity
+from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
+from outbox.emulator.cosmos.query.expressions import Row
+from outbox.emulator.cosmos.query.plan import Plan
+from outbox.emulator.cosmos.query.values import SortKey, compare_keys, identity
 from outbox.emulator.cosmos.snapshots import (
     SNAPSHOT_MAX_BYTES,
     SNAPSHOT_ROW_COUNT_MAX,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from outbox.emulator.cosmos.query_values import equal, plain, rank_of
+from outbox.emulator.cosmos.query.values import equal, plain, rank_of
 from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
 
 TEXT_LENGTH_MAX = 2 << 20

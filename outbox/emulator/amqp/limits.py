@@ -47,7 +47,7 @@ class Pool:
         self.held_bytes = 0
 
 
-class Held:
+class Quota:
     """What one connection holds."""
 
     __slots__ = ("held_bytes", "max_bytes", "pool")

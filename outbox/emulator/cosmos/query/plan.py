@@ -9,12 +9,12 @@ from typing import Any, TypeGuard
 
 from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.patch import Condition
-from outbox.emulator.cosmos.query_budget import ROW_STEP_COUNT_MAX, Budget
-from outbox.emulator.cosmos.query_expressions import Compiler, Evaluate, Row
-from outbox.emulator.cosmos.query_functions import finite, is_number
-from outbox.emulator.cosmos.query_nodes import AGGREGATES, Binary, Call, In, Literal, Logical, Member, Name, Node, Query
-from outbox.emulator.cosmos.query_parser import parse_condition, parse_query
-from outbox.emulator.cosmos.query_values import SortKey, identity, rank_of, sort_key
+from outbox.emulator.cosmos.query.budget import ROW_STEP_COUNT_MAX, Budget
+from outbox.emulator.cosmos.query.expressions import Compiler, Evaluate, Row
+from outbox.emulator.cosmos.query.functions import finite, is_number
+from outbox.emulator.cosmos.query.nodes import AGGREGATES, Binary, Call, In, Literal, Logical, Member, Name, Node, Query
+from outbox.emulator.cosmos.query.parser import parse_condition, parse_query
+from outbox.emulator.cosmos.query.values import SortKey, identity, rank_of, sort_key
 from outbox.emulator.cosmos.values import UNDEFINED, Json
 
 ROWS_OF_ITEM_MAX = 10_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from outbox.emulator.cosmos.query_budget import TEXT_STEP_LENGTH, Budget
+from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
 
 
 class Segment(NamedTuple):

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from outbox.emulator.bus.addresses import canonical_path
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
-from outbox.emulator.bus.nodes import canonical_path
 from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, TopicSettings, subscription_path
 from outbox.engine.rules import Rule, RuleSettings, check_rules
 from outbox.errors import NotRegistrable

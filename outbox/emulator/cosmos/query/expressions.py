@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox.emulator.cosmos.answers import bad, unsupported
-from outbox.emulator.cosmos.query_budget import Budget
-from outbox.emulator.cosmos.query_functions import CONSTANT_COST, FUNCTIONS, TEXT_LENGTH_MAX, finite, is_number
-from outbox.emulator.cosmos.query_like import Pattern
-from outbox.emulator.cosmos.query_nodes import (
+from outbox.emulator.cosmos.query.budget import Budget
+from outbox.emulator.cosmos.query.functions import CONSTANT_COST, FUNCTIONS, TEXT_LENGTH_MAX, finite, is_number
+from outbox.emulator.cosmos.query.like import Pattern
+from outbox.emulator.cosmos.query.nodes import (
     AGGREGATES,
     ArrayOf,
     Binary,
@@ -29,7 +29,7 @@ from outbox.emulator.cosmos.query_nodes import (
     ObjectOf,
     Unary,
 )
-from outbox.emulator.cosmos.query_values import compare, equal, plain
+from outbox.emulator.cosmos.query.values import compare, equal, plain
 from outbox.emulator.cosmos.values import UNDEFINED, Json
 
 Row = dict[str, Json]
