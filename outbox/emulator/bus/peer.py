@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from outbox.emulator.amqp.connection import State
 from outbox.emulator.amqp.errors import (
     MESSAGE_LOCK_LOST,
     NOT_ALLOWED,
@@ -22,8 +21,9 @@ from outbox.emulator.amqp.errors import (
     OperationFault,
 )
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Event, Opened, Settled, Window
-from outbox.emulator.amqp.link import Delivery, Link, LinkState
+from outbox.emulator.amqp.link import Delivery, Link
 from outbox.emulator.amqp.session import Session
+from outbox.emulator.amqp.states import LinkState, State
 from outbox.emulator.bus import addresses, faulty
 from outbox.emulator.bus.accepting import accept_session, wanted_session
 from outbox.emulator.bus.addresses import Kind, Node, parse_address

@@ -20,8 +20,9 @@ from outbox.emulator.amqp.deliveries import (
 )
 from outbox.emulator.amqp.errors import DEAD_LETTER, MESSAGE_LOCK_LOST, NOT_FOUND, SESSION_LOCK_LOST
 from outbox.emulator.amqp.events import Settled
-from outbox.emulator.amqp.link import Link, LinkState
+from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
+from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.bus.transport import Transport
 from outbox.engine.entities import SessionLock, Settlement
 from outbox.engine.items import Claim

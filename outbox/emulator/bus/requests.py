@@ -12,8 +12,9 @@ from typing import Self
 
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.errors import DECODE_ERROR, NOT_ALLOWED, RESOURCE_LIMIT, OperationFault
-from outbox.emulator.amqp.link import TAG_BYTES, Link, LinkState
+from outbox.emulator.amqp.link import TAG_BYTES, Link
 from outbox.emulator.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
+from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import DecodeError
 from outbox.emulator.bus.addresses import Node
 

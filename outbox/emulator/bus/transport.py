@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from outbox.emulator.amqp.connection import Connection, State
+from outbox.emulator.amqp.connection import Connection
 from outbox.emulator.amqp.errors import INTERNAL_ERROR
 from outbox.emulator.amqp.limits import Limits, Pool
+from outbox.emulator.amqp.states import State
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped

@@ -7,11 +7,12 @@ import random
 import pytest
 
 from outbox.emulator.amqp import events, performatives
-from outbox.emulator.amqp.connection import Connection, State
+from outbox.emulator.amqp.connection import Connection
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Settled, Window
 from outbox.emulator.amqp.frames import HEADER_AMQP, frame
 from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.link import Delivery
+from outbox.emulator.amqp.states import State
 from outbox.emulator.amqp.types import NULL, Described, binary, symbol, uint
 from tests.unit.amqp import amqp_client as client
 
