@@ -44,7 +44,7 @@ DELAY_MAX_S = 3_600.0
 COUNT_MAX = 1 << 53
 JSON_SIZE_MAX_BYTES = 256 << 10
 DRAWN_WITHIN = 24
-"""Among how many matches `drawn` places its faults, unless told."""
+"""Among how many matches `drawn` places its faults, by default."""
 
 
 class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

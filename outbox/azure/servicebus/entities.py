@@ -86,7 +86,7 @@ class ServiceBusEntities:
             if "" not in self._reported:
                 self._reported.add("")
                 fields = {"namespace": self._namespace.host, "error": str(error) or "no answer in time"}
-                log.info("how queues are set cannot be looked at; their max delivery count has to be 100", extra=fields)
+                log.info("queue settings cannot be read; max delivery count must be 100", extra=fields)
 
     async def _look_at(self, path: str, *, sessions: bool) -> None:
         topic, slash, name = path.partition(SUBSCRIPTIONS)
@@ -116,7 +116,7 @@ class ServiceBusEntities:
             return
         self._reported.add(path)
         for misfit in misfits(found):
-            log.warning("a queue is not set as it has to be", extra={"queue": path, "why": misfit})
+            log.warning("queue settings do not fit", extra={"queue": path, "why": misfit})
 
     async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
         """Make queues (name to ordering) and topics (name to subscriptions) where they are not there yet.

@@ -139,7 +139,7 @@ class Channel:
         self.session.untrack(link.handle)
         del self.links[link.handle]
         link.free()
-        return Detached(link, as_bool(fields[1], "closed")) if was_there else None
+        return Detached(link) if was_there else None
 
     def end(self) -> list[Event]:
         """The session is over: every link of it is detached without another word."""
@@ -151,4 +151,4 @@ class Channel:
             link.free()
         self.links.clear()
         self.session.unsettled.clear()
-        return [Detached(link, True) for link in live]
+        return [Detached(link) for link in live]

@@ -151,7 +151,7 @@ class Link:
         )
 
     def on_flow(self, fields: list[object]) -> bool:
-        """Take a flow from the peer; tell whether the application has something to do."""
+        """Take a flow from the peer; whether the application has something to do."""
         echo = as_bool(fields[9], "echo")
         if not self.is_sender:
             if echo and self.state is LinkState.ATTACHED:

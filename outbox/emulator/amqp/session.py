@@ -102,7 +102,7 @@ class Session:
         self._output.write(payload)
 
     def on_flow(self, fields: list[object]) -> bool:
-        """Take the peer's window; tell whether what could not be sent for want of room can be now."""
+        """Take the peer's window; whether what could not be sent for want of room can be now."""
         expected = as_uint(fields[0], "next-incoming-id", 0)
         window = (expected + as_uint(fields[1], "incoming-window") - self._next_outgoing_id) & ID_MASK
         self._peer_window = window if window <= WINDOW else 0
@@ -121,7 +121,7 @@ class Session:
         self.unsettled[delivery_id] = (handle, tag)
 
     def untrack(self, handle: int) -> None:
-        """Forget the deliveries of a link; whoever attaches under its handle next has nothing to do with them."""
+        """Forget the deliveries of a link; the next link under its handle has nothing to do with them."""
         gone = [number for number, (owner, _) in self.unsettled.items() if owner == handle]
         for number in gone:
             del self.unsettled[number]

@@ -61,9 +61,9 @@ def canonical_path(name: str) -> str:
 
 
 def declared_path(engine: Engine, path: str) -> str:
-    """A path in the letters in which its entity was declared; as it is where there is none.
+    """A path in the case in which its entity was declared; as it is where there is none.
 
-    Folders of before may hold two entities that differ in case only; each is found by its own letters.
+    Folders of before may hold two entities that differ in case only; each is found in its own case.
     """
     name = path.removesuffix(DEAD_LETTER_SUFFIX)
     if name in engine.queues or name in engine.topics:

@@ -41,7 +41,7 @@ _KEPT = {
     "UserMetadata": None,
     "MaxMessageSizeInKilobytes": None,
 }
-"""What is taken, told again and without effect, with what it is when nobody says."""
+"""What is kept and read back without effect, with its defaults."""
 
 _SUBSCRIPTION = (
     "LockDuration", "RequiresSession", "DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration",

@@ -43,7 +43,7 @@ ASIDE_COUNT_MAX = 1_000
 
 
 def describe(rule: FaultRule) -> str:
-    """What a client is told of a fault."""
+    """The text of a fault, for the client."""
     wait = f"; try again in {rule.retry_after_s:g} s" if rule.retry_after_s else ""
     return f"an installed fault rule ({rule.kind}) refuses this{wait}"
 

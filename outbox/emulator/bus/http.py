@@ -27,7 +27,7 @@ from outbox.errors import EngineStopped, OutboxError
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger("outbox.servicebus.http")
-_quiet.setLevel(logging.CRITICAL)  # anybody on this machine can send nonsense; it is answered and not worth a traceback
+_quiet.setLevel(logging.CRITICAL)  # any process of this machine can send nonsense; it is answered without a traceback
 
 CONTROL = "/_outbox/faults"
 KINDS = frozenset(("lost-reply", "refused", "throttled", "status", "delay", "reset"))
@@ -91,7 +91,7 @@ class Http:
             return _last(_json(401, {"error": "the token is missing or wrong; it is the server's control_token"}))
         if raw_path != CONTROL and not self._is_signed(token):
             return _last(_respond(Reply(401, atom.error(401, "the token is not valid; check the key and its expiry"))))
-        async with asyncio.timeout(BODY_WITHIN_S):  # only now: nobody else makes the server read a body
+        async with asyncio.timeout(BODY_WITHIN_S):  # only now: the server reads no body for a stranger
             body = await request.read()
         if raw_path == CONTROL:
             return self._control(request, body)

@@ -1,8 +1,8 @@
 """The `$management` node of an entity: everything that is asked for instead of streamed.
 
 Decides nothing by itself: every operation is one call of the engine, its arguments checked and bounded here, its
-refusals told as the status and condition that the SDK knows.  Session operations need a session receiver on the same
-connection: its lock is what they act on.
+refusals answered with the status and condition that the SDK knows.  Session operations need a session receiver on the
+same connection: its lock is what they act on.
 """
 
 from __future__ import annotations

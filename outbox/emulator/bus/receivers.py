@@ -73,7 +73,7 @@ class Receiver:
         self._waiter: asyncio.Task[None] | None = None
 
     def pump(self) -> bool:
-        """Send what can be sent; tell whether anything was."""
+        """Send what can be sent; whether anything was."""
         link, session = self.link, self.link.session
         sent = bool(self.aside) and self._send_ripe()
         while link.credit > len(self.aside) and link.state is LinkState.ATTACHED and session.room:
@@ -160,12 +160,12 @@ class Receiver:
             if self.pump():
                 self.transport.flush_soon()
             elif not (link.session.room and self.transport.has_room):
-                return  # whoever makes room pumps again
+                return  # it is pumped when there is room
             else:
                 await asyncio.sleep(_LOST_RACE_S)  # another receiver was faster
 
     def close(self, *, release: bool) -> None:
-        """The link is gone; `release` says that the client closed it and so lets its session go."""
+        """The link is gone; `release` says that the client closed it and so releases its session."""
         if self._waiter is not None:
             self._waiter.cancel()
             self._waiter = None  # its traceback names this link
@@ -173,7 +173,7 @@ class Receiver:
             try:
                 self._engine.release_session(self.lock.token)
             except LockLost:
-                return  # it ran out before: nothing is left to let go
+                return  # it ran out before: nothing is left to release
 
     def settle(self, event: Settled, delivery_id: int, tag: bytes) -> None:
         """Apply one settlement and answer it."""

@@ -76,7 +76,7 @@ class Replies:
             link.session.quota.give_back(len(payload))
 
     def send(self, request_link: Link, request: Request, payload: bytes) -> None:
-        """Send a reply to whoever asked on `request_link`.
+        """Send the reply to a request that came on `request_link`.
 
         Raises: OperationFault.
         """

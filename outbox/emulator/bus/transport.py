@@ -52,7 +52,7 @@ class Endpoint:
     """Who may install fault rules over HTTP."""
     is_loopback: bool
     log_lines: Seldom
-    """Which lines about connections are due: whoever connects again and again does not fill the log."""
+    """Which lines about connections are due: a client that connects in a loop does not fill the log."""
     container_id: str = "outbox-servicebus"
 
 

@@ -37,7 +37,6 @@ from outbox.emulator.cosmos.values import (
 )
 
 Kind = Literal["create", "read", "replace", "upsert", "delete", "patch"]
-WRITES_WHOLE: frozenset[str] = frozenset(("create", "replace", "upsert"))
 
 
 @dataclass(slots=True)
@@ -138,7 +137,7 @@ def _written(
 
 
 def _patched(operation: Operation, current: Stored, container: Container, moment: Moment) -> Decision:
-    assert operation.patch is not None, "whoever made a patch gave it one"
+    assert operation.patch is not None, "a patch operation has its patch"
     item = parse_stored(wire_form(current.value, current.version))
     key = key_of(item, container.key_paths)
     changed = operation.patch.apply(item)

@@ -152,7 +152,7 @@ class Feed:
     def __init__(
         self, plan: Plan | None, name: bytes, *, page_count: int, continuation: str, is_wide: bool = False
     ) -> None:
-        """`name` are bytes that tell this query from others; `is_wide` says that it is over all partition keys.
+        """`name` are bytes that only this query has; `is_wide` says that it is over all partition keys.
 
         Over all partition keys the SDK makes null of an aggregate over nothing, as it would of the answers of several
         ranges; under one key there is no result.

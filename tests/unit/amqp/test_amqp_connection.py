@@ -209,7 +209,7 @@ def test_a_settlement_is_confirmed_with_its_own_outcome(code: int) -> None:
 def test_detach_after_end_is_passed_over() -> None:
     made = connection()
     link = attached(made, receiver=True).link
-    assert made.receive(client.END) == [Detached(link, True)]
+    assert made.receive(client.END) == [Detached(link)]
     assert made.receive(client.detach(0)) == []
     assert made.state is State.OPEN
 

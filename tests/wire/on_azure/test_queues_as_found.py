@@ -25,7 +25,7 @@ AS_MADE = QueueSettings("entries", lock_s=60, max_delivery_count=100)
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """What was told of queues: of which, and why."""
-    records = [vars(record) for record in caplog.records if record.message == "a queue is not set as it has to be"]
+    records = [vars(record) for record in caplog.records if record.message == "queue settings do not fit"]
     return [(record["queue"], record["why"]) for record in records]
 
 
