@@ -223,14 +223,8 @@ class BusOperations(Protocol):
     def now_ms(self) -> int:
         """The backend's time, milliseconds since 1970."""
 
-    async def declare(
-        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
-    ) -> None:
-        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist.
-
-        In the queues `stop_keys` a dead letter stops its key, also one that the backend itself makes; a declaration
-        switches this on and never off, because an application that only sends does not know who handles.
-        """
+    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist."""
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send messages from outside; on return they survive the declared failures."""
@@ -253,6 +247,15 @@ class BusOperations(Protocol):
 
 class Operations(BusOperations, Protocol):
     """What a client or an operator asks of a backend: of its queues, its states and the framework's own notes."""
+
+    async def declare(
+        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
+    ) -> None:
+        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist.
+
+        In the queues `stop_keys` a dead letter stops its key, also one that the backend itself makes; a declaration
+        switches this on and never off, because an application that only sends does not know who handles.
+        """
 
     async def state(self, id: str) -> StateDocument | None:
         """A state by id; None where there is none or it was deleted."""

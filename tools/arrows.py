@@ -158,6 +158,21 @@ def rules(there: Iterable[str]) -> list[Rule]:
         Rule("the engine meets the runtime only in ports", tuple(engine), outbox(BELOW_ADAPTERS)),
         Rule("the emulator stands on the engine alone", tuple(emulator), outbox(BELOW_EMULATOR)),
         Rule(
+            "AMQP knows no server",
+            tuple(name for name in emulator if is_in(name, "outbox.emulator.amqp")),
+            outbox(BELOW_EMULATOR),
+        ),
+        Rule(
+            "Cosmos DB's emulator knows nothing of Service Bus's",
+            tuple(name for name in emulator if is_in(name, "outbox.emulator.cosmos")),
+            outbox((*BELOW_EMULATOR, "emulator.faults")),
+        ),
+        Rule(
+            "queries are compiled without a look at the store",
+            tuple(name for name in emulator if is_in(name, "outbox.emulator.cosmos.query")),
+            outbox(("emulator.cosmos.answers", "emulator.cosmos.patch", "emulator.cosmos.values", "errors")),
+        ),
+        Rule(
             "recorded histories are judged with nothing but messages, so that Spark can ship the judge",
             tuple(name for name in outbox(JUDGE) if name in there),
             outbox(BELOW_JUDGE),

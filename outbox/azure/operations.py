@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
@@ -36,10 +36,8 @@ class AzureOperations:
         self._create = create
         self.now_ms = now_ms
 
-    async def declare(
-        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
-    ) -> None:
-        """See to it that all of this can be used; that dead letters stop keys is the runtime's affair here.
+    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Make sure that all of this is there and can be used.
 
         Raises:
             Refused: a container, queue or subscription that is there is of no use as it is.
