@@ -22,7 +22,7 @@ from outbox.emulator.bus import atom
 from outbox.emulator.bus.administration import Administration, Reply
 from outbox.emulator.bus.claims import check_signature
 from outbox.emulator.bus.transport import Endpoint
-from outbox.emulator.faults import FaultRule, rules_from_json
+from outbox.emulator.faults import FaultRule
 from outbox.errors import EngineStopped, OutboxError
 
 log = logging.getLogger(__name__)
@@ -146,22 +146,13 @@ class Http:
         return refused
 
     def _control(self, request: web.BaseRequest, body: bytes) -> web.Response:
-        faults = self._endpoint.faults
-        if request.method == "GET":
-            return web.Response(body=faults.as_json(), content_type="application/json")
-        if request.method == "POST":
-            try:
-                return _json(201, {"ids": [faults.install(rule) for rule in rules_from_json(body)]})
-            except ValueError as error:
-                return _json(400, {"error": str(error)})
-        if request.method != "DELETE":
+        if request.method not in ("GET", "POST", "DELETE"):
             return _json(405, {"error": f"{request.method[:20]} is not there; use GET, POST or DELETE"})
-        number = request.rel_url.query.get("id", "")
-        if not number:
-            faults.clear()
-        elif not number.isascii() or not number.isdecimal() or len(number) > 15 or not faults.remove(int(number)):
-            return _json(404, {"error": f"there is no fault rule {number[:20]!r}; list them"})
-        return web.Response(body=faults.as_json(), content_type="application/json")
+        try:
+            status, found = self._endpoint.faults.control(request.method, request.rel_url.raw_query_string, body)
+        except (ValueError, LookupError) as error:
+            return _json(400 if isinstance(error, ValueError) else 404, {"error": str(error)})
+        return web.Response(body=found, status=status, content_type="application/json")
 
 
 def _last(response: web.Response) -> web.Response:
