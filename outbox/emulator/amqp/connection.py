@@ -205,8 +205,9 @@ class Connection:
 
     def _channel(self, number: int, event: OnSession = OnSession.FRAME) -> Channel | None:
         """The channel that a frame is for; None where there is none yet, or the frame is passed over."""
-        after(CONNECTION, self.state, Heard.FRAME)
         channel = self.channels.get(number)
+        if channel is None:  # else the connection is open
+            after(CONNECTION, self.state, Heard.FRAME)
         after(SESSION, SessionState.UNMAPPED if channel is None else SessionState.MAPPED, event, "channel", number)
         return channel
 
