@@ -10,8 +10,8 @@ never asked of this store.  Two containers cannot be written together, so this i
 application's, so nothing here believes it: the body of each document names its state, in a member `state`.
 
     two states in one place      a read that finds another's name raises `CorruptRecord`.  A state is only replaced
-                                 after it was read, so neither overwrites the other; the messages of the one that came
-                                 second come again, until `place` tells them apart
+                                 after it was read, so neither overwrites the other; the messages of the second
+                                 are redelivered, until `place` tells them apart
     a `place` that has changed   the states would begin anew beside the old ones.  A start looks at some of the states
                                  that are there, and is refused if one lies elsewhere than it would be looked for
     the sweeper                  learns the state's id from the body; what lies elsewhere is logged and left alone

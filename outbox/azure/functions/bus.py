@@ -1,7 +1,7 @@
 """The bus as an invocation sees it: sending is real, a settlement is what the invocation returns to its host.
 
 A Functions host completes what succeeds and abandons what fails, at once and counted.  So a settlement is noted with
-the invocation that waits for it: completed is success, given back is failure after a rest.  What is to be dead-lettered
+the invocation that waits for it: completed is success, abandoned is failure after a pause.  What is to be dead-lettered
 is kept in the store (see `Letters`) and then completed.
 """
 
@@ -25,7 +25,7 @@ class Invocation:
     is_done: bool = False
     """Whether it may be completed: what becomes of the message is on record."""
     due_ms: int = 0
-    """Until when it may rest before it is given back."""
+    """Until when it may wait before it is abandoned."""
 
     def end(self) -> None:
         """Nothing more happens to it."""
@@ -36,7 +36,7 @@ class Invocation:
         """Nothing more happens to it, because of a fault."""
         if not self.ended.done():
             self.ended.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-            self.ended.exception()  # whoever waited has gone, or hears of it
+            self.ended.exception()  # an invocation that still waits raises it
 
 
 class TriggerBus:
@@ -63,7 +63,7 @@ class TriggerBus:
                 invocation.end()
 
     def fail(self, error: BaseException) -> None:
-        """A fault of the runtime's: nobody can tell which messages it held, so all of them come again."""
+        """A fault of the runtime's: which messages it had is unknown, so all of them are redelivered."""
         for invocation in self._invocations.values():
             invocation.fail(error)
 
@@ -82,7 +82,9 @@ class TriggerBus:
             await self._letters.keep(delivery, settle.reason, settle.description)
         invocation = self._invocations.get(delivery.lock)
         if invocation is None:
-            raise LockLost(f"{delivery.queue}/{delivery.sequence}: its invocation has ended; the message comes again")
+            raise LockLost(
+                f"{delivery.queue}/{delivery.sequence}: its invocation has ended; the message is redelivered"
+            )
         invocation.is_done = settle.how in ("complete", "dead-letter")
         invocation.due_ms = settle.due_ms
 

@@ -18,8 +18,8 @@ class FunctionsSettings:
     invocation fails and says why.  `servicebus` is the *name* of the app setting (or the prefix of settings) that the
     host's triggers read.  `attempt_s` is how long an invocation waits for its message: it must be below the host's
     functionTimeout, which kills the process and every other invocation in it.  `rest_s` is the longest that a message
-    rests in an invocation before it is given back: the host gives it back at once, and it would come again at once.
-    A message whose key stands still behind a dead letter waits for both together, with each delivery.  No handler may
+    waits in an invocation before it is abandoned: the host abandons it at once, and it would be redelivered at once.
+    A message whose key is blocked behind a dead letter waits for both together, with each delivery.  No handler may
     take longer than nine tenths of `attempt_s`, whatever limit it declares.  `threads` is how many blocking handlers
     may run at a time in one process.
     """

@@ -81,14 +81,14 @@ _sites: dict[int, Site] = {}
 async def process(
     app: App, message: func.ServiceBusMessage, *, source: str = "", settings: FunctionsSettings | None = None
 ) -> None:
-    """Handle a message in a trigger of one's own; let what it raises out, for then the message must come again.
+    """Handle a message in a trigger of one's own; let what it raises out, so that the message is redelivered.
 
     `source` is the queue, or `topic/Subscriptions/name`, that the trigger reads; it may be left out where the
     application reads one only, or only one takes messages of this type.  `settings` are needed where no blueprint of
     the application is registered.  The trigger must say `data_type=func.DataType.BINARY`.
 
     Raises:
-        GivenBack: the message must come again.
+        GivenBack: the message must be redelivered.
         Refused: the source or the settings are not known.
     """
     site = site_of(app, settings)
@@ -162,7 +162,7 @@ async def edge() -> AsyncIterator[None]:
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise RuntimeError(f"the invocation was ended by {type(error).__name__}; its message comes again") from error
+        raise RuntimeError(f"the invocation was ended by {type(error).__name__}; its message is redelivered") from error
 
 
 def site_of(app: App, settings: FunctionsSettings | None) -> Site:

@@ -52,7 +52,7 @@ class Names:
         if len(name) > NAME_LENGTH_MAX or name.lower() in self._taken:
             name = f"{name[:NAME_LENGTH_MAX]}_{sha256(text.encode()).hexdigest()[:6]}"
         if name.lower() in self._taken:
-            raise Refused(f"function {name} is there twice; two sources of one name cannot be told apart")
+            raise Refused(f"function {name} is there twice; two sources have one name")
         self._taken.add(name.lower())  # the host does not tell cases apart
         return name
 

@@ -87,7 +87,7 @@ class ServiceBusDeadLetters:
     async def _taken(
         self, path: str, sequence: int
     ) -> AsyncIterator[tuple[ServiceBusReceiver, ServiceBusReceivedMessage, Sequence[ServiceBusReceivedMessage]]]:
-        """A dead letter under lock and those that were locked beside it, which are given back unless settled."""
+        """A dead letter under lock and those that were locked beside it, which are released unless settled."""
         async with self._open(path) as receiver:
             held: list[ServiceBusReceivedMessage] = []
             try:
