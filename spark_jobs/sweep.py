@@ -38,8 +38,8 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from outbox.azure.connecting import CONTAINER, connect
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.placed_states import PlacedStates
+from outbox.azure.cosmos.placed_states import PlacedStates
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import Refused
 from outbox.ports import Backend, StateStore
 from outbox.runtime.retention import Kept

@@ -25,9 +25,9 @@ import msgspec
 import pyarrow as pa
 
 from outbox.app import App
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.cosmos_ranges import KeyRange
-from outbox.azure.placed_states import PlacedStates
+from outbox.azure.cosmos.key_ranges import KeyRange
+from outbox.azure.cosmos.placed_states import PlacedStates
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Document, StorePorts
 from outbox.runtime.backoff import Backoff

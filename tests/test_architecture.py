@@ -96,14 +96,21 @@ def test_an_import_from_any_floor_above_is_found(tmp_path: Path) -> None:
 
 
 BESIDE = [
-    ("azure.cosmos", "outbox.runtime.work"),
-    ("azure.servicebus_links", "outbox.client"),
+    ("azure.cosmos.store", "outbox.runtime.work"),
+    ("azure.servicebus.links", "outbox.client"),
     ("azure.usage", "outbox.engine.state"),
     ("azure.new_adapter", "outbox.app"),
+    ("azure.connecting", "outbox.azure.functions.sites"),
+    ("azure.cosmos.store", "outbox.azure.servicebus.links"),
+    ("azure.servicebus.bus", "outbox.azure.connecting"),
+    ("azure.blobs.store", "outbox.azure.cosmos.store"),
     ("engine.adapters", "outbox.runtime.work"),
     ("engine.state", "outbox.worker"),
     ("emulator.serve", "outbox.runtime.work"),
     ("emulator.bus.peer", "outbox.ports"),
+    ("emulator.amqp.link", "outbox.emulator.bus.peer"),
+    ("emulator.cosmos.store", "outbox.emulator.amqp.link"),
+    ("emulator.cosmos.query.plan", "outbox.emulator.cosmos.store"),
     ("verify.history", "outbox.lineage"),
     ("verify.histories.flow", "outbox.verify.explorer"),
     ("runtime.work", "azure.cosmos"),

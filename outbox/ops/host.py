@@ -195,7 +195,7 @@ def _unwatch(engine: Engine) -> None:
 
 def _declare(engine: Engine, entities: Path | None) -> None:
     if entities is not None:
-        from outbox.emulator.entities_file import read_entities
+        from outbox.emulator.bus.entities_file import read_entities
 
         for entity in read_entities(entities):
             engine.declare(entity)

@@ -17,8 +17,8 @@ from msgspec import json
 
 from outbox import Client, Engine
 from outbox.azure import AzureBackend
-from outbox.azure.functions_processor import Processor
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions.processor import Processor
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.entities import QueueSettings

@@ -16,9 +16,9 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Context, Engine, Reject, Retries, Retry
 from outbox.azure import functions
-from outbox.azure.functions_messages import to_delivery
-from outbox.azure.functions_processor import Processor, pause_s
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions.messages import to_delivery
+from outbox.azure.functions.processor import Processor, pause_s
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.narrow import NarrowEngine
 from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import Key

@@ -23,11 +23,11 @@ from tests.simulation.planting import (
 )
 from tests.simulation.thread_mutants import THREAD_MUTANTS
 
-TRIGGER_BUS = "outbox/azure/functions_bus.py"
-PROCESSOR = "outbox/azure/functions_processor.py"
-FUNCTIONS_MESSAGES = "outbox/azure/functions_messages.py"
+TRIGGER_BUS = "outbox/azure/functions/bus.py"
+PROCESSOR = "outbox/azure/functions/processor.py"
+FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
 STORED_LETTERS = "outbox/runtime/letters.py"
-BUS_LETTERS = "outbox/azure/servicebus_letters.py"
+BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
 HANDLING = "outbox/runtime/handling.py"
 WORK = "outbox/runtime/work.py"
@@ -48,6 +48,7 @@ OF_SCOPES = "unit/test_store_scopes.py"
 OF_MESSAGES = "unit/app/test_messages.py"
 OF_ORDER = "unit/app/test_ordering.py"
 OF_APART = "unit/test_store_apart.py"
+OF_PLACED = "wire/on_azure/test_placed_states.py"
 OF_REMEMBERED = "unit/engine/test_remembered.py"
 OF_ENTRIES = "unit/test_http_entries.py"
 OF_RESUBMITTING = "unit/app/test_resubmitting.py"
@@ -284,6 +285,10 @@ DIRECT_MUTANTS = (
         "read: a GET passes the gate before it looks", HTTP_SCOPES,
         f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
         ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+    ),
+    mutant(
+        "notes lie among the states", OPERATIONS, f"{OF_PLACED}::test_notes_lie_with_the_infrastructure_whoever_asks",
+        ("self._infrastructure = ports.infrastructure or ports.store", "self._infrastructure = ports.store"),
     ),
     mutant(
         "read: a GET looks for states among the records", HTTP_SCOPES,

@@ -12,8 +12,8 @@ import pytest
 
 from outbox import App, Context, Engine, azure
 from outbox.azure import functions
-from outbox.azure.functions_processor import Processor
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions import FunctionsSettings
+from outbox.azure.functions.processor import Processor
 from outbox.engine.narrow import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable

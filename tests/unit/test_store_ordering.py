@@ -15,7 +15,7 @@ from outbox import App, Engine, Reject, Worker
 from outbox.engine.adapters import EngineOperations
 from outbox.engine.narrow import NarrowEngine
 from outbox.message import Message
-from outbox.ports import Delivery, Operations, Output, StorePorts
+from outbox.ports import BusOperations, Delivery, Output, StorePorts
 from outbox.runtime.claims import redeem
 from outbox.runtime.stops import Stops
 from outbox.runtime.work import Attempt, Work
@@ -28,7 +28,7 @@ SCOPES = ("partition", "item")
 class Site:
     """Steps that are refused while they are `bad`, on a queue whose keys stop behind a dead letter."""
 
-    def __init__(self, engine: Engine, clock: VirtualClock, scope: str, operations: Operations) -> None:
+    def __init__(self, engine: Engine, clock: VirtualClock, scope: str, operations: BusOperations) -> None:
         ports = NarrowEngine(engine, "item" if scope == "item" else "partition").ports()
         self._ports = StorePorts(ports.store, ports.bus, operations, ports.blobs)
         self.engine, self.clock = engine, clock

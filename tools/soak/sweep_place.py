@@ -24,11 +24,11 @@ import msgspec
 
 from function_app.bank import OpenAccount, app
 from outbox.azure.connecting import CONTAINER, connect
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.cosmos_items import encode_id, from_item, to_item
+from outbox.azure.cosmos.items import encode_id, from_item, to_item
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.client import Client
 from outbox.emulator.cosmos.answers import Rejection
-from outbox.emulator.cosmos.items import Moment, Operation, decide
+from outbox.emulator.cosmos.decisions import Moment, Operation, decide
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put, Store
 from outbox.emulator.cosmos.values import etag_of, key_text, parse_stored, wire_form

@@ -16,8 +16,8 @@ import pytest
 from azure.cosmos.aio import CosmosClient
 
 from outbox import Client, Engine, Worker, azure
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
+from outbox.azure.cosmos.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.engine.adapters import EngineStore
 from outbox.engine.blobs import FolderBlobStore
 from outbox.engine.narrow import ItemStore
@@ -279,9 +279,10 @@ async def test_states_lie_in_their_container_and_everything_else_in_the_other() 
 async def test_notes_lie_with_the_infrastructure_whoever_asks() -> None:
     async with place() as world, world.connect(states="accounts") as backend:
         await Client(ledger_app(), backend).declare()
-        assert await operations_over(backend.ports()).write_note("spark:r1", b"{}", "")
-        note = await backend.operations.note("spark:r1")
-        assert note is not None and await backend.operations.write_note("spark:r1", b"{}", note.version)
+        operations = operations_over(backend.ports())
+        assert await operations.write_note("spark:r1", b"{}", "")
+        note = await operations.note("spark:r1")
+        assert note is not None and await operations.write_note("spark:r1", b"{}", note.version)
         assert [item["id"] for item in await contents(world, "outbox")] == ["spark:r1"]
         assert await contents(world, "accounts") == []
 
