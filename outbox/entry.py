@@ -40,8 +40,8 @@ from outbox.runtime.claims import check_blobs
 from outbox.runtime.endings import Endings
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.handling import Life, run_branch
+from outbox.runtime.http_answers import RequestLog
 from outbox.runtime.http_scopes import requests_over
-from outbox.runtime.http_telling import HttpTelling
 from outbox.runtime.lanes import Turns
 from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.marks import Lingering
@@ -136,7 +136,7 @@ class HttpEntry:
         self._operations = operations_over(ports)
         self._now_ms = self._operations.now_ms
         self._life = Life(self._now_ms, lambda: self._is_stopping)
-        self._telling = HttpTelling(self._now_ms, failure_log or FailureLog(self._now_ms))
+        self._log = RequestLog(self._now_ms, failure_log or FailureLog(self._now_ms))
         self._endings: Endings | None = None
         if protocol is None and isinstance(ports, StorePorts):
             protocol = self._own_protocol(ports, new_tx or (lambda: uuid4().hex))
@@ -297,10 +297,10 @@ class HttpEntry:
         try:
             outcome = await self._tried(self._requests.begin, attempt) or await self._handled(attempt)
         except RetryError as error:
-            return self._telling.unavailable(error)
+            return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._telling.put_off(error)
-        self._telling.ended(attempt, outcome)
+            return self._log.put_off(error)
+        self._log.ended(attempt, outcome)
         if attempt.record is not None:
             return http_answers.answer_of(attempt.record)
         if isinstance(outcome, Later):
@@ -318,7 +318,7 @@ class HttpEntry:
             if not has_failed or work.handler is None or work.handler.retries is UNKEPT:
                 return outcome
             assert isinstance(outcome, Later), "only that is a failure that is not the last"
-            self._telling.ended(attempt, outcome)
+            self._log.ended(attempt, outcome)
             await self._sleep(outcome.delay_s)
             delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
             attempt.work = msgspec.structs.replace(work, delivery=delivery)
@@ -363,12 +363,12 @@ class HttpEntry:
                 with turn:
                     look = await self._requests.look(work)
         except RetryError as error:
-            return self._telling.unavailable(error)
+            return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._telling.put_off(error)
+            return self._log.put_off(error)
         attempt = Attempt(work)
         outcome = await run_branch(self._plan, look, attempt, self._life)
-        self._telling.ended(attempt, outcome)
+        self._log.ended(attempt, outcome)
         if isinstance(outcome, Later):
             return http_answers.put_off(outcome, work)
         if outcome is not None:

@@ -26,9 +26,8 @@ import msgspec
 from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
 from outbox.runtime.admission import Admission
-from outbox.runtime.backoff import NOT_DONE, Again, Backoff, RetryError
+from outbox.runtime.backoff import NOT_DONE, Again, Backoff, GivingUp, RetryError
 from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.handling import Life, Suspended, abandon, resume, run
 from outbox.runtime.lanes import Lanes

@@ -13,14 +13,23 @@ Why a handler failed is for the log and the record, not for the client.
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable
 
-from outbox.errors import PoisonMessage
+from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.http import Response, problem
+from outbox.runtime.backoff import RetryError, cause_of
+from outbox.runtime.failure_log import FailureLog
+from outbox.runtime.telling import failure_text
 from outbox.runtime.verdict import REJECTED
-from outbox.runtime.work import Later, Work
+from outbox.runtime.work import Attempt, Later, Outcome, Work
+from outbox.seldom import Seldom
 from outbox.stored import Record
 
+log = logging.getLogger("outbox.http")
+
+TELL_EVERY_MS = 60_000
 AGAIN_AFTER_S = 1
 RETRY_AFTER_S_MAX = 86_400
 
@@ -64,3 +73,28 @@ def in_progress() -> Response:
     """The response to a repetition of a request that is being worked on."""
     text = "the same request is still being worked on; ask again with the same key"
     return problem(409, "in-progress", text, retry_after_s=AGAIN_AFTER_S)
+
+
+class RequestLog:
+    """The log of one entry's requests that come to nothing; their clients learn no causes."""
+
+    def __init__(self, now_ms: Callable[[], int], failure_log: FailureLog) -> None:
+        self._failure_log = failure_log
+        self._unavailable = Seldom(TELL_EVERY_MS, now_ms)
+
+    def unavailable(self, error: RetryError) -> Response:
+        """Answer a request that nothing came of; what stands in the way is told once a minute."""
+        cause = cause_of(error)
+        if cause is not None and self._unavailable.is_due(type(cause).__name__):
+            log.warning("request not answered, it may be sent again", extra={"error": failure_text(cause)})
+        return unavailable()
+
+    def put_off(self, error: CorruptRecord) -> Response:
+        """Answer a request that met a document which is none; whoever mends that must know which."""
+        log.error("request put off", extra={"error": str(error)})
+        return unavailable()
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Say that a handler failed, if it did."""
+        if outcome is not None:
+            self._failure_log.note_request(attempt, outcome)

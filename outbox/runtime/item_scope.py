@@ -48,7 +48,7 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime import spill
+from outbox.runtime import overflow
 from outbox.runtime.access import LOOK_COUNT_MAX, read, write_blobs, write_one
 from outbox.runtime.admission import GIVE_BACK_DELAY_S
 from outbox.runtime.backoff import NOT_DONE, Again
@@ -218,13 +218,13 @@ class ItemScope:
         work, entry, limit = attempt.work, batch.entries[0], self._infrastructure.capabilities.item_bytes_max
         staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
         if len(stored.encode(staged)) > limit and entry.record.outputs:
-            record, name, data = spill.spilled(entry.record)
+            record, name, data = overflow.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
             life_ms = 2 * self._plan.attempt_ms_max
             await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms(), life_ms))
             batch.blobs.append((name, data))
         if len(stored.encode(staged)) > limit:
-            refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
+            refusal = overflow.smaller(entry.record, f"its record is over the store's {limit} bytes")
             attempt.refuse_over(batch.loaded.version, refusal)
             raise Again
         try:
@@ -268,8 +268,8 @@ class ItemScope:
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
         body = stored.encode(item)
         record = batch.entries[0].record
-        if len(body) > (limit := spill.bytes_for(self._states.capabilities.item_bytes_max, record)):
-            refusal = spill.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
+        if len(body) > (limit := overflow.bytes_for(self._states.capabilities.item_bytes_max, record)):
+            refusal = overflow.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
             attempt.refuse_over(batch.loaded.version, refusal)
             raise Again
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
@@ -300,7 +300,7 @@ class ItemScope:
 
     async def _push(self, tx: str, found: Found) -> None:
         staged = found.staged
-        outputs = await spill.outputs_of(staged.record, self._blobs)
+        outputs = await overflow.outputs_of(staged.record, self._blobs)
         if outputs is None:
             key = staged_key(staged.state, tx)
             await tell_if_missing(self._infrastructure, key, found.session, staged.record.spilled)

@@ -26,7 +26,7 @@ from functools import partial
 from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
-from outbox.runtime import spill
+from outbox.runtime import overflow
 from outbox.runtime.access import LOOK_COUNT_MAX, read, write_blobs
 from outbox.runtime.backoff import NOT_DONE, Again
 from outbox.runtime.batch import Batch, Entry, Premature, Superseded, run_in
@@ -259,14 +259,14 @@ class PartitionScope:
     async def _prepared(self, batch: Batch, state_id: str | None) -> list[Write]:
         """The writes of a batch, when the blobs are there that they mention."""
         writes = self._writes(batch, state_id)
-        limit = spill.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
+        limit = overflow.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
         if _size(writes) > limit:
             if len(batch.entries) > 1:
                 raise Again  # each by itself is smaller
             entry = batch.entries[0]
             if not entry.record.outputs:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
-            entry.stored, name, data = spill.spilled(entry.record)
+            entry.stored, name, data = overflow.spilled(entry.record)
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
@@ -283,7 +283,7 @@ class PartitionScope:
 
     def _too_large(self, batch: Batch, state_id: str | None, text: str) -> Again:
         """What does not fit."""
-        refusal = spill.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
+        refusal = overflow.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
         return self._impossible(batch, state_id, refusal)
 
     def _impossible(self, batch: Batch, state_id: str | None, refusal: PoisonMessage) -> Again:
@@ -391,7 +391,7 @@ class PartitionScope:
         """
         if not record.pending or self.marks.is_due(key):
             return
-        outputs = await spill.outputs_of(record, self._blobs)
+        outputs = await overflow.outputs_of(record, self._blobs)
         if outputs is None:
             await tell_if_missing(self._store, key, document.session, record.spilled)
             raise Again  # marked meanwhile, or its blob is gone: the record will tell

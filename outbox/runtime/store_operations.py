@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
+
 from outbox.deliveries import next_attempt
 from outbox.ports import (
+    SUBSCRIPTIONS,
     Buried,
     Create,
     Document,
@@ -19,6 +22,7 @@ from outbox.ports import (
     Ports,
     Replace,
     StateDocument,
+    StateStore,
     StorePorts,
     Tag,
     Version,
@@ -28,7 +32,6 @@ from outbox.runtime.cache import held
 from outbox.runtime.letters import Letters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.stops import Stops
-from outbox.runtime.unsent import may_be_sent_to
 from outbox.stored import state_key
 
 
@@ -115,6 +118,36 @@ class StoreOperations:
         """A dead letter has left: a session that stood still behind it goes on."""
         if letter is not None and letter.message.session_id:
             await self._stops.let_go(queue, letter.message)
+
+
+# What is still to be sent
+
+
+class _Outputs(msgspec.Struct):
+    """The outputs of a record, or of the one that is staged; `spilled` ones are not looked at."""
+
+    outputs: tuple[Output, ...] = ()
+    spilled: str = ""
+    record: _Outputs | None = None
+
+
+async def may_be_sent_to(sources: Collection[str], *stores: StateStore) -> bool:
+    """Whether something unfinished may hold outputs for one of these queues or subscriptions."""
+    destinations = {source.partition(SUBSCRIPTIONS)[0] for source in sources}
+    for store in stores:
+        async for document in store.unfinished():
+            if _holds(document, destinations):
+                return True
+    return False
+
+
+def _holds(document: Document, destinations: Collection[str]) -> bool:
+    try:
+        found = msgspec.json.decode(document.body, type=_Outputs)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False  # somebody else's; nothing is sent from it
+    record = found.record or found
+    return bool(record.spilled) or any(output.destination in destinations for output in record.outputs)
 
 
 _operations: type[Operations] = StoreOperations

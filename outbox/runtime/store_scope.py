@@ -20,9 +20,8 @@ import msgspec
 from outbox.errors import CorruptRecord
 from outbox.ports import BlobStore, Delivery
 from outbox.runtime.admission import GIVE_BACK_DELAY_S, Admission
-from outbox.runtime.backoff import Again, Backoff, RetryError
+from outbox.runtime.backoff import Again, Backoff, GivingUp, RetryError
 from outbox.runtime.endings import Endings
-from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.lanes import Lanes
 from outbox.runtime.marks import Lingering
 from outbox.runtime.plan import Plan
