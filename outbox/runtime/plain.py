@@ -58,8 +58,7 @@ def _start(plan: Plan, group: Group, works: Sequence[Work], first: int, end: int
             or (message.created_ms or delivery.enqueued_ms) <= oldest_ms
             or (remembered and work.inbox in markers)
         ):
-            outcome = start(plan, group, attempt := attempt_at(work))
-            if outcome is not None:
+            if (outcome := start(plan, group, attempt := attempt_at(work))) is not None:
                 return index, attempt, outcome
             continue
         try:
