@@ -103,7 +103,7 @@ class EngineOperations:
         DeadLetters(self._engine).discard(queue, sequence)
         await self._engine.gate()
 
-    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
+    async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
         return False  # a session stands still behind what is among the dead letters, and goes on when it is not
 
     async def is_idle(self, queues: Sequence[str]) -> bool:

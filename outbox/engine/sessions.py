@@ -78,9 +78,9 @@ class Sessions(Broker):
             LockLost: it is not held any more.
         """
         queue, session = self._session(lock_token)
-        self._let_go(queue, session, Settlement.RELEASE)
+        self._unblock(queue, session, Settlement.RELEASE)
 
-    def _let_go(self, queue: KeyedQueue, session: Session, how: Settlement) -> None:
+    def _unblock(self, queue: KeyedQueue, session: Session, how: Settlement) -> None:
         del self._held[queue.number, session.lock]
         session.lock = 0
         queue.show_again(session)
@@ -100,7 +100,7 @@ class Sessions(Broker):
                 continue
             session = queue.session(session_id)
             if session.lock == lock and session.locked_until_ms <= now_ms:
-                self._let_go(queue, session, Settlement.ABANDON)
+                self._unblock(queue, session, Settlement.ABANDON)
         super().tick()
 
     def next_due_ms(self) -> int | None:

@@ -158,7 +158,7 @@ class State:
         self.time_ms = max(self.time_ms, record.now_ms)
         for queue in list(self.queues):
             for task in [task for task in queue.tasks.values() if task.status == LOCKED]:
-                self._give_back(queue, task, record.now_ms, counted=True)
+                self._release(queue, task, record.now_ms, counted=True)
 
     def _sent(self, record: records.Sent, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -216,9 +216,9 @@ class State:
                 task.status, task.lock = DEFERRED, 0
                 queue.unlocked(task)
             else:
-                self._give_back(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
+                self._release(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
 
-    def _give_back(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
+    def _release(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
         task.status, task.lock = ACTIVE, 0
         task.delivery_count += counted
         if counted and task.delivery_count >= queue.settings.max_delivery_count and queue.is_primary:
@@ -233,7 +233,7 @@ class State:
         self.time_ms = max(self.time_ms, record.now_ms)
         queue = self.queues[record.queue]
         for sequence in record.unlocked:
-            self._give_back(queue, queue.tasks[sequence], record.now_ms, counted=True)
+            self._release(queue, queue.tasks[sequence], record.now_ms, counted=True)
         for sequence in record.expired:
             task = queue.tasks[sequence]
             if queue.settings.dead_letter_on_expiry and queue.is_primary:

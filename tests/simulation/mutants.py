@@ -39,8 +39,8 @@ MUTANTS = (
     ),
     mutant(
         "a head that is put off is overtaken", "partition", "InOrder", LANES,
-        ("            free = [one for one in group if holder in (None, one.work.delivery.sequence)]\n            await self._give_back([one for one in group if holder not in (None, one.work.delivery.sequence)])\n", "            free = list(group)\n"),
-        ("            if holder not in (None, attempt.work.delivery.sequence):\n                await self._endings.give_back(attempt)\n            elif await", "            if await"),
+        ("            free = [one for one in group if holder in (None, one.work.delivery.sequence)]\n            await self._release([one for one in group if holder not in (None, one.work.delivery.sequence)])\n", "            free = list(group)\n"),
+        ("            if holder not in (None, attempt.work.delivery.sequence):\n                await self._settlement.release(attempt)\n            elif await", "            if await"),
         app="standing", amounts=(5, 3), batch=2, faults={"error": 3}, patience_ms=11_000,
     ),
     # Partition scope
@@ -60,12 +60,12 @@ MUTANTS = (
     ),
     mutant(
         "ETag is not checked", "partition", "ConsistentOutput|OneChangePerETag", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2,
     ),
     mutant(
         "a state at version 0 is written over", "partition", "OneChangePerETag|Serializable|ConsistentOutput", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2, given=None,
     ),
     mutant(
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     mutant(
         "new ids when pushed again", "partition", "NoGhost", PARTITION,
-        ("        await self._endings.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._endings.push(again)\n"),
+        ("        await self._settlement.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._settlement.push(again)\n"),
         ("from collections.abc import Callable, Sequence\n", "from collections.abc import Callable, Sequence\n\nimport msgspec\n\nfrom outbox.ports import Output\n"),
         faults={"crash": 1},
     ),
@@ -86,11 +86,11 @@ MUTANTS = (
     ),
     mutant(
         "completes before the commit", "partition", "NothingLeavesEarly", PARTITION,
-        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._endings.end(attempt, outcome)\n            lost"),
+        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._settlement.settle(attempt, outcome)\n            lost"),
     ),
     mutant(
         "completes before the push", "partition", "NoLost", PARTITION,
-        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            await self._endings.end(attempt, outcome)\n            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n"),
+        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            await self._settlement.settle(attempt, outcome)\n            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -105,7 +105,7 @@ MUTANTS = (
     ),
     mutant(
         "fence and expiry at one age", "partition", "NoDuplicate", PLAN,
-        ("Memory(retention_ms, retention_ms + margin_ms)", "Memory(retention_ms, retention_ms)"),
+        ("RetentionWindow(retention_ms, retention_ms + margin_ms)", "RetentionWindow(retention_ms, retention_ms)"),
         copies=2, faults={"jump": 1}, ahead_ms=1_000,
     ),
     mutant(
@@ -120,18 +120,18 @@ MUTANTS = (
     ),
     mutant(
         "an unknown outcome is taken as won", "partition", "NoGhost", PARTITION,
-        ("        if record is None:\n            raise Again  # it may still land: the next create loses then\n", "        if record is None:\n            return None\n"),
+        ("        if record is None:\n            raise NothingCommitted  # it may still land: the next create loses then\n", "        if record is None:\n            return None\n"),
         faults={"delay": 1},
     ),
     mutant(
         "an unknown outcome is taken as lost on the record", "partition", "NothingLeavesEarly", PARTITION,
         ("            return await self._resolved(batch, state_id)\n", "            return Lost(0)\n"),
-        ("            if found is not None:\n                return found\n        raise Again\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), stored.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
+        ("            if found is not None:\n                return found\n        raise NothingCommitted\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), stored.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
         faults={"delay": 1},
     ),
     mutant(
         "a push that failed is taken as done", "partition", "NoLost", ENDINGS,
-        ("            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            pass\n", "            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            return\n"),
+        ("            await self._bus.send(outputs)\n            return\n        except (*MAY_RETRY, UnknownDestination):\n            pass\n", "            await self._bus.send(outputs)\n            return\n        except (*MAY_RETRY, UnknownDestination):\n            return\n"),
         faults={"error": 1},
     ),
     mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     mutant(
         "what is found pending is marked and not pushed", "partition", "NoLost", PARTITION,
-        ("        await self._endings.push(outputs)\n        self.marks", "        self.marks"),
+        ("        await self._settlement.push(outputs)\n        self.marks", "        self.marks"),
         faults={"crash": 1},
     ),
     mutant(
@@ -180,13 +180,13 @@ MUTANTS = (
     ),
     mutant(
         "the staged record goes when the swap loses and a client re-sends", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("        if isinstance(answer, Lost):\n            raise Again\n        return Held(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise Again\n        return Held(item"),
+        ("        if isinstance(answer, Lost):\n            raise NothingCommitted\n        return CachedState(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise NothingCommitted\n        return CachedState(item"),
         ("            answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found", "            try:\n                answer = await write_one(self._states, write)\n            except OutcomeUnknown:\n                answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found"),
         faults={"lost": 1},
     ),
     mutant(
         "a staged record goes by an opaque version", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
+        ("            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
         amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2,
     ),
     mutant(
@@ -196,13 +196,13 @@ MUTANTS = (
     ),
     mutant(
         "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
+        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise NothingCommitted\n            return CachedState(item, answer.versions[0], answer.session)\n"),
         ('Create(key, stored.encode(staged), None, Tag("stage"', 'Create(key, stored.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(
         "a missing staged record is confirmed by a read", "item", "NoAlarm", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            state = held(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise Again\n"),
+        ("            await self._confirm(state_id, state)\n", "            state = cached_state(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise NothingCommitted\n"),
         copies=2, workers=2, faults={"stale": 1},
     ),
     mutant(
@@ -212,7 +212,7 @@ MUTANTS = (
     ),
     mutant(
         "the sweeper starts from staged records", "item", "NoGhost", ITEM,
-        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._endings.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
+        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._settlement.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
         sweepers=1, faults={"crash": 1},
     ),
     mutant(
@@ -244,13 +244,13 @@ MUTANTS = (
     ),
     mutant(
         "a deleted state is deleted for good", "item", "NoDuplicate|OneChangePerETag|Serializable", ITEM,
-        ("        state = Held(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = Held(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
+        ("        state = CachedState(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = CachedState(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
         ("    Create,\n    Document,\n", "    Create,\n    Delete,\n    Document,\n"),
         app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2,
     ),
     mutant(
         "pushed before the swap", "item", "NoGhost", ITEM,
-        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            await self._endings.push(found.staged.record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            await self._settlement.push(found.staged.record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
     ),
     # Engine scope
     mutant(

@@ -12,7 +12,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: a conflict is taken for a commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("        if await self._journal.commit(commit) is not None:\n            raise Again\n", "        await self._journal.commit(commit)\n"),
+        ("        if await self._journal.commit(commit) is not None:\n            raise NothingCommitted\n", "        await self._journal.commit(commit)\n"),
         amounts=(), asked=(("k1", "a", 5), ("k2", "a", 3)), fronts=2,
     ),
     mutant(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context
-from outbox.runtime import overflow
+from outbox.runtime.commit import overflow
 from outbox.stored import Record
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets

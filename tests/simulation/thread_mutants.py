@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutant
 
-THREADS = "outbox/runtime/threads.py"
-HANDLING = "outbox/runtime/handling.py"
-STEPPING = "outbox/runtime/stepping.py"
+THREADS = "outbox/runtime/commit/handler_threads.py"
+HANDLING = "outbox/runtime/commit/run_handler.py"
+STEPPING = "outbox/runtime/commit/stepping.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 BLOCKING = "unit/test_blocking_handlers.py::"
 AGAIN = "unit/app/test_attempts_again.py::"
@@ -67,7 +67,7 @@ THREAD_MUTANTS = (
     mutant(
         "a message that finds no thread has failed", THREADS,
         BLOCKING + "test_a_place_stays_taken_until_its_thread_ends",
-        ("            raise Retry(text, after_s=AGAIN_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
+        ("            raise Retry(text, after_s=RETRY_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
     ),
     mutant(
         "a blocking handler runs inline", THREADS,

@@ -26,15 +26,15 @@ from outbox.entry import HttpEntry
 from outbox.lineage import as_key, inbox_key
 from outbox.message import Message
 from outbox.ports import Delivery, Document, DocumentKey, Output, Ports, StorePorts, Version
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.retention import register_retention
+from outbox.runtime.commit.sweeper import sweep
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.sweep import sweep
 from outbox.testing_http import Watched
 from outbox.verify.faults import SimulatedCrash
 from tests.transcripts.recording import (

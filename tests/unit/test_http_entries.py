@@ -18,7 +18,7 @@ from outbox.engine.limits import EngineLimits
 from outbox.entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Output, Ports, Replace
-from outbox.runtime.backoff import ATTEMPT_COUNT_MAX
+from outbox.runtime.delivery.retrying import ATTEMPT_COUNT_MAX
 from outbox.stored import record_key, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.app.jobs import Note
@@ -221,7 +221,11 @@ async def test_a_state_that_cannot_be_read_puts_requests_off_and_is_named(
             look = await fresh.handle("GET", "/purses/a", {})
             paid = await post(fresh, Pay("a", 5), "k2")
         assert (look.status, paid.status) == (503, 503) and look.headers["retry-after"] == "1"
-        named = [vars(record)["error"] for record in caplog.records if record.message == "request put off"]
+        named = [
+            vars(record)["error"]
+            for record in caplog.records
+            if record.message == "request met an unreadable document; repair or delete it"
+        ]
         assert len(named) == 2 and all("Purse:a" in error for error in named)
 
 

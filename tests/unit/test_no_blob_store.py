@@ -19,7 +19,7 @@ from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.ports import NoBlobs, StorePorts
-from outbox.runtime.claims import to_claim
+from outbox.runtime.delivery.claim_check import to_claim
 from outbox.worker import Worker
 
 Scope = Literal["partition", "item"]

@@ -16,8 +16,8 @@ from outbox.engine.adapters import EngineOperations
 from outbox.engine.narrow import NarrowEngine
 from outbox.message import Message
 from outbox.ports import BusOperations, Delivery, Output, StorePorts
-from outbox.runtime.claims import redeem
-from outbox.runtime.stops import Stops
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.claim_check import redeem
 from outbox.runtime.work import Attempt, Work
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import AtTheEnd, Seen, Step, Trail
@@ -167,8 +167,10 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             await at.until(lambda: worker.dead_letters("steps"))  # refused again
             at.bad.clear()
             (letter,) = await at.ports().operations.dead_letters("steps")
-            await Stops(at.ports().store, at.ports().blobs).resubmitted("steps", letter, 2)
-            stop = await Stops(at.ports().store, at.ports().blobs).stopped_behind(Delivery("steps", 0, whole, 0, 0, 0))
+            await BlockedSessions(at.ports().store, at.ports().blobs).resubmitted("steps", letter, 2)
+            stop = await BlockedSessions(at.ports().store, at.ports().blobs).blocked_behind(
+                Delivery("steps", 0, whole, 0, 0, 0)
+            )
             assert stop is not None and stop.again is not None and stop.again.body == b""
             assert (await redeem(stop.again, at.ports().blobs)).body == body
             await worker.resubmit("steps", "s1")
@@ -186,9 +188,9 @@ async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(sco
             message = replace(letter.message, created_ms=0)
             letter = replace(letter, message=message, enqueued_ms=letter.message.created_ms - 5)
         at.clock.seconds += 60
-        stops = Stops(at.ports().store, at.ports().blobs)
+        stops = BlockedSessions(at.ports().store, at.ports().blobs)
         await stops.resubmitted("steps", letter, 1)
-        stop = await stops.stopped_behind(Delivery("steps", 0, letter.message, 0, 0, 0))
+        stop = await stops.blocked_behind(Delivery("steps", 0, letter.message, 0, 0, 0))
         assert stop is not None and stop.again is not None
         assert (stop.again.attempt, stop.again.failures) == (1, 0)
         assert stop.again.created_ms == (letter.message.created_ms or letter.enqueued_ms) < at.engine.now_ms()
@@ -198,14 +200,14 @@ async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(sco
 async def test_an_earlier_attempt_that_comes_once_more_does_not_undo_a_resubmission(scope: str) -> None:
     async with stopped(scope) as (at, worker):
         (letter,) = await at.ports().operations.dead_letters("steps")
-        stops = Stops(at.ports().store, at.ports().blobs)
+        stops = BlockedSessions(at.ports().store, at.ports().blobs)
         await stops.resubmitted("steps", letter, 1)
         work = Work(Delivery("steps", 0, letter.message, 0, 0, 0))
         await stops.stop(Attempt(work, is_blocker=True))  # of attempt 0: its host had died before it could complete it
-        stop = await stops.stopped_behind(work.delivery)
+        stop = await stops.blocked_behind(work.delivery)
         assert stop is not None and stop.again is not None and stop.again.attempt == 1
         again = Work(Delivery("steps", 0, stop.again, 0, 0, 0))
         await stops.stop(Attempt(again, is_blocker=True))  # the attempt itself, refused again
-        stop = await stops.stopped_behind(work.delivery)
+        stop = await stops.blocked_behind(work.delivery)
         assert stop is not None and stop.again is None
         assert await steps(worker) == [0]

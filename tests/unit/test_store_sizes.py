@@ -14,7 +14,7 @@ from outbox.ports import (
     Output,
     StoreCapabilities,
 )
-from outbox.runtime import overflow
+from outbox.runtime.commit import overflow
 from outbox.stored import Record
 from tests.unit.store_site import Add, Sum, adding, handled, site
 

@@ -16,7 +16,7 @@ from tree_sitter import Node
 
 from outbox.azure.functions import processor
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
-from outbox.runtime.sweep import Swept
+from outbox.runtime.commit.sweeper import Swept
 from tools.infra_check.agreements import ENTITIES, MODULES, Site, at, differ, read_json
 from tools.infra_check.syntax import Finding, line_of, literal, named, text, walk
 from tools.infra_check.values import options_of

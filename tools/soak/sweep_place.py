@@ -37,11 +37,11 @@ from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Lost, Output, Session, StorePorts, Won, Write
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.retention import register_retention
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
 

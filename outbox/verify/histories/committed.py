@@ -19,7 +19,7 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime import overflow
+from outbox.runtime.commit import overflow
 from outbox.stored import Record, Staged
 
 

@@ -16,8 +16,8 @@ from outbox.entry import HttpEntry
 from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, Settle
-from outbox.runtime.failure_log import PLACE_COUNT_MAX, FailureLog, failure_of
-from outbox.runtime.telling import STACK_LENGTH_MAX, stack_of
+from outbox.runtime.failures.error_text import STACK_LENGTH_MAX, stack_of
+from outbox.runtime.failures.failure_log import PLACE_COUNT_MAX, FailureLog, failure_of
 from outbox.runtime.work import Attempt, Later, Work
 from outbox.testing import Harness
 from outbox.worker import Worker

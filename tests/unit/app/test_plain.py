@@ -11,11 +11,11 @@ from outbox import App, Context, Reject
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Delivery, Marker, StateDocument
-from outbox.runtime.admission import admit
-from outbox.runtime.group import Group
-from outbox.runtime.handling import Suspended, start
-from outbox.runtime.plain import start_all
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit.engine_transaction import EngineTransaction
+from outbox.runtime.commit.fast_path import start_all
+from outbox.runtime.commit.run_handler import Suspended, start
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.work import Work, attempt_at
 
 NOW_MS = 1_800_000_000_000
@@ -51,7 +51,7 @@ async def move(message: Move, account: Account, ctx: Context) -> None:
             ctx.write_blob("slip", b"x")
 
 
-def batch(seed: int) -> tuple[list[Work], Group]:
+def batch(seed: int) -> tuple[list[Work], EngineTransaction]:
     """Messages of every sort, and a group that knows of some states and some markers."""
     rng, plan, sent = random.Random(seed), compile_plan(app), []
     for sequence in range(1, 25):
@@ -62,14 +62,14 @@ def batch(seed: int) -> tuple[list[Work], Group]:
     works = admit(plan, sent, NOW_MS)
     states = {f"Account:{key}": StateDocument(b'{"balance":7}' * (key != "b"), 5) for key in "ab"}
     markers: dict[bytes, Marker] = {w.inbox: fingerprint(w.delivery.message.body, "Move") for w in works[:3]}
-    return works, Group(plan, NOW_MS, states, markers, _never)
+    return works, EngineTransaction(plan, NOW_MS, states, markers, _never)
 
 
 async def _never() -> None:
     raise AssertionError("nothing here calls outside")
 
 
-def one_by_one(works: list[Work], group: Group) -> None:
+def one_by_one(works: list[Work], group: EngineTransaction) -> None:
     for work in works:
         attempt = attempt_at(work)
         outcome = start(compile_plan(app), group, attempt)
@@ -80,7 +80,7 @@ def one_by_one(works: list[Work], group: Group) -> None:
             group.settle(attempt, outcome)
 
 
-def in_one_go(works: list[Work], group: Group) -> int:
+def in_one_go(works: list[Work], group: EngineTransaction) -> int:
     """The same by `start_all`; how often it stopped at a message that was not applied."""
     index = stops = 0
     while index < len(works):

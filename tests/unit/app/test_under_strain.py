@@ -13,9 +13,9 @@ from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
 from outbox.engine.narrow import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Create, DocumentKey, StorePorts
+from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.sweep import sweep
 from outbox.testing import Harness
 from outbox.verify import Faults
 
