@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
 from outbox.declared import known_state, known_state_id, named_states
-from outbox.deliveries import late, told_apart
+from outbox.deliveries import late, split_stack
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
@@ -181,7 +181,7 @@ class Client:
     def dead_letter(self, buried: Buried) -> DeadLetter:
         """A dead letter with its message decoded."""
         message = buried.message
-        description, stack = told_apart(buried.description)
+        description, stack = split_stack(buried.description)
         return DeadLetter(
             message.identity,
             buried.queue,
@@ -228,7 +228,7 @@ class Client:
         """
         plan, now_ms = compile_plan(self.app), self._operations.now_ms()
         created_ms = letter.message.created_ms or letter.enqueued_ms
-        if letter.queue not in plan.sources or created_ms > plan.memory.oldest_ms(now_ms):
+        if letter.queue not in plan.sources or created_ms > plan.retention.oldest_ms(now_ms):
             return
         message = await self.with_body(letter.message)
         delivery = Delivery(letter.queue, letter.sequence, message, 0, letter.enqueued_ms, 0)

@@ -75,7 +75,7 @@ class Buried(msgspec.Struct, frozen=True, gc=False):
     enqueued_ms: int
 
 
-def told_apart(description: str) -> tuple[str, str]:
+def split_stack(description: str) -> tuple[str, str]:
     """A description as it is stored, in two: what happened, and the stack with its head line; empty without one."""
     text, head, stack = description.partition(STACK_HEAD)
     return text, f"{head.lstrip()}{stack}"
@@ -89,7 +89,7 @@ def sequence_identity(sequence: int) -> str:
     return f"sequence-{sequence}"
 
 
-def letter_identity(queue: str, sequence: int, message: Message, reason: str) -> str:
+def dead_letter_identity(queue: str, sequence: int, message: Message, reason: str) -> str:
     """The identity that a dead letter's handling had: of a message without one its number, where that may be one."""
     if message.identity or reason == "no-identity" or SUBSCRIPTIONS in queue:
         return message.identity
@@ -98,7 +98,7 @@ def letter_identity(queue: str, sequence: int, message: Message, reason: str) ->
 
 def identified(letter: Buried) -> Buried:
     """A dead letter under the identity that its handling had."""
-    identity = letter_identity(letter.queue, letter.sequence, letter.message, letter.reason)
+    identity = dead_letter_identity(letter.queue, letter.sequence, letter.message, letter.reason)
     if identity == letter.message.identity:
         return letter
     return msgspec.structs.replace(letter, message=msgspec.structs.replace(letter.message, outbox_id=identity))

@@ -43,12 +43,12 @@ from outbox.runtime.delivery.lanes import Turns
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryError
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.http import responses as http_answers
+from outbox.runtime.http import responses
 from outbox.runtime.http.attempts import requests_over
 from outbox.runtime.http.requests import Reader
 from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_unsent
+from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_failed_pushes
 from outbox.runtime.start.plan import Plan, compile_plan
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
@@ -159,7 +159,7 @@ class HttpEntry:
 
     async def __aenter__(self) -> Self:
         await self._client.declare()
-        await register_retention(self.app.name, self._plan.memory, self._operations)
+        await register_retention(self.app.name, self._plan.retention, self._operations)
         if self._watch is not None:
             self._watch.start()
         return self
@@ -175,7 +175,7 @@ class HttpEntry:
         await self._tasks.drain(self._drain_s)
         if self._protocol is not None:
             await finish(self._protocol)
-        self._log_unsent()
+        self._log_failed_pushes()
         if self._watch is not None:
             self._watch.stop()
         if self._owns_threads:
@@ -196,7 +196,7 @@ class HttpEntry:
             EngineStopped: the backend stopped for good.
         """
         response, _ = await self.answered(method, path, headers, body)
-        return response or http_answers.unavailable()
+        return response or responses.unavailable()
 
     async def answered(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
@@ -208,7 +208,7 @@ class HttpEntry:
         bare, _, query = path.partition("?")
         request = Request(method.upper(), bare, {name.lower(): text for name, text in headers.items()}, body, query)
         if self._is_stopping:
-            return http_answers.unavailable(), None
+            return responses.unavailable(), None
         if self._waiting_count >= self._request_count_max:
             return self._too_many().response, None
         self._waiting_count += 1
@@ -238,7 +238,7 @@ class HttpEntry:
             pending, is_first = self._take_on(reader.work(request, found.parameters, caller, self._now_ms()))
         await asyncio.wait([pending.response], timeout=self._wait_s)
         if not pending.response.done():
-            return (http_answers.unavailable() if is_first else http_answers.in_progress()), pending.task
+            return (responses.unavailable() if is_first else responses.in_progress()), pending.task
         return None if pending.response.cancelled() else pending.response.result(), pending.task
 
     def _take_on(self, work: Work) -> tuple[Pending, bool]:
@@ -267,7 +267,7 @@ class HttpEntry:
         text = (
             f"{self._request_count_max} requests are under way, as many as are taken on; the same request again is safe"
         )
-        return Unfit(503, "try-again", text, retry_after_s=http_answers.AGAIN_AFTER_S)
+        return Unfit(503, "try-again", text, retry_after_s=responses.AGAIN_AFTER_S)
 
     def _set_out(self, pending: Pending, coroutine: Coroutine[Any, Any, None]) -> None:
         """Begin to work on a request, which counts as under way until its task ends."""
@@ -279,7 +279,7 @@ class HttpEntry:
 
     async def _write(self, work: Work, pending: Pending, name: tuple[bytes, bytes]) -> None:
         """Bring a request to its end; the answer may be known before."""
-        attempt = Attempt(work, on_committed=lambda record: pending.answer(http_answers.answer_of(record)))
+        attempt = Attempt(work, on_committed=lambda record: pending.answer(responses.answer_of(record)))
         try:
             pending.answer(await self._ended(attempt))
         except asyncio.CancelledError:
@@ -302,11 +302,11 @@ class HttpEntry:
             return self._log.put_off(error)
         self._log.ended(attempt, outcome)
         if attempt.record is not None:
-            return http_answers.answer_of(attempt.record)
+            return responses.answer_of(attempt.record)
         if isinstance(outcome, Later):
-            return http_answers.put_off(outcome, attempt.work)
+            return responses.put_off(outcome, attempt.work)
         assert outcome is not None, "what was applied is on record"
-        return http_answers.refused(outcome)
+        return responses.refused(outcome)
 
     async def _handled(self, attempt: Attempt) -> Outcome:
         """Handle a request, again while its handler fails and its entry declares that it may."""
@@ -338,12 +338,12 @@ class HttpEntry:
             await self._lingering.write(self._spawn)
         elif self._protocol is not None:
             await self._protocol.finish()
-        self._log_unsent()
+        self._log_failed_pushes()
 
-    def _log_unsent(self) -> None:
+    def _log_failed_pushes(self) -> None:
         """Log what could not be sent, unless that is the affair of the worker whose protocol this entry shares."""
         if self._settlement is not None:
-            log_unsent(self._settlement.unsent)
+            log_failed_pushes(self._settlement.failed_pushes)
 
     # Requests that read
 
@@ -370,9 +370,9 @@ class HttpEntry:
         outcome = await run_branch(self._plan, look, attempt, self._life)
         self._log.ended(attempt, outcome)
         if isinstance(outcome, Later):
-            return http_answers.put_off(outcome, work)
+            return responses.put_off(outcome, work)
         if outcome is not None:
-            return http_answers.refused(outcome)
+            return responses.refused(outcome)
         if look.reply is None or (look.reply.status == 204 and not look.reply.headers):
             return problem(404, "not-found", "there is nothing under this name")
         return look.reply.response

@@ -125,7 +125,7 @@ class Overflow(msgspec.Struct, frozen=True):
     life_ms: int = 0
 
 
-class Claim(msgspec.Struct, frozen=True):
+class IdempotencyClaim(msgspec.Struct, frozen=True):
     """Which request an idempotency key stands for: its payload's digest, its state and key, and when it came first."""
 
     fingerprint: bytes
@@ -178,7 +178,7 @@ def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
 
 encode = msgspec.json.Encoder().encode
 
-Item = TypeVar("Item", StateItem, Record, Staged, Overflow, Claim, Failures)
+Item = TypeVar("Item", StateItem, Record, Staged, Overflow, IdempotencyClaim, Failures)
 
 
 def decode(document: Document, kind: type[Item]) -> Item:

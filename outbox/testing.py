@@ -352,7 +352,7 @@ class Harness:
         if isinstance(self._scope, StoreScope) and isinstance(self._ports, StorePorts):
             try:
                 scope, stores = self._scope, stores_of(self._ports)
-                await Recovery(scope.protocol, stores, scope.unsent, now_ms=self._engine.now_ms).sweep()
+                await Recovery(scope.protocol, stores, scope.failed_pushes, now_ms=self._engine.now_ms).sweep()
             except SimulatedCrash:
                 await self._crash()
             except MAY_RETRY:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from outbox.errors import OutboxError
+from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
-from outbox.seldom import printable
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DISTRIBUTION = "outbox-azure"

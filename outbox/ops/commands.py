@@ -16,7 +16,7 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, NewMessage, Operator
 
 Options = argparse.Namespace
 
@@ -129,7 +129,7 @@ def send(options: Options) -> None:
     """Send one message, or those of stdin."""
     check = _judge(options)
     if options.body == "-":
-        from outbox.ops.lines import send_lines
+        from outbox.ops.send_lines import send_lines
 
         if options.id is not None:
             raise Usage("--id names one message; lines of stdin carry their own, or give --id-field")
@@ -240,11 +240,11 @@ def export(options: Options) -> None:
 # Dead letters
 
 
-def list_letters(options: Options) -> None:
+def list_dead_letters(options: Options) -> None:
     """Print all dead letters of a queue."""
 
-    async def collect(operator: Any) -> list[Letter]:
-        letters: list[Letter] = []
+    async def collect(operator: Any) -> list[DeadLetterView]:
+        letters: list[DeadLetterView] = []
         while page := await operator.dead_letters(options.queue, after=letters[-1].sequence if letters else 0):
             letters += page
             if len(page) < BATCH_COUNT_MAX:
@@ -255,10 +255,10 @@ def list_letters(options: Options) -> None:
     if options.json:
         _print_json(letters)
     else:
-        print(text.letters(options.queue, letters))
+        print(text.dead_letters(options.queue, letters))
 
 
-def show_letter(options: Options) -> None:
+def show_dead_letter(options: Options) -> None:
     """Print a dead letter with its body."""
     letter = _ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
     if options.json:
@@ -343,18 +343,18 @@ def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
     return asyncio.run(asked())
 
 
-def _reached(options: Options) -> AbstractAsyncContextManager[Operates]:
+def _reached(options: Options) -> AbstractAsyncContextManager[Operator]:
     if options.data is not None:
-        from outbox.ops.reach import reach
+        from outbox.ops.connect_operator import connect_operator
 
-        return reach(options.data, accept_clock=options.accept_clock)
+        return connect_operator(options.data, accept_clock=options.accept_clock)
     import logging
 
-    from outbox.ops.store_operator import Addresses, reach_azure
+    from outbox.ops.store_operator import Addresses, connect_azure_operator
 
     logging.getLogger("azure").addHandler(logging.NullHandler())  # what it says of connections is no answer
     names = ("cosmos", "servicebus", "database", "container", "states", "blobs")
-    return reach_azure(Addresses(**{name: getattr(options, name) for name in names}))
+    return connect_azure_operator(Addresses(**{name: getattr(options, name) for name in names}))
 
 
 def _print_json(value: Any) -> None:
@@ -369,8 +369,8 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "status": status,
     "state": state,
     "export": export,
-    "dead-letters list": list_letters,
-    "dead-letters show": show_letter,
+    "dead-letters list": list_dead_letters,
+    "dead-letters show": show_dead_letter,
     "dead-letters resubmit": resubmit,
     "dead-letters discard": discard,
     "log inspect": log_command,

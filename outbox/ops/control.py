@@ -1,4 +1,4 @@
-"""The control endpoint of a running host: an `Operator` over HTTP on loopback.
+"""The control endpoint of a running host: an `EngineOperator` over HTTP on loopback.
 
 Whoever can read `control.json` (mode 0600, in the data folder) may ask.  Every request names the token, compared in
 constant time, and a loopback Host, so that a page in a browser that had its name rebound to 127.0.0.1 gets nothing.
@@ -31,9 +31,9 @@ from outbox.errors import (
     TooLarge,
     UnknownDestination,
 )
+from outbox.ops.connection_guard import LOOPBACK, ConnectionGuard, named_host
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
-from outbox.ops.doors import LOOPBACK, Doors, named_host
-from outbox.ops.values import BATCH_COUNT_MAX, Operates
+from outbox.ops.values import BATCH_COUNT_MAX, Operator
 from outbox.ops.wire import MoveRequest, PageQuery, SendRequest, StateQuery
 
 log = logging.getLogger("outbox.control")
@@ -68,7 +68,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Control:
     """The routes, and who may use them."""
 
-    def __init__(self, operator: Operates, token: str) -> None:
+    def __init__(self, operator: Operator, token: str) -> None:
         self._operator = operator
         self._token = token.encode()
         self._free = REQUEST_COUNT_MAX
@@ -178,7 +178,7 @@ class Control:
 
 
 @asynccontextmanager
-async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
+async def serve_control(operator: Operator, folder: Path) -> AsyncIterator[int]:
     """Serve an operator on a port of loopback and say in the folder where; its port.  The caller holds the folder."""
     token = secrets.token_urlsafe(32)
     runner = web.AppRunner(
@@ -194,7 +194,7 @@ async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
     )
     await runner.setup()
     assert runner.server is not None, "a runner that is set up has a server"
-    doors = Doors(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=IDLE_MAX_S)
+    doors = ConnectionGuard(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=IDLE_MAX_S)
     listening = await asyncio.get_running_loop().create_server(doors, "127.0.0.1", 0)
     try:
         port = int(listening.sockets[0].getsockname()[1])

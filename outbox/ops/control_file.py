@@ -59,7 +59,7 @@ def write_control_file(folder: Path, content: ControlFile) -> None:
     temporary.replace(folder / FILE_NAME)
 
 
-def tell_endpoints(folder: Path, amqp_port: int, cosmos_port: int, faults_token: str) -> None:
+def add_endpoints(folder: Path, amqp_port: int, cosmos_port: int, faults_token: str) -> None:
     """Add where the emulators listen to the file that the host has written; the caller holds the folder's lock."""
     content = read_control_file(folder)
     if content is not None:

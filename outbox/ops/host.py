@@ -24,13 +24,13 @@ from outbox.engine.engine import Engine
 from outbox.engine.items import Task
 from outbox.errors import AlreadyOpen, EngineStopped
 from outbox.ops.access_key import access_key, new_key
-from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints
+from outbox.ops.control_file import add_endpoints, read_control_file, remove_control_file
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http
+from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.meter import Meter, Metered
-from outbox.ops.operator import Operator
 from outbox.ports import Backend
+from outbox.printable import printable
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
-from outbox.seldom import printable
 from outbox.worker import Worker
 
 log = logging.getLogger("outbox.host")
@@ -85,7 +85,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         control: _Control | None = None
         http: tuple[str, ...] = ()
         if settings.folder is not None:
-            operator = Operator(engine, meter if settings.app is not None else None, settings.app)
+            operator = EngineOperator(engine, meter if settings.app is not None else None, settings.app)
             control = _Control(operator, settings.folder, settings.endpoints.faults_token)
             watched.append(await stack.enter_async_context(control))
         if settings.app is not None:
@@ -96,7 +96,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
                 worker = Worker(settings.app, metered, concurrency=settings.concurrency, threads=threads)
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
-            _tell_unhandled(engine, settings.app)
+            _log_unhandled(engine, settings.app)
             metered = Metered(backend, meter)
             http = await listen_http(stack, settings.app, metered, settings.endpoints, threads)
         for part in watched:
@@ -201,7 +201,7 @@ def _declare(engine: Engine, entities: Path | None) -> None:
             engine.declare(entity)
 
 
-def _tell_unhandled(engine: Engine, app: App) -> None:
+def _log_unhandled(engine: Engine, app: App) -> None:
     """Say which queues hold messages that nobody here handles; an application of another name may have left them."""
     handled = {handler.source for handler in app.handlers}
     left = {path: len(engine.queue(path).tasks) for path in sorted(engine.queues) if path not in handled}
@@ -222,7 +222,7 @@ class _Control:
     What stands in the control file besides follows when both are known.
     """
 
-    def __init__(self, operator: Operator, folder: Path, faults_token: str) -> None:
+    def __init__(self, operator: EngineOperator, folder: Path, faults_token: str) -> None:
         self._operator = operator
         self._folder = folder
         self._faults_token = faults_token
@@ -254,7 +254,7 @@ class _Control:
     def _write(self) -> None:
         if self._is_open and self._endpoints is not None:
             known = self._endpoints
-            tell_endpoints(self._folder, known.amqp_port, known.cosmos_port, self._faults_token)
+            add_endpoints(self._folder, known.amqp_port, known.cosmos_port, self._faults_token)
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> None:

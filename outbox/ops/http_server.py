@@ -16,7 +16,7 @@ from aiohttp import web
 from outbox.entry import HttpEntry
 from outbox.errors import EngineStopped
 from outbox.http import KEY_HEADER, Response, problem
-from outbox.ops.doors import LOOPBACK, Doors, named_host
+from outbox.ops.connection_guard import LOOPBACK, ConnectionGuard, named_host
 
 log = logging.getLogger("outbox.http")
 _quiet = logging.getLogger("outbox.http.connections")
@@ -139,7 +139,7 @@ async def serve_http(entry: HttpEntry, port: int, names: Collection[str] = ()) -
     )
     await runner.setup()
     assert runner.server is not None, "a runner that is set up has a server"
-    doors = Doors(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=HEAD_WITHIN_S)
+    doors = ConnectionGuard(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=HEAD_WITHIN_S)
     try:
         listening = await asyncio.get_running_loop().create_server(doors, "127.0.0.1", port)
         try:

@@ -13,8 +13,8 @@ from outbox.engine import records, snapshot
 from outbox.engine import salvage as salvaging
 from outbox.engine.disk import FolderDisk
 from outbox.errors import Refused
+from outbox.ops.connect_operator import check_folder
 from outbox.ops.control_file import is_held
-from outbox.ops.reach import check_folder
 
 Answer = tuple[dict[str, Any], str]
 """The answer as data and as text."""

@@ -18,7 +18,7 @@ import msgspec
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
-from outbox.ops.values import BATCH_COUNT_MAX, Compacted, KeyKind, Letter, Moved, NewMessage, Operates, Status
+from outbox.ops.values import BATCH_COUNT_MAX, Compacted, DeadLetterView, KeyKind, Moved, NewMessage, Operator, Status
 from outbox.ops.wire import MoveRequest, SendRequest
 
 ANSWER_WITHIN_S = 60.0
@@ -73,11 +73,15 @@ class RemoteOperator:
         finally:
             connection.close()
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
-        return await self._get("/dead-letters", {"queue": queue, "after": after, "count": count_max}, list[Letter])
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
+        return await self._get(
+            "/dead-letters", {"queue": queue, "after": after, "count": count_max}, list[DeadLetterView]
+        )
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
-        return await self._get("/dead-letter", {"queue": queue, "id": id}, Letter)
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
+        return await self._get("/dead-letter", {"queue": queue, "id": id}, DeadLetterView)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         return await self._post("/dead-letters/resubmit", MoveRequest(queue, id), Moved)
@@ -156,4 +160,4 @@ class RemoteOperator:
         return kind(found.error) if is_ours else Refused(found.error)
 
 
-_conforms: type[Operates] = RemoteOperator
+_conforms: type[Operator] = RemoteOperator

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol
 
-from outbox.deliveries import is_copy, told_apart
+from outbox.deliveries import is_copy, split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.lineage import state_id
-from outbox.ops.operator import listed, parse_key, whole_id, with_body
+from outbox.ops.engine_operator import full_id, listed, parse_key, with_body
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
+    DeadLetterView,
     KeyKind,
-    Letter,
     Moved,
     NewMessage,
-    Operates,
+    Operator,
     QueueStatus,
     Status,
 )
@@ -76,7 +76,7 @@ class Addresses:
 
 
 @asynccontextmanager
-async def reach_azure(addresses: Addresses) -> AsyncIterator[Operates]:
+async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator]:
     """An operator for an application on Azure or on emulators; addresses are asked with an identity.
 
     Raises:
@@ -125,7 +125,7 @@ class StoreOperator:
         self._operations = StoreOperations(ports)
         self._kept = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._counts = counts
-        self._listed: list[Letter] = []
+        self._listed: list[DeadLetterView] = []
         """What was listed last, for its further pages."""
 
     # Look
@@ -176,16 +176,18 @@ class StoreOperator:
 
     # Dead letters
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
         """A page of the dead letters of both places, oldest first; the first page looks, others show what it found."""
         if not after:
             only = await self._only_type(queue)
-            self._listed = [_letter(buried, only) for buried in await self._operations.dead_letters(queue)]
+            self._listed = [_view_of(buried, only) for buried in await self._operations.dead_letters(queue)]
         places = [letter.sequence for letter in self._listed]
         first = places.index(after) + 1 if after in places else 0
         return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         """The newest dead letter of an id, with its body.
 
         Raises:
@@ -200,7 +202,7 @@ class StoreOperator:
                 message = await redeem(message, self._ports.blobs)
             except PoisonMessage as gone:
                 raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_letter(buried, await self._only_type(queue)), message.body)
+        return with_body(_view_of(buried, await self._only_type(queue)), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         """Run the newest dead letter of an id again, or (None) all of the queue's but those that were too old.
@@ -251,7 +253,7 @@ class StoreOperator:
     async def _of(self, queue: str, text: str) -> tuple[str, list[Buried]]:
         """The dead letters of an id, or of the one id that begins so, and that id."""
         buried = await self._operations.dead_letters(queue)
-        id = whole_id(queue, text, {one.message.identity for one in buried})
+        id = full_id(queue, text, {one.message.identity for one in buried})
         return id, [one for one in buried if one.message.identity == id]
 
     async def _only_type(self, queue: str) -> str:
@@ -275,10 +277,10 @@ def _only_a_folder(what: str, instead: str) -> NoReturn:
     raise Refused(f"{what} works on an engine's folder, by --data; {instead}")
 
 
-def _letter(buried: Buried, only_type: str) -> Letter:
+def _view_of(buried: Buried, only_type: str) -> DeadLetterView:
     message = buried.message
-    description, stack = told_apart(buried.description)
-    return Letter(
+    description, stack = split_stack(buried.description)
+    return DeadLetterView(
         id=message.identity,
         sequence=buried.sequence,
         queue=buried.queue,
@@ -295,4 +297,4 @@ def _letter(buried: Buried, only_type: str) -> Letter:
     )
 
 
-_conforms: type[Operates] = StoreOperator
+_conforms: type[Operator] = StoreOperator

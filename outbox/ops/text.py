@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.values import Letter, Status
-from outbox.seldom import printable
+from outbox.ops.values import DeadLetterView, Status
+from outbox.printable import printable
 
 REASON_LENGTH_MAX = 60
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -49,7 +49,7 @@ def status(found: Status) -> str:
     return "\n".join(lines)
 
 
-def letters(queue: str, found: Sequence[Letter]) -> str:
+def dead_letters(queue: str, found: Sequence[DeadLetterView]) -> str:
     """Dead letters in columns."""
     if not found:
         return f"{queue} has no dead letters"

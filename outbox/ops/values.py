@@ -66,7 +66,7 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     handling: Handling | None = None
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter; its body, where it is shown, is JSON or else text or else base64.  `created` in seconds.
 
     `type` is what the message itself names; one that names none is to its handler of the one type that the queue
@@ -111,7 +111,7 @@ class Compacted(msgspec.Struct, frozen=True):
     after_bytes: int
 
 
-class Operates(Protocol):
+class Operator(Protocol):
     """What an operator can do with an engine, without the application's code; each answer has passed the gate."""
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
@@ -129,10 +129,12 @@ class Operates(Protocol):
     def export(self, type: str = "") -> AsyncIterator[bytes]:
         """Every state of one instant, or those of one type, as JSON lines in pieces of any length."""
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
         """A page of dead letters without bodies, oldest first, behind the sequence `after`."""
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         """The newest dead letter of an id, or of the one id that begins so, with its body."""
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:

@@ -366,7 +366,7 @@ class EngineScope:
 
 def _holds_lane(work: Work, outcome: Outcome) -> bool:
     """Whether what became of a message keeps its successors back."""
-    return isinstance(outcome, Later) or (work.stops_key and isinstance(outcome, PoisonMessage))
+    return isinstance(outcome, Later) or (work.blocks_key and isinstance(outcome, PoisonMessage))
 
 
 def _has_lane(works: Sequence[Work], lane: str | None) -> bool:

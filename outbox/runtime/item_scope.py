@@ -50,7 +50,7 @@ from outbox.ports import (
 )
 from outbox.runtime.commit import overflow
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
-from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import CachedState, cached_state
@@ -303,7 +303,7 @@ class ItemScope:
         outputs = await overflow.outputs_of(staged.record, self._blobs)
         if outputs is None:
             key = staged_key(staged.state, tx)
-            await tell_if_missing(self._infrastructure, key, found.session, staged.record.spilled)
+            await log_missing_blob(self._infrastructure, key, found.session, staged.record.spilled)
             raise NothingCommitted  # dispatched meanwhile: read it again
         await self._settlement.push(outputs)
 

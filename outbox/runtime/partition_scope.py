@@ -28,7 +28,7 @@ from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime.commit import overflow
 from outbox.runtime.commit.marks import Marks
-from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import NO_STATE, CachedState, StateCache, cached_state
@@ -393,7 +393,7 @@ class PartitionScope:
             return
         outputs = await overflow.outputs_of(record, self._blobs)
         if outputs is None:
-            await tell_if_missing(self._store, key, document.session, record.spilled)
+            await log_missing_blob(self._store, key, document.session, record.spilled)
             raise NothingCommitted  # marked meanwhile, or its blob is gone: the record will tell
         await self._settlement.push(outputs)
         self.marks.add(key, document.version, record, inbox)

@@ -73,11 +73,16 @@ class Recovery:
     """Finishes what crashes have left in some stores, of this process or of any other."""
 
     def __init__(
-        self, protocol: StoreProtocol, stores: Sequence[StateStore], unsent: FailedPushes, *, now_ms: Callable[[], int]
+        self,
+        protocol: StoreProtocol,
+        stores: Sequence[StateStore],
+        failed_pushes: FailedPushes,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
         self._protocol = protocol
         self._stores = stores
-        self._unsent = unsent
+        self._failed_pushes = failed_pushes
         self._now_ms = now_ms
         self._start = 0
 
@@ -87,7 +92,7 @@ class Recovery:
         Raises:
             Refused, OutcomeUnknown: a store cannot be asked.
         """
-        log_unsent(self._unsent)
+        log_failed_pushes(self._failed_pushes)
         now_ms, start = self._now_ms, self._start
         swept = await sweep(self._protocol, *self._stores, now_ms=now_ms, grace_s=grace_s, start=start)
         self._start = swept.next_start
@@ -108,7 +113,7 @@ class Recovery:
     async def finish(self) -> None:
         """Mark what has left, before the process stops."""
         await finish(self._protocol)
-        log_unsent(self._unsent)
+        log_failed_pushes(self._failed_pushes)
 
 
 async def finish(protocol: StoreProtocol) -> None:
@@ -118,8 +123,8 @@ async def finish(protocol: StoreProtocol) -> None:
             await protocol.finish()
 
 
-def log_unsent(unsent: FailedPushes) -> None:
+def log_failed_pushes(failed_pushes: FailedPushes) -> None:
     """Log which outputs could not be sent since the last time; they stay pending and are sent again."""
-    for failed in unsent.take():
+    for failed in failed_pushes.take():
         fields = {"destination": failed.destination, "count": failed.count, "ids": failed.ids}
         log.warning("outputs cannot be sent", extra={**fields, "error": failed.error})

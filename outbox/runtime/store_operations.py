@@ -49,7 +49,7 @@ class StoreOperations:
         self._stores = stores_of(ports)
         self._bus = ports.operations
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
-        self._letters = StoredDeadLetters(self._infrastructure, ports.blobs)
+        self._dead_letters = StoredDeadLetters(self._infrastructure, ports.blobs)
         self.now_ms = ports.operations.now_ms
 
     async def declare(
@@ -67,7 +67,7 @@ class StoreOperations:
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
 
     async def dead_letters(self, queue: str) -> list[Buried]:
-        found = [*await self._bus.dead_letters(queue), *await self._letters.list(queue)]
+        found = [*await self._bus.dead_letters(queue), *await self._dead_letters.list(queue)]
         return sorted(found, key=lambda letter: (letter.enqueued_ms, letter.sequence))
 
     async def resubmit(self, queue: str, sequence: int) -> None:
@@ -76,16 +76,16 @@ class StoreOperations:
         attempt = 0 if letter is None else next_attempt(letter.message, [other.message for other in letters])
         if letter is not None and letter.message.session_id:
             await self._blocked.resubmitted(queue, letter, attempt)  # its session goes on when it is applied
-        if letter is not None and await self._letters.has(queue, sequence):
-            await self._letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
+        if letter is not None and await self._dead_letters.has(queue, sequence):
+            await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
         else:
             await self._bus.resubmit(queue, sequence)
 
     async def discard(self, queue: str, sequence: int) -> None:
-        letter = await self._letter(queue, sequence)
+        letter = await self._dead_letter(queue, sequence)
         await self._unblock(queue, letter)  # first: of a letter that is gone nobody could let the session go
-        if await self._letters.has(queue, sequence):
-            await self._letters.discard(queue, sequence)
+        if await self._dead_letters.has(queue, sequence):
+            await self._dead_letters.discard(queue, sequence)
         else:
             await self._bus.discard(queue, sequence)
 
@@ -97,7 +97,7 @@ class StoreOperations:
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
         for queue in queues:
-            if await self._letters.list(queue):
+            if await self._dead_letters.list(queue):
                 return False
         return not await may_be_sent_to(queues, *self._stores) and await self._bus.is_drained(queues)
 
@@ -110,7 +110,7 @@ class StoreOperations:
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
         return isinstance(await self._infrastructure.write([write]), Won)
 
-    async def _letter(self, queue: str, sequence: int) -> Buried | None:
+    async def _dead_letter(self, queue: str, sequence: int) -> Buried | None:
         found = [letter for letter in await self.dead_letters(queue) if letter.sequence == sequence]
         return found[0] if found else None
 

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from outbox.errors import CorruptRecord
+from outbox.log_throttle import LogThrottle
 from outbox.ports import BlobStore, Delivery
 from outbox.runtime.commit.marks import Lingering
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, Admission
@@ -28,12 +29,11 @@ from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at
-from outbox.seldom import Seldom
 from outbox.stored import RECORD_PREFIX
 
 log = logging.getLogger("outbox.lanes")
 
-TELL_STOPS_EVERY_MS = 3_600_000
+LOG_BLOCKED_EVERY_MS = 3_600_000
 
 
 class StoreScope:
@@ -53,7 +53,7 @@ class StoreScope:
         lingering: Lingering | None = None,
     ) -> None:
         self.protocol = protocol
-        self.unsent = settlement.unsent
+        self.failed_pushes = settlement.failed_pushes
         self._plan = plan
         self._settlement = settlement
         self._blocked = stops
@@ -64,7 +64,7 @@ class StoreScope:
         self._lingering = lingering
         """How marks wait for others to be written with; None: not at all."""
         self._lanes: Lanes[Attempt] = Lanes()
-        self._told_blocked = Seldom(TELL_STOPS_EVERY_MS, now_ms)
+        self._blocked_log = LogThrottle(LOG_BLOCKED_EVERY_MS, now_ms)
         self.retry_backoff = RetryBackoff(backoff, now_ms)
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
@@ -154,7 +154,7 @@ class StoreScope:
         for attempt in own:
             attempt.is_blocker = True
         if not own:
-            self._tell(behind, attempts)
+            self._log_blocked(behind, attempts)
         for attempt in attempts:
             if not attempt.is_blocker:
                 await self._settlement.settle(attempt, await self._held(attempt))
@@ -169,11 +169,11 @@ class StoreScope:
             return waits  # it comes again
         return None if outcome is None else waits  # a copy of what was refused takes its turn
 
-    def _tell(self, behind: BlockedSession, attempts: Sequence[Attempt]) -> None:
+    def _log_blocked(self, behind: BlockedSession, attempts: Sequence[Attempt]) -> None:
         """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""
         delivery = attempts[0].work.delivery
         queue, session_id = delivery.queue, delivery.message.session_id
-        if not self._told_blocked.is_due(f"{behind.resubmitted}\0{queue}\0{session_id}"):
+        if not self._blocked_log.is_due(f"{behind.resubmitted}\0{queue}\0{session_id}"):
             return
         fields = {"id": behind.identity, "queue": queue, "session": session_id}
         text = "key blocked behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
@@ -252,14 +252,14 @@ class StoreScope:
         if isinstance(outcome, Later):
             await self._settlement.settle(attempt, outcome)
             return True
-        if attempt.work.stops_key:
+        if attempt.work.blocks_key:
             try:
                 await self._blocked.stop(attempt)
             except NothingCommitted:
                 await self._settlement.release(attempt)
                 return True
         await self._settlement.settle(attempt, outcome)
-        return attempt.work.stops_key
+        return attempt.work.blocks_key
 
 
 def _counted(delivery: Delivery) -> Delivery:

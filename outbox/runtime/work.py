@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
-from outbox.deliveries import told_apart
+from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage
 from outbox.lineage import Key
 from outbox.ports import Delivery, Version
@@ -41,7 +41,7 @@ class Work(msgspec.Struct, gc=False, frozen=True):
     """One handler's branch of a message, or the whole of a message that nobody can handle.
 
     Works of one `lane` are handled one after the other; `in_order` says that nothing of the lane may overtake it,
-    `stops_key` that its dead letter blocks the lane.  A message that several handlers read has its other branches in
+    `blocks_key` that its dead letter blocks the lane.  A message that several handlers read has its other branches in
     `others`.  A message that a commit of this very log made, read by one handler, and that was neither given back nor
     handed to an outside receiver, is not `remembered` by a marker: its task is consumed by the record that applies it.
     """
@@ -58,7 +58,7 @@ class Work(msgspec.Struct, gc=False, frozen=True):
     fingerprint: bytes = b""
     """The digest of what was sent under that identity."""
     in_order: bool = False
-    stops_key: bool = False
+    blocks_key: bool = False
     refusal: PoisonMessage | Later | None = None
     """Why nobody can handle it, for good or for now."""
     others: tuple[Work, ...] = ()
@@ -187,7 +187,7 @@ def outcome_of_all(branches: Sequence[Attempt], outcomes: Sequence[Outcome]) -> 
     if not refused or len(works) == 1:
         return refused[0][1] if refused else None
     reasons = {poison.reason for _, poison in refused}
-    apart = [(work.handler.name if work.handler else "?", p.reason, *told_apart(p.description)) for work, p in refused]
+    apart = [(work.handler.name if work.handler else "?", p.reason, *split_stack(p.description)) for work, p in refused]
     text = "; ".join(f"{name}: {reason}: {text}" for name, reason, text, _ in apart)[:REASON_LENGTH_MAX]
     stacks = [stack for _, _, _, stack in apart if stack]
     return PoisonMessage(reasons.pop() if len(reasons) == 1 else "rejected", "\n".join([text, *stacks[:1]]))

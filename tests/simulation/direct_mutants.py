@@ -86,7 +86,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: a refused message is done before it is kept", TRIGGER_BUS,
         f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_kept_is_given_back",
-        ('        if settle.how == "dead-letter":\n            await self._letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
+        ('        if settle.how == "dead-letter":\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
     ),
     mutant(
         "two attempts of one process: what is staged for the next version is reclaimed", LEFT,
@@ -105,7 +105,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: a start does not look how long others remember", PROCESSOR,
         f"{OF_PROCESSOR}::test_a_start_heeds_how_long_others_remember",
-        ("        await register_retention(self.app.name, self._plan.memory, self._operations)\n", ""),
+        ("        await register_retention(self.app.name, self._plan.retention, self._operations)\n", ""),
     ),
     mutant(
         "trigger: dead letters lie among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
@@ -422,9 +422,9 @@ DIRECT_MUTANTS = (
         ("        attempt.failure = None  # that of an attempt that has lost to the record\n", ""),
     ),
     mutant(
-        "log: each failure puts off the next traceback", FAILURE_LOG,
+        "log: each failure puts off the next traceback", "outbox/log_throttle.py",
         f"{OF_FAILURES}::test_what_fails_all_the_time_shows_its_traceback_each_minute",
-        ("            self._places[place] = until_ms, count + 1\n", "            self._places[place] = now_ms + TRACEBACK_EVERY_MS, count + 1\n"),
+        ("            self._due[subject] = due_ms, count + 1\n", "            self._due[subject] = now_ms + self._every_ms, count + 1\n"),
     ),
     mutant(
         "log: a password whose end is cut off is shown", REDACTING,

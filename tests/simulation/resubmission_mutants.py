@@ -37,7 +37,7 @@ RESUBMISSION_MUTANTS = (
     *(
         blocked(
             "exempt from the age fence without a record", scope, BATCH,
-            ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+            ("is_past = work.created_ms", "is_past = not work.blocks_key and work.created_ms"),
         )
         for scope in ("partition", "item")
     ),
@@ -51,7 +51,7 @@ RESUBMISSION_MUTANTS = (
     ),
     blocked(
         "exempt from the age fence without a record", "engine", GROUP,
-        ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+        ("is_past = work.created_ms", "is_past = not work.blocks_key and work.created_ms"),
     ),
     blocked(
         "put on record when it is too old", "engine", WAITING,
@@ -59,6 +59,6 @@ RESUBMISSION_MUTANTS = (
     ),
     blocked(
         "put on record when it is too old", "partition", WAITING,
-        ("or work.created_ms <= self._plan.memory.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
+        ("or work.created_ms <= self._plan.retention.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
     ),
 )  # fmt: skip

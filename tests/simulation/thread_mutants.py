@@ -82,7 +82,7 @@ THREAD_MUTANTS = (
     mutant(
         "a stop does not name what it leaves behind", THREADS,
         BLOCKING + "test_a_stop_does_not_wait_for_a_thread_and_names_what_is_left",
-        ("        if self._running:\n", "        if self._held and not self._running:\n"),
+        ("        if self.running:\n", "        if self._held and not self.running:\n"),
     ),
     mutant(
         "context variables stay behind", THREADS,

@@ -62,7 +62,7 @@ class EngineTransaction:
         """
         work = attempt.work
         marker = as_record(self.markers.get(work.inbox)) if work.remembered else None
-        is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)
+        is_past = work.created_ms <= self._plan.retention.oldest_ms(self.now_ms)
         match work.verdict(marker, is_past_retention=is_past):
             case Verdict.DUPLICATE:
                 return True
@@ -71,7 +71,7 @@ class EngineTransaction:
             case Verdict.PAYLOAD_DIFFERS:
                 return payload_differs(work.delivery.message.identity)
             case Verdict.TOO_OLD:
-                return self._plan.memory.refusal(work.created_ms, self.now_ms)
+                return self._plan.retention.refusal(work.created_ms, self.now_ms)
         return False
 
     def state(self, work: Work) -> Any:
@@ -193,7 +193,7 @@ class EngineTransaction:
             commit.postponed.append(Postponement(delivery, due_ms, outcome.failures))
         else:
             reason, text = outcome.reason, outcome.description
-            commit.buried.append(Burial(delivery, reason, text, delivery.failures + 1, work.stops_key))
+            commit.buried.append(Burial(delivery, reason, text, delivery.failures + 1, work.blocks_key))
 
 
 def wanted(works: Sequence[Work]) -> tuple[list[str], list[bytes]]:

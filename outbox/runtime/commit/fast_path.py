@@ -37,7 +37,7 @@ def start_all(plan: Plan, group: EngineTransaction, works: Sequence[Work], first
 def _start(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: int, end: int) -> Reached:
     commit, documents, markers = group.commit, group.documents, group.markers
     states, if_versions, outputs, handled = commit.states, commit.if_versions, commit.outputs, commit.handled.append
-    app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, plan.memory.oldest_ms(group.now_ms)
+    app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, plan.retention.oldest_ms(group.now_ms)
     handler: Handler | None = None
     codec = None
     for index in range(first, end):

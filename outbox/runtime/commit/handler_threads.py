@@ -29,8 +29,8 @@ from typing import Any
 
 from outbox.context import Context, seal
 from outbox.handlers import Handler, over_limit_text
+from outbox.log_throttle import LogThrottle
 from outbox.retries import Retry
-from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.threads")
 
@@ -40,7 +40,7 @@ THREAD_COUNT = 16
 RETRY_AFTER_S = 5.0
 """How long a message rests that found no place, or whose key is held."""
 
-TELL_EVERY_MS = 60_000
+LOG_EVERY_MS = 60_000
 LEFT_COUNT_MAX = 100
 """How many ids a line of the log names at most."""
 
@@ -79,21 +79,12 @@ class HandlerThreads:
         self.count = count
         self._places = asyncio.Semaphore(count)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._running: set[Job] = set()
+        self.running: set[Job] = set()
+        """The functions that run, those past their limit included."""
         self._idle_count = 0
         self._is_closed = False
         self._held: dict[str, set[Job]] = {}
-        self._told_full = Seldom(TELL_EVERY_MS, lambda: round(time.monotonic() * 1_000))
-
-    @property
-    def busy_count(self) -> int:
-        """How many places are taken, those of functions past their limit included."""
-        return len(self._running)
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether the key of any message is held."""
-        return bool(self._held)
+        self._full_log = LogThrottle(LOG_EVERY_MS, lambda: round(time.monotonic() * 1_000))
 
     def holds(self, work: Any) -> bool:
         """Whether an earlier attempt of this work's key still runs, past its limit; a read waits for nobody."""
@@ -127,18 +118,18 @@ class HandlerThreads:
             async with asyncio.timeout(limit_s):
                 await self._places.acquire()
         except TimeoutError:
-            if self._told_full.is_due(""):
+            if self._full_log.is_due(""):
                 fields = {"handler": handler.name, "threads": self.count, "past_limit": len(self._held)}
                 log.warning("no thread was free for a blocking handler; raise threads", extra=fields)
             text = f"none of {self.count} threads was free within {limit_s:g} s"
             raise Retry(text, after_s=RETRY_AFTER_S) from None
 
     def _begin(self, job: Job) -> None:
-        self._running.add(job)
+        self.running.add(job)
         if self._idle_count:
             self._idle_count -= 1
         else:
-            loop, name = job.ended.get_loop(), f"outbox handler {len(self._running)}"
+            loop, name = job.ended.get_loop(), f"outbox handler {len(self.running)}"
             threading.Thread(target=self._work, args=(loop,), name=name, daemon=True).start()
         self._jobs.put(job)
 
@@ -154,7 +145,7 @@ class HandlerThreads:
 
     def _end(self, job: Job, error: BaseException | None) -> None:
         """Note that a function has ended, and free its place and its key."""
-        self._running.discard(job)
+        self.running.discard(job)
         holders = self._held.get(job.key)
         if holders is not None:
             holders.discard(job)
@@ -179,12 +170,12 @@ class HandlerThreads:
     def _leave(self, job: Job, why: str) -> None:
         """Leave a function behind that cannot be stopped: it commits nothing, and its key and its place wait for it."""
         seal(job.context, why)
-        if job not in self._running:
+        if job not in self.running:
             return  # it has just ended
         job.is_left = True
         if job.key:
             self._held.setdefault(job.key, set()).add(job)
-        fields = {"handler": job.handler.name, "id": job.id, "threads": self.count, "busy": len(self._running)}
+        fields = {"handler": job.handler.name, "id": job.id, "threads": self.count, "busy": len(self.running)}
         log.warning("a blocking handler is left behind; its thread and its key are in use until it ends", extra=fields)
 
     def close(self) -> None:
@@ -195,8 +186,8 @@ class HandlerThreads:
         for _ in range(self._idle_count):
             self._jobs.put(None)
         self._idle_count = 0
-        if self._running:
-            left = sorted((job.handler.name, job.id) for job in self._running)
+        if self.running:
+            left = sorted((job.handler.name, job.id) for job in self.running)
             fields = {"handlers": sorted({name for name, _ in left}), "ids": [id for _, id in left][:LEFT_COUNT_MAX]}
             log.warning("stopped before handlers have ended; nothing of them is committed", extra=fields)
 

@@ -20,17 +20,17 @@ from types import CodeType
 from typing import Final
 
 from outbox.app import Handler
+from outbox.log_throttle import LogThrottle
 from outbox.runtime.commit import fast_path as plain
 from outbox.runtime.commit import run_handler as handling
 from outbox.runtime.start.plan import Plan
-from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.loop")
 
 HELD_S = 0.5
 """How long a loop may be held before that is worth a line in the log."""
 BEAT_S = 0.1
-TELL_EVERY_MS = 60_000
+LOG_EVERY_MS = 60_000
 
 _RUNS: Final[frozenset[CodeType]] = frozenset(
     function.__code__ for function in (plain._start, handling.start, handling.resume)
@@ -48,10 +48,10 @@ class LoopWatch:
         """When the loop was last known to be free, or is to be next."""
         self._suspect: Handler | None = None
         """Who was found running since then."""
-        self._is_told = False
+        self._is_logged = False
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = threading.Event()
-        self._seldom = Seldom(TELL_EVERY_MS, lambda: round(time.monotonic() * 1_000))
+        self._log_throttle = LogThrottle(LOG_EVERY_MS, lambda: round(time.monotonic() * 1_000))
 
     def start(self) -> None:
         """Watch the running loop, in whose thread this is called."""
@@ -68,24 +68,24 @@ class LoopWatch:
     def _beat(self) -> None:
         """Note that the loop is free; of one that was not, how long."""
         now_s = time.monotonic()
-        held_s, suspect, was_told = now_s - self._free_s, self._suspect, self._is_told
-        self._free_s, self._suspect, self._is_told = now_s + BEAT_S, None, False
+        held_s, suspect, was_logged = now_s - self._free_s, self._suspect, self._is_logged
+        self._free_s, self._suspect, self._is_logged = now_s + BEAT_S, None, False
         self._timer = asyncio.get_running_loop().call_later(BEAT_S, self._beat)
-        if suspect is not None and held_s >= self._held_s and (was_told or self._seldom.is_due(suspect.name)):
+        if suspect is not None and held_s >= self._held_s and (was_logged or self._log_throttle.is_due(suspect.name)):
             log.warning("the event loop was held by a handler", extra=_fields(suspect, held_s))
 
     def _watch(self, watched: int, loop: asyncio.AbstractEventLoop) -> None:
         """Look now and then, in a thread of its own, which ends with the loop where nobody stops it."""
         while not self._stopping.wait(min(BEAT_S, self._held_s / 4)) and not loop.is_closed():
             held_s = time.monotonic() - self._free_s
-            if held_s < self._held_s / 2 or self._is_told:
+            if held_s < self._held_s / 2 or self._is_logged:
                 continue
             found = self._running(watched)
             if found is None:
                 continue
             self._suspect = found
-            if held_s >= self._held_s and self._seldom.is_due(found.name):
-                self._is_told = True
+            if held_s >= self._held_s and self._log_throttle.is_due(found.name):
+                self._is_logged = True
                 log.warning("the event loop is held by a handler; declare it blocking", extra=_fields(found, held_s))
 
     def _running(self, watched: int) -> Handler | None:

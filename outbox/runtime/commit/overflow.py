@@ -180,7 +180,7 @@ class Overflows:
         return self._now_ms() - overflow.at_ms > max(overflow.life_ms, own_ms)
 
 
-async def tell_if_missing(store: StateStore, key: DocumentKey, session: Session, blob: str) -> None:
+async def log_missing_blob(store: StateStore, key: DocumentKey, session: Session, blob: str) -> None:
     """Say that a blob is gone which a document still needs; one that has been marked meanwhile does not name it.
 
     Raises:

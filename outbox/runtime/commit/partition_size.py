@@ -22,10 +22,10 @@ log = logging.getLogger("outbox.fullness")
 WINDOW_S = 900.0
 """What was written this long ago counts a third."""
 
-TOLD_SHARE = 0.8
+LOG_SHARE = 0.8
 """From which share of the limit on a key is told, if it goes on as it does."""
 
-TELL_EVERY_S = 3_600.0
+LOG_EVERY_S = 3_600.0
 KEY_COUNT_MAX = 10_000
 """How many keys are metered, those written to last; one that writes enough to matter is among them."""
 
@@ -38,7 +38,7 @@ class Meter(msgspec.Struct):
 
     bytes_faded: float
     at_ms: int
-    told_ms: int = 0
+    logged_ms: int = 0
 
     def fade(self, now_ms: int) -> float:
         """Bring the sum up to date."""
@@ -70,8 +70,8 @@ class PartitionSizes:
         meter.fade(now_ms)
         meter.bytes_faded += len(encode(record.marked())) + DOCUMENT_BYTES
         share = self._share(meter)
-        if share >= TOLD_SHARE and (not meter.told_ms or now_ms - meter.told_ms >= TELL_EVERY_S * 1_000):
-            meter.told_ms = now_ms
+        if share >= LOG_SHARE and (not meter.logged_ms or now_ms - meter.logged_ms >= LOG_EVERY_S * 1_000):
+            meter.logged_ms = now_ms
             fields = {"state": state_id, "share": round(share, 2), "bytes_per_s": round(meter.bytes_faded / WINDOW_S)}
             log.warning("partition will be full; shorten retention, or spread the key over several", extra=fields)
 

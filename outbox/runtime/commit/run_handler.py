@@ -267,10 +267,10 @@ def _put_off(plan: Plan, now_ms: int, work: Work, error: BaseException, later: L
     """A message that is put off, or refused where it would be too old by then: now its handler's words are at hand."""
     created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
     due_ms = now_ms + round(later.delay_s * 1_000)
-    if created_ms > plan.memory.oldest_ms(due_ms) or work.delivery.queue not in plan.sources:
+    if created_ms > plan.retention.oldest_ms(due_ms) or work.delivery.queue not in plan.sources:
         return later
     text = f"{PUT_OFF}Retry({as_text(error)!r}, after_s={later.delay_s:g}), "
-    return PoisonMessage("too-old", safe_text(text + plan.memory.too_old(created_ms, now_ms)))
+    return PoisonMessage("too-old", safe_text(text + plan.retention.too_old(created_ms, now_ms)))
 
 
 def failed(plan: Plan, group: Effects, attempt: Attempt, error: BaseException) -> Outcome:

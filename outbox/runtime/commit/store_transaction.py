@@ -94,9 +94,9 @@ class StoreTransaction:
         """The age fence.  Whether there is a record that nobody has found yet, the commit will tell."""
         attempt.meet(self.loaded.version)
         work = attempt.work
-        is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)
+        is_past = work.created_ms <= self._plan.retention.oldest_ms(self.now_ms)
         if work.verdict(attempt.found, is_past_retention=is_past) is Verdict.TOO_OLD:
-            return self._plan.memory.refusal(work.created_ms, self.now_ms)
+            return self._plan.retention.refusal(work.created_ms, self.now_ms)
         return False
 
     def state(self, work: Work) -> Any:

@@ -90,7 +90,7 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
             route = source.routes.get(kind) if kind else source.only
             is_plain = route is not None and route.key is not None
             if route is not None and route.key is not None:
-                decode, key_of, places, handler = route.decode, route.key, route.places, route.handlers[0]
+                decode, key_of, key_ids, handler = route.decode, route.key, route.key_ids, route.handlers[0]
                 version = route.version
         identity = message.outbox_id or message.message_id
         inbox = None
@@ -106,9 +106,9 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
                 value = decode(message.body)
                 key = key_of(value)
                 if type(key) is str:
-                    place = places.get(key) or places.make(key)
+                    ids = key_ids.get(key) or key_ids.make(key)
                     name = identity.encode()
-                    inbox = sha256(place.prefix + TEXT_TAGS[len(name)] + name).digest()
+                    inbox = sha256(ids.prefix + TEXT_TAGS[len(name)] + name).digest()
             except FAILURES:  # the body, the key function, or a key or an identity that is not plain
                 inbox = None
         if inbox is None:
@@ -116,11 +116,11 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
             continue
         remembered = delivery.from_outside or message.attempt > 0
         digest = (delivery.fingerprint or fingerprint(message.body, message.type)) if remembered else b""
-        id = place.state_id
-        lane, in_order, stops_key = id, source.ordered, False
+        id = ids.state_id
+        lane, in_order, blocks_key = id, source.ordered, False
         if in_order:
-            lane, stops_key = _session_lane(source, message), handler.on_dead_letter == "stop_key"
-        works.append(Work(delivery, handler, value, key, id, lane, remembered, inbox, digest, in_order, stops_key))
+            lane, blocks_key = _session_lane(source, message), handler.on_dead_letter == "stop_key"
+        works.append(Work(delivery, handler, value, key, id, lane, remembered, inbox, digest, in_order, blocks_key))
     return works
 
 
@@ -132,7 +132,7 @@ def _branch(
     *,
     others: tuple[Work, ...] = (),
     shared: bool,
-    stops_key: bool,
+    blocks_key: bool,
 ) -> Work:
     """One handler's branch of a message: its value decoded, its key taken, its inbox key computed."""
     message, identity = delivery.message, delivery.message.identity
@@ -180,7 +180,7 @@ def _branch(
         inbox,
         digest,
         in_order=source.ordered,
-        stops_key=stops_key,
+        blocks_key=blocks_key,
         refusal=refusal,
         others=others,
     )
@@ -212,10 +212,10 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
         return unhandled(plan, delivery, poison)
     shared = len(route.handlers) > 1
     blocking = any(handler.on_dead_letter == "stop_key" for handler in route.handlers)  # whichever of them refuses it
-    stops_key = source.ordered and blocking
+    blocks_key = source.ordered and blocking
     first, *rest = route.handlers
-    others = tuple([_branch(source, route, h, delivery, shared=shared, stops_key=stops_key) for h in rest])
-    return _branch(source, route, first, delivery, others=others, shared=shared, stops_key=stops_key)
+    others = tuple([_branch(source, route, h, delivery, shared=shared, blocks_key=blocks_key) for h in rest])
+    return _branch(source, route, first, delivery, others=others, shared=shared, blocks_key=blocks_key)
 
 
 def value_again(plan: Plan, work: Work) -> Any:
@@ -231,7 +231,7 @@ def value_again(plan: Plan, work: Work) -> Any:
 
 
 def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
-    """A message that goes to no handler, for good or for now; in an ordered queue it keeps its place.
+    """A message that goes to no handler, for good or for now; in an ordered queue it keeps its ids.
 
     There its dead letter stops its key if that of a handler would that it is for, or might be for.
     """
@@ -242,9 +242,9 @@ def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) ->
         return Work(delivery, refusal=refusal)
     route = source.routes.get(delivery.message.type)
     routes = source.routes.values() if route is None else [route]
-    stops_key = any(handler.on_dead_letter == "stop_key" for route in routes for handler in route.handlers)
+    blocks_key = any(handler.on_dead_letter == "stop_key" for route in routes for handler in route.handlers)
     lane = _session_lane(source, delivery.message)
-    return Work(delivery, lane=lane, in_order=True, stops_key=stops_key, refusal=refusal)
+    return Work(delivery, lane=lane, in_order=True, blocks_key=blocks_key, refusal=refusal)
 
 
 def _checked_key(handler: Handler, key: Any) -> Key:

@@ -15,9 +15,9 @@ import tenacity
 from tenacity import RetryError
 
 from outbox.errors import OutcomeUnknown, Refused
+from outbox.log_throttle import LogThrottle
 from outbox.ports import Delivery
 from outbox.runtime.failures.error_text import failure_text
-from outbox.seldom import Seldom
 
 __all__ = ["MAY_RETRY", "Backoff", "NothingCommitted", "RetryBackoff", "RetryError", "cause_of"]
 
@@ -28,7 +28,7 @@ REST_FIRST_S = 0.25
 REST_MAX_S = 15.0
 """How long a message rests before it is given back after all attempts: it would come again at once."""
 
-TELL_EVERY_MS = 60_000
+LOG_EVERY_MS = 60_000
 MAY_RETRY = (OutcomeUnknown, Refused)
 """What a port raises when nothing was written, or when nobody can tell."""
 
@@ -73,7 +73,7 @@ class RetryBackoff:
 
     def __init__(self, backoff: Backoff, now_ms: Callable[[], int]) -> None:
         self._backoff = backoff
-        self._told = Seldom(TELL_EVERY_MS, now_ms)
+        self._log_throttle = LogThrottle(LOG_EVERY_MS, now_ms)
         self.count = 0
         """How many messages in a row were given back because nothing could be committed."""
 
@@ -81,7 +81,7 @@ class RetryBackoff:
         """Tell why nothing could be committed, once a minute for each cause and queue, and let the message rest."""
         cause, queue = cause_of(error), delivery.queue
         is_unsent = isinstance(cause, RetryError)  # committed, and told by whoever could not send
-        if cause is not None and not is_unsent and self._told.is_due(f"{type(cause).__name__}\0{queue}"):
+        if cause is not None and not is_unsent and self._log_throttle.is_due(f"{type(cause).__name__}\0{queue}"):
             fields = {"id": delivery.message.identity, "queue": queue, "error": failure_text(cause)}
             log.warning("message released, because nothing could be committed; it will be redelivered", extra=fields)
         self.count += 1

@@ -24,8 +24,8 @@ from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
-UNSENT_DESTINATION_COUNT_MAX = 100
-UNSENT_ID_COUNT_MAX = 5
+FAILED_PUSH_DESTINATION_COUNT_MAX = 100
+FAILED_PUSH_ID_COUNT_MAX = 5
 
 
 class FailedPush(msgspec.Struct):
@@ -51,11 +51,11 @@ class FailedPushes:
         for output in outputs:
             found = self._recent.get(output.destination)
             if found is None:
-                if len(self._recent) >= UNSENT_DESTINATION_COUNT_MAX:
+                if len(self._recent) >= FAILED_PUSH_DESTINATION_COUNT_MAX:
                     continue
                 found = self._recent[output.destination] = FailedPush(output.destination)
             found.count, found.error = found.count + 1, error
-            if len(found.ids) < UNSENT_ID_COUNT_MAX:
+            if len(found.ids) < FAILED_PUSH_ID_COUNT_MAX:
                 found.ids.append(output.message.identity)
 
     def take(self) -> list[FailedPush]:
@@ -88,7 +88,7 @@ class Settlement:
         self._new_tx = new_tx
         self._settled = settled
         self._failure_log = failure_log
-        self.unsent = FailedPushes()
+        self.failed_pushes = FailedPushes()
 
     async def settle(self, branch: Attempt, outcome: Outcome) -> None:
         """End a delivery, or note what became of one handler's branch of it."""
@@ -139,7 +139,7 @@ class Settlement:
                 with turn:
                     await self._send(outputs)
         except RetryError as error:
-            self.unsent.note(outputs, str(cause_of(error) or "no answer"))
+            self.failed_pushes.note(outputs, str(cause_of(error) or "no answer"))
             raise NothingCommitted from error
 
     async def _send(self, outputs: Sequence[Output]) -> None:

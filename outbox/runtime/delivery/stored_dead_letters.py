@@ -49,7 +49,7 @@ NUMBER_COUNT_MAX = 8
 """How many letters may have asked for one number; the chance of two is one in a million for each millisecond."""
 
 
-class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredDeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refused message as it is kept."""
 
     sequence: int
@@ -82,7 +82,7 @@ class StoredDeadLetters:
         with suppress(NoBlobStore):  # then it is kept whole, as it came
             message = await check_in(message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
         count = 1 + delivery.delivery_count + delivery.failures
-        letter = Letter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
+        letter = StoredDeadLetter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
         body, first = msgspec.json.encode(letter), _number(letter)
         for number in range(first, first + NUMBER_COUNT_MAX):
             key = _key(delivery.queue, number)
@@ -186,7 +186,7 @@ def _key(queue: str, number: int) -> DocumentKey:
     return DocumentKey(_partition(queue), f"{_PREFIX}{number:0{_DIGITS}d}")
 
 
-def _number(letter: Letter) -> int:
+def _number(letter: StoredDeadLetter) -> int:
     """The number that a letter asks for first; they are in the order in which their messages came."""
     enqueued_ms, *what = letter.origin
     digest = sha256(repr(what).encode("utf-8", "surrogatepass")).digest()
@@ -198,9 +198,9 @@ def _broker_id(identity: str, sequence: int, attempt: int) -> str:
     return f"{identity}~{sequence}-{attempt}" if identity else ""
 
 
-def _decoded(document: Document) -> Letter:
+def _decoded(document: Document) -> StoredDeadLetter:
     try:
-        return msgspec.json.decode(document.body, type=Letter)
+        return msgspec.json.decode(document.body, type=StoredDeadLetter)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = f"{document.key.partition}/{document.key.id}"
         raise CorruptRecord(f"document {where} is not a dead letter: {error}; who else writes here?") from error

@@ -72,7 +72,7 @@ class Waiting:
             NothingCommitted: it is not known to be on record.
         """
         now_ms = self._now_ms()
-        if not work.inbox or work.inbox in self._known or work.created_ms <= self._plan.memory.oldest_ms(now_ms):
+        if not work.inbox or work.inbox in self._known or work.created_ms <= self._plan.retention.oldest_ms(now_ms):
             return None
         record = Record(self._new_tx(), _digest(work), now_ms, reason=WAITING, attempt=WAITING_ATTEMPT)
         tag = Tag("wait", (work.inbox,), record.tx)
@@ -107,7 +107,7 @@ def waiting_commit(plan: Plan, works: Sequence[Work], markers: dict[bytes, Marke
     turn: what is too old already, what was refused, what has the id of another message, what nobody can handle.
     """
     commit = Commit(now_ms, 0, [], {}, {}, [], {}, {}, {}, [], [], [])
-    oldest_ms, known = plan.memory.oldest_ms(now_ms), {key: as_record(marker) for key, marker in markers.items()}
+    oldest_ms, known = plan.retention.oldest_ms(now_ms), {key: as_record(marker) for key, marker in markers.items()}
     for work in works:
         delivery, is_past = work.delivery, work.created_ms <= oldest_ms
         parts = (work, *work.others)

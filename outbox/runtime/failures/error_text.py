@@ -15,9 +15,9 @@ import msgspec
 
 from outbox.deliveries import STACK_HEAD
 from outbox.errors import PoisonMessage
+from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
 from outbox.runtime.start.plan import REASON_LENGTH_MAX
-from outbox.seldom import printable
 
 FAILURES: Final = (Exception, CancelledError, GeneratorExit)
 """What a handler, a key function or a validator fails by, if it raises where nobody cancels or closes it.

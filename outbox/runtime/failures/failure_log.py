@@ -23,20 +23,19 @@ from typing import Any
 
 import msgspec
 
-from outbox.deliveries import told_apart
+from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage
 from outbox.handlers import UNKEPT
+from outbox.log_throttle import LogThrottle
+from outbox.printable import printable
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text, raised_at, stack_of
 from outbox.runtime.verdict import REJECTED
 from outbox.runtime.work import Attempt, Later, Work
-from outbox.seldom import printable
 
 log = logging.getLogger("outbox.failures")
 
 TRACEBACK_EVERY_MS = 60_000
-PLACE_COUNT_MAX = 1_000
-"""For how many handlers and lines it is remembered when their traceback was logged."""
 FIELD_LENGTH_MAX = 1_000
 ID_LENGTH_MAX = 200
 
@@ -84,10 +83,8 @@ class FailureLog:
     """The log of failures of one worker, entry or process of a Functions host."""
 
     def __init__(self, now_ms: Callable[[], int], write: Write = write_to_log) -> None:
-        self._now_ms = now_ms
         self._write = write
-        self._places: dict[tuple[str, str, str], tuple[int, int]] = {}
-        """Until when the traceback of a place is left out, and how many were."""
+        self._throttle = LogThrottle(TRACEBACK_EVERY_MS, now_ms)
 
     def note(self, branches: Sequence[Attempt], outcome: PoisonMessage | Later, *, is_settled: bool = True) -> None:
         """Log that a message was not applied; `branches` are those of all its handlers.
@@ -100,7 +97,7 @@ class FailureLog:
                 self._attempt("handler failed", branch.work, failure, outcome, _id(branch.work))
         delivery = works[0].delivery
         if isinstance(outcome, Later):
-            if outcome.text and self._is_due(("message rescheduled", delivery.queue, ""))[0]:
+            if outcome.text and self._throttle.is_due(f"message rescheduled\0{delivery.queue}"):
                 fields = {"id": _id(works[0]), "queue": delivery.queue, "again_s": outcome.delay_s}
                 self._write(logging.WARNING, "message rescheduled", fields | {"error": _field(outcome.text)}, "")
         else:
@@ -108,7 +105,7 @@ class FailureLog:
             fields = {"id": _id(works[0]), "queue": delivery.queue, "handler": names or "-"}
             if is_settled:
                 self._refusal("message dead-lettered", fields, outcome)
-            elif self._is_due(("", delivery.queue, ""))[0]:
+            elif self._throttle.is_due(delivery.queue):
                 event = "message refused, but its delivery is not settled; it is redelivered"
                 self._write(logging.WARNING, event, fields | {"reason": _field(outcome.reason)}, "")
 
@@ -125,7 +122,7 @@ class FailureLog:
     def _attempt(self, event: str, work: Work, failure: Failure, outcome: PoisonMessage | Later, identity: str) -> None:
         handler = "-" if work.handler is None else work.handler.name
         fields: dict[str, Any] = {"id": identity, "queue": work.delivery.queue, "handler": handler}
-        is_due, left_out = self._is_due((event, handler, failure.line))
+        is_due, left_out = self._throttle.due("\0".join((event, handler, failure.line)))
         if not failure.traceback and isinstance(outcome, Later):
             if is_due:
                 fields |= {"error": _field(failure.error), "line": failure.line, "again_s": outcome.delay_s}
@@ -144,21 +141,8 @@ class FailureLog:
         self._write(logging.WARNING, event, fields, traceback)
 
     def _refusal(self, event: str, fields: dict[str, Any], poison: PoisonMessage) -> None:
-        text, _ = told_apart(poison.description)
+        text, _ = split_stack(poison.description)
         self._write(logging.ERROR, event, fields | {"reason": _field(poison.reason), "error": _field(text)}, "")
-
-    def _is_due(self, place: tuple[str, str, str]) -> tuple[bool, int]:
-        """Whether the traceback of a place is due, and how many were left out since it was, this one included."""
-        now_ms = self._now_ms()
-        until_ms, count = self._places.get(place, (0, 0))
-        if now_ms < until_ms:
-            self._places[place] = until_ms, count + 1
-            return False, count + 1
-        self._places.pop(place, None)
-        self._places[place] = now_ms + TRACEBACK_EVERY_MS, 0
-        if len(self._places) > PLACE_COUNT_MAX:
-            del self._places[next(iter(self._places))]
-        return True, count
 
 
 def _is_clients(poison: PoisonMessage) -> bool:

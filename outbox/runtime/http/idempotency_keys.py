@@ -24,7 +24,7 @@ from outbox.runtime.commit.store_io import read, write_one
 from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt
-from outbox.stored import Claim, claim_key
+from outbox.stored import IdempotencyClaim, claim_key
 
 
 class IdempotencyKeys:
@@ -35,7 +35,7 @@ class IdempotencyKeys:
         self._store = store
 
     async def take(self, attempt: Attempt) -> PoisonMessage | None:
-        """Claim a request's idempotency key, or go on where the first request did; why that is refused.
+        """IdempotencyClaim a request's idempotency key, or go on where the first request did; why that is refused.
 
         Raises:
             NothingCommitted: nobody can tell whose it is.
@@ -44,7 +44,7 @@ class IdempotencyKeys:
         if work.state_id is None or work.key is None:
             return None
         key, message = claim_key(work.inbox), work.delivery.message
-        claim = Claim(work.fingerprint, work.state_id, text_of(work.key), message.created_ms)
+        claim = IdempotencyClaim(work.fingerprint, work.state_id, text_of(work.key), message.created_ms)
         life_s = self._plan.record_life_ms / 1_000
         document: Document | None
         try:
@@ -59,10 +59,10 @@ class IdempotencyKeys:
             document = answer.current or await read(self._store, key, answer.session)
         if document is None:
             raise NothingCommitted
-        return self._join(attempt, stored.decode(document, Claim))
+        return self._join(attempt, stored.decode(document, IdempotencyClaim))
 
     @staticmethod
-    def _join(attempt: Attempt, claim: Claim) -> PoisonMessage | None:
+    def _join(attempt: Attempt, claim: IdempotencyClaim) -> PoisonMessage | None:
         """Go on where the first request did."""
         work = attempt.work
         if claim.fingerprint != work.fingerprint:

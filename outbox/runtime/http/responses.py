@@ -19,17 +19,17 @@ from collections.abc import Callable
 
 from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.http import Response, problem
+from outbox.log_throttle import LogThrottle
 from outbox.runtime.delivery.retrying import RetryError, cause_of
 from outbox.runtime.failures.error_text import failure_text
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.verdict import REJECTED
 from outbox.runtime.work import Attempt, Later, Outcome, Work
-from outbox.seldom import Seldom
 from outbox.stored import Record
 
 log = logging.getLogger("outbox.http")
 
-TELL_EVERY_MS = 60_000
+LOG_EVERY_MS = 60_000
 AGAIN_AFTER_S = 1
 RETRY_AFTER_S_MAX = 86_400
 
@@ -80,7 +80,7 @@ class RequestLog:
 
     def __init__(self, now_ms: Callable[[], int], failure_log: FailureLog) -> None:
         self._failure_log = failure_log
-        self._unavailable = Seldom(TELL_EVERY_MS, now_ms)
+        self._unavailable = LogThrottle(LOG_EVERY_MS, now_ms)
 
     def unavailable(self, error: RetryError) -> Response:
         """Answer a request that nothing came of; what stands in the way is told once a minute."""

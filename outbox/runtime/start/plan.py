@@ -20,11 +20,11 @@ from outbox.runtime.start.retention import RetentionWindow
 REASON_LENGTH_MAX = 1_000
 
 
-PLACE_COUNT_MAX = 1 << 16
-"""How many keys of a handler have their place at hand; beyond it all are worked out anew."""
+KEY_COUNT_MAX = 1 << 16
+"""How many keys of a handler have their ids at hand; beyond it all are worked out anew."""
 
 KEY_LENGTH_MAX = 200
-"""The longest key whose place is kept."""
+"""The longest key whose ids is kept."""
 
 
 class KeyIds(msgspec.Struct, frozen=True, gc=False):
@@ -35,41 +35,41 @@ class KeyIds(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyIdCache(dict[str, KeyIds]):
-    """The places of one handler's keys as far as they were made; keys that are texts only, for `1 == True`."""
+    """The key_ids of one handler's keys as far as they were made; keys that are texts only, for `1 == True`."""
 
     def __init__(self, handler: Handler) -> None:
         super().__init__()
         self._handler = handler
 
     def make(self, key: str) -> KeyIds:
-        """The place of a key that has none yet; not `__missing__`, because a dict with that is slower at every key.
+        """The ids of a key that has none yet; not `__missing__`, because a dict with that is slower at every key.
 
         Raises:
             KeyError: the key is not plain, or too long to be kept.
         """
         if not 0 < len(key) <= KEY_LENGTH_MAX:
             raise KeyError(key)
-        if len(self) >= PLACE_COUNT_MAX:
+        if len(self) >= KEY_COUNT_MAX:
             self.clear()
         handler = self._handler
         id = None if handler.state is None else state_id(handler.state.name, key)
-        place = self[key] = KeyIds(id, handler.prefix + field(key))
-        return place
+        ids = self[key] = KeyIds(id, handler.prefix + field(key))
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """What happens to one wire type of one source: how it is decoded and who handles it.
 
-    `decode` takes a body of the schema `version`, `read` one of any that is not newer.  `key` and `places` are those of
-    its handler where it has one only, and that one a key.
+    `decode` takes a body of the schema `version`, `read` one of any schema up to it.  `key` and `key_ids` belong to the
+    one handler of the route; without a key, or with several handlers, the route has neither.
     """
 
     wire_type: str
     decode: Callable[[bytes], Any]
     handlers: tuple[Handler, ...]
     key: Callable[[Any], Any] | None
-    places: KeyIdCache
+    key_ids: KeyIdCache
     version: int
     read: Callable[[bytes, int], Any]
 
@@ -94,7 +94,7 @@ class Plan:
 
     app: App
     sources: dict[str, Source]
-    memory: RetentionWindow
+    retention: RetentionWindow
     own_attempt_ms_max: int
     clock_skew_ms: int
     claim_check_bytes: int
@@ -109,12 +109,12 @@ class Plan:
     @property
     def retention_ms(self) -> int:
         """The age at which a message is not run any more."""
-        return self.memory.retention_ms
+        return self.retention.retention_ms
 
     @property
     def attempt_ms_max(self) -> int:
         """How long an attempt may take, so that no record which forbids it is gone before it ends."""
-        return min(self.own_attempt_ms_max, self.memory.attempt_ms_max)
+        return min(self.own_attempt_ms_max, self.retention.attempt_ms_max)
 
     def limit_ms(self, handler: Handler) -> int:
         """How long one handling may take."""
@@ -133,7 +133,7 @@ class Plan:
     @property
     def record_life_ms(self) -> int:
         """How long a record is kept."""
-        return self.memory.record_life_ms
+        return self.retention.record_life_ms
 
     def life_s(self, at_least_ms: int) -> float:
         """How long a record is kept that was made to be kept so long, by this application or by another."""

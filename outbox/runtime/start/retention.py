@@ -83,23 +83,23 @@ class RetentionWindow:
         self.record_life_ms = max([self.record_life_ms, *lives])
 
 
-async def register_retention(app_name: str, memory: RetentionWindow, operations: Operations) -> None:
+async def register_retention(app_name: str, window: RetentionWindow, operations: Operations) -> None:
     """Register how long an application remembers, and heed what was registered before.
 
     Raises:
         NotRegistrable: it has changed too often.
     """
-    name, margin_ms = f"retention:{app_name}", memory.record_life_ms - memory.retention_ms
-    own = RegisteredRetention(memory.retention_ms, margin_ms)
+    name, margin_ms = f"retention:{app_name}", window.record_life_ms - window.retention_ms
+    own = RegisteredRetention(window.retention_ms, margin_ms)
     for _ in range(WRITE_COUNT_MAX):
         note, now_ms = await operations.note(name), operations.now_ms()
         known = own if note is None else _decoded(note)
         wanted = msgspec.structs.replace(own, eras=_eras(app_name, known, own, now_ms))
         is_same = note is not None and (known.retention_ms, known.margin_ms) == (own.retention_ms, own.margin_ms)
         if is_same or await write_note(operations, name, msgspec.json.encode(wanted), note):
-            memory.heed(wanted.eras, now_ms)
+            window.heed(wanted.eras, now_ms)
             if not is_same:
-                _tell(app_name, known, own)
+                _log_change(app_name, known, own)
             return
     raise NotRegistrable(f"the retention of {app_name!r} is being registered by others all the time; start again")
 
@@ -132,7 +132,7 @@ def _decoded(note: Document) -> RegisteredRetention:
         raise unreadable(note, error) from error
 
 
-def _tell(app_name: str, known: RegisteredRetention, own: RegisteredRetention) -> None:
+def _log_change(app_name: str, known: RegisteredRetention, own: RegisteredRetention) -> None:
     """Say what a change of retention means."""
     fields = {"app": app_name, "before_ms": known.retention_ms, "now_ms": own.retention_ms}
     if own.retention_ms > known.retention_ms:

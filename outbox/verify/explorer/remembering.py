@@ -27,7 +27,7 @@ CONSTANT = (Plan, App, Handler, Backoff, ExploredStore, ExploredBus, ExploredBlo
 """Made once and the same for every run of a program."""
 CODE = (FunctionType, MethodType, partial, type)
 """What a bound method belongs to is reached another way."""
-METERS = frozenset({"hit_count", "miss_count", "_told_blocked", "retry_backoff"})
+METERS = frozenset({"hit_count", "miss_count", "_blocked_log", "retry_backoff"})
 """What is only for people to read, or for how long to rest: figures, and when they were last told something."""
 
 

@@ -26,17 +26,17 @@ def named_host(hosts: Sequence[str]) -> str:
     return name if colon else host
 
 
-class Doors:
+class ConnectionGuard:
     """A factory of connections to a server, at most so many at a time."""
 
     def __init__(self, server: web.Server, *, connection_count_max: int, idle_max_s: float) -> None:
         self.server = server
         self.connection_count_max = connection_count_max
         self.idle_max_s = idle_max_s
-        self.inside: set[Door] = set()
+        self.inside: set[GuardedConnection] = set()
 
-    def __call__(self) -> Door:
-        return Door(self)
+    def __call__(self) -> GuardedConnection:
+        return GuardedConnection(self)
 
     def stop(self) -> None:
         """Break the connections whose clients do not read: the server, which is about to end, would wait for them."""
@@ -44,14 +44,14 @@ class Doors:
             door.stop()
 
 
-class Door(asyncio.Protocol):
+class GuardedConnection(asyncio.Protocol):
     """A connection: let in to the server while there is room, else closed, and closed if it asks nothing for a while.
 
     A limit on requests comes too late: connections that never ask anything would take all the descriptors of the host,
     and the log could not open its next file.  After its first request the server judges it.
     """
 
-    def __init__(self, doors: Doors) -> None:
+    def __init__(self, doors: ConnectionGuard) -> None:
         self._doors = doors
         self._guest: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None

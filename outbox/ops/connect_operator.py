@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from outbox.errors import AlreadyOpen, OutboxError, Refused
 from outbox.ops.control_file import is_held, read_control_file, remove_control_file
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Operates
+from outbox.ops.values import Operator
 
 if TYPE_CHECKING:
     from outbox.engine.engine import Engine
@@ -29,7 +29,9 @@ _OWN_FILE = re.compile(r"[0-9a-f]{16}\.(log|snapshot)|lock").fullmatch
 
 
 @asynccontextmanager
-async def reach(folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = False) -> AsyncIterator[Operates]:
+async def connect_operator(
+    folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = False
+) -> AsyncIterator[Operator]:
     """An operator for a folder; `accept_clock` confirms a wall clock far ahead of a log that is opened here.
 
     Raises:
@@ -41,10 +43,10 @@ async def reach(folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = Fa
     if isinstance(found, RemoteOperator):
         yield found
         return
-    from outbox.ops.operator import Operator  # here, because most commands ask a host and need no engine
+    from outbox.ops.engine_operator import EngineOperator  # here, because most commands ask a host and need no engine
 
     async with found as engine:
-        yield Operator(engine)
+        yield EngineOperator(engine)
 
 
 async def _look(folder: Path, deadline_s: float, accept_clock: bool) -> RemoteOperator | Engine:

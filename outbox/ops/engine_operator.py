@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
-from outbox.deliveries import letter_identity, told_apart
+from outbox.deliveries import dead_letter_identity, split_stack
 from outbox.engine.adapters import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
@@ -33,11 +33,11 @@ from outbox.ops.sending import as_handled
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
+    DeadLetterView,
     KeyKind,
-    Letter,
     Moved,
     NewMessage,
-    Operates,
+    Operator,
     QueueStatus,
     Status,
 )
@@ -60,7 +60,7 @@ class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str = ""
 
 
-class Operator:
+class EngineOperator:
     """An operator with direct access to an engine; a host with workers passes their `meter` and application."""
 
     def __init__(self, engine: Engine, meter: Meter | None = None, app: App | None = None) -> None:
@@ -195,7 +195,9 @@ class Operator:
 
     # Dead letters
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
         """A page of dead letters without bodies, oldest first, behind the sequence `after`.
 
         Raises:
@@ -204,16 +206,16 @@ class Operator:
         tasks = self._engine.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
         only = await self._only_type(queue)
         await self._engine.gate()
-        return [_letter(queue, task, only) for task in tasks]
+        return [_view_of(queue, task, only) for task in tasks]
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         """The newest dead letter of an id, or of the one id that begins so, with its body.
 
         Raises:
             LookupError: there is none.
             Refused: several ids begin so.
         """
-        id = self._whole_id(queue, id)
+        id = self._full_id(queue, id)
         task = self._find(queue, id)
         only = await self._only_type(queue)
         await self._engine.gate()
@@ -223,7 +225,7 @@ class Operator:
                 message = await redeem(message, self._engine.blobs)
             except PoisonMessage as gone:
                 raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_letter(queue, task, only), message.body)
+        return with_body(_view_of(queue, task, only), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         """Run the newest dead letter of an id again, or (None) all of the queue's but those that were too old.
@@ -245,7 +247,7 @@ class Operator:
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
-            id = self._whole_id(queue, id)
+            id = self._full_id(queue, id)
             again = move == self._engine.resubmit
             found = self._find(queue, id, key=_for_resubmission if again else _sequence)
             if again:
@@ -268,9 +270,9 @@ class Operator:
             await self._engine.gate()
         return Moved(count, len(tasks) - count)
 
-    def _whole_id(self, queue: str, text: str) -> str:
+    def _full_id(self, queue: str, text: str) -> str:
         tasks = self._engine.queue(self._dead(queue)).tasks.values()
-        return whole_id(queue, text, {_identity(queue, task) for task in tasks})
+        return full_id(queue, text, {_identity(queue, task) for task in tasks})
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
         tasks = self._engine.queue(self._dead(queue)).tasks
@@ -310,7 +312,7 @@ class Operator:
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 
 
-def whole_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
+def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
     """The id that a text is, or else the only one of a queue's dead letters that it begins.
 
     Raises:
@@ -392,13 +394,13 @@ def _exported(id: str, value: bytes) -> ExportedState:
 
 
 def _identity(queue: str, task: Task) -> str:
-    return letter_identity(queue, task.sequence, task.message, task.reason)
+    return dead_letter_identity(queue, task.sequence, task.message, task.reason)
 
 
-def _letter(queue: str, task: Task, only_type: str) -> Letter:
+def _view_of(queue: str, task: Task, only_type: str) -> DeadLetterView:
     message = task.message
-    description, stack = told_apart(task.description)
-    return Letter(
+    description, stack = split_stack(task.description)
+    return DeadLetterView(
         id=_identity(queue, task),
         sequence=task.sequence,
         queue=queue,
@@ -415,7 +417,7 @@ def _letter(queue: str, task: Task, only_type: str) -> Letter:
     )
 
 
-def with_body(letter: Letter, body: bytes) -> Letter:
+def with_body(letter: DeadLetterView, body: bytes) -> DeadLetterView:
     """A dead letter with its body as JSON, else as text, else as base64."""
     replace = msgspec.structs.replace
     try:
@@ -445,4 +447,4 @@ def _sequence(task: Task) -> int:
     return task.sequence
 
 
-_conforms: type[Operates] = Operator
+_conforms: type[Operator] = EngineOperator
