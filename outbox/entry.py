@@ -233,7 +233,7 @@ class HttpEntry:
             return problem(413, "too-large", text), None
         caller = await reader.caller(request)
         if reader.route.is_read:
-            pending, is_first = self._look(reader.look(request, found.parameters, caller, self._now_ms())), True
+            pending, is_first = self._look(reader.read_work(request, found.parameters, caller, self._now_ms())), True
         else:
             pending, is_first = self._take_on(reader.work(request, found.parameters, caller, self._now_ms()))
         await asyncio.wait([pending.response], timeout=self._wait_s)
@@ -299,12 +299,12 @@ class HttpEntry:
         except RetryError as error:
             return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._log.put_off(error)
+            return self._log.unreadable(error)
         self._log.ended(attempt, outcome)
         if attempt.record is not None:
             return responses.answer_of(attempt.record)
         if isinstance(outcome, Later):
-            return responses.put_off(outcome, attempt.work)
+            return responses.failed(outcome, attempt.work)
         assert outcome is not None, "what was applied is on record"
         return responses.refused(outcome)
 
@@ -361,21 +361,22 @@ class HttpEntry:
         try:
             async for turn in self._backoff.attempts():
                 with turn:
-                    look = await self._requests.look(work)
+                    transaction = await self._requests.read(work)
         except RetryError as error:
             return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._log.put_off(error)
+            return self._log.unreadable(error)
         attempt = Attempt(work)
-        outcome = await run_branch(self._plan, look, attempt, self._life)
+        outcome = await run_branch(self._plan, transaction, attempt, self._life)
         self._log.ended(attempt, outcome)
         if isinstance(outcome, Later):
-            return responses.put_off(outcome, work)
+            return responses.failed(outcome, work)
         if outcome is not None:
             return responses.refused(outcome)
-        if look.reply is None or (look.reply.status == 204 and not look.reply.headers):
+        reply = transaction.reply
+        if reply is None or (reply.status == 204 and not reply.headers):
             return problem(404, "not-found", "there is nothing under this name")
-        return look.reply.response
+        return reply.response
 
     @staticmethod
     def _ended_task(task: asyncio.Task[None]) -> None:

@@ -104,12 +104,14 @@ async def test_a_letter_of_a_queue_made_anew_is_another_one(place: Place) -> Non
 
 
 async def test_letters_whose_numbers_meet_are_all_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.runtime.delivery.stored_dead_letters._DIGEST_BITS", 0)  # all of one millisecond ask for one number
+    monkeypatch.setattr(
+        "outbox.runtime.delivery.stored_dead_letters._DIGEST_BITS", 0
+    )  # all of one millisecond ask for one number
     for _ in range(2):
         for n in range(8):
             await place.keep(f"m{n}", n)
     assert sorted(letter.id for letter in await place.client.dead_letters("notes")) == [f"m{n}" for n in range(8)]
-    with pytest.raises(Refused, match="notes/8 cannot be kept"):
+    with pytest.raises(Refused, match="notes/8 cannot be stored"):
         await place.keep("m8", 8)
 
 

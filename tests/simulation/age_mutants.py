@@ -46,7 +46,7 @@ AGE_MUTANTS = (
     mutant(
         "Retry begins a chain anew", ENDINGS,
         f"{CHAINS}::test_a_retry_does_not_begin_a_chain_anew|test_a_failure_does_not_begin_a_chain_anew",
-        ("            failures=failures,\n        )\n        # It may", "            failures=failures,\n            hops=0,\n        )\n        # It may"),
+        ("            failures=failures,\n        )\n        # A sender", "            failures=failures,\n            hops=0,\n        )\n        # A sender"),
     ),
     mutant(
         "too many outputs look like a cycle", CONTEXT,
@@ -226,6 +226,6 @@ AGE_MUTANTS = (
         "a Retry beyond retention comes again", "outbox/runtime/commit/run_handler.py",
         f"{AGES}::test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words|"
         "test_what_was_put_off_until_it_was_too_old_can_be_resubmitted",
-        ("        outcome = _put_off(", "        _put_off("),
+        ("        outcome = _rescheduled(", "        _rescheduled("),
     ),
 )  # fmt: skip

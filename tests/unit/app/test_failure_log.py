@@ -126,7 +126,7 @@ async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
             await worker.wait_idle()
         assert [letter.id for letter in await worker.dead_letters("q")] == ["m0"]
     events = [line.getMessage() for line in lines.records]
-    unsettled = "message refused, but its delivery is not settled; it is redelivered"
+    unsettled = "message refused, but not dead-lettered yet; it will be redelivered"
     assert events == ["handler failed", unsettled, "message dead-lettered"]
 
 
