@@ -1,24 +1,30 @@
-"""The doors of the host's HTTP endpoints: who is let in, under which name, and for how long without asking anything.
+"""Guard the host's HTTP endpoints: limit connections, idle ones and slow readers, and serve behind that.
 
-An endpoint on loopback is reached by every page in a browser on this machine.  A page cannot choose the name under
-which its browser asks, so a request for any other name than the host goes by is refused: one whose name was rebound to
-127.0.0.1 gets nothing.
+Every page in a browser on this machine can reach an endpoint on loopback.  A page cannot choose the Host header of its
+requests, so requests for other names than the host's are refused: a name rebound to 127.0.0.1 (DNS rebinding) gets
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 
+_quiet = logging.getLogger("outbox.http.connections")
+_quiet.setLevel(logging.CRITICAL)  # any process can send nonsense; a response is enough, without a traceback
+
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 TAKE_WITHIN_S = 30.0
-"""How long a client may take to read an answer: who asks and does not read would keep its place for good."""
+"""How long a client may take to read a response; without a limit it would hold its connection for ever."""
 
 
 def named_host(hosts: Sequence[str]) -> str:
-    """The name in a request's one Host header, without its port; empty where that is none."""
+    """The name in a request's one Host header, without its port; empty where that is invalid."""
     host = hosts[0].lower() if len(hosts) == 1 else ""
     name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
     if colon and not port.isdecimal():
@@ -26,90 +32,131 @@ def named_host(hosts: Sequence[str]) -> str:
     return name if colon else host
 
 
+@asynccontextmanager
+async def serve_guarded(
+    application: web.Application,
+    port: int,
+    *,
+    connection_count_max: int,
+    idle_max_s: float,
+    stop: Callable[[], None] = lambda: None,
+    **settings: Any,
+) -> AsyncIterator[int]:
+    """Serve an application on a port of loopback (0: any free one); its port.
+
+    On exit it closes the port, calls `stop`, and lets requests in progress end.  `settings` are those of aiohttp's
+    runner.
+
+    Raises:
+        OSError: the port cannot be used.
+    """
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        logger=_quiet,
+        auto_decompress=False,
+        keepalive_timeout=idle_max_s,
+        **settings,
+    )
+    await runner.setup()
+    try:
+        assert runner.server is not None, "a runner that is set up has a server"
+        guard = ConnectionGuard(runner.server, connection_count_max=connection_count_max, idle_max_s=idle_max_s)
+        listening = await asyncio.get_running_loop().create_server(guard, "127.0.0.1", port)
+        try:
+            yield int(listening.sockets[0].getsockname()[1])
+        finally:
+            listening.close()
+            stop()
+            guard.stop()
+    finally:
+        await runner.cleanup()
+
+
 class ConnectionGuard:
-    """A factory of connections to a server, at most so many at a time."""
+    """A factory of connections to a server, with a limit."""
 
     def __init__(self, server: web.Server, *, connection_count_max: int, idle_max_s: float) -> None:
         self.server = server
         self.connection_count_max = connection_count_max
         self.idle_max_s = idle_max_s
-        self.inside: set[GuardedConnection] = set()
+        self.connections: set[GuardedConnection] = set()
 
     def __call__(self) -> GuardedConnection:
         return GuardedConnection(self)
 
     def stop(self) -> None:
-        """Break the connections whose clients do not read: the server, which is about to end, would wait for them."""
-        for door in list(self.inside):
-            door.stop()
+        """Abort the connections whose clients do not read: a stopping server would wait for them."""
+        for connection in list(self.connections):
+            connection.stop()
 
 
 class GuardedConnection(asyncio.Protocol):
-    """A connection: let in to the server while there is room, else closed, and closed if it asks nothing for a while.
+    """A connection: aborted above the limit, and if no request arrives in time.
 
-    A limit on requests comes too late: connections that never ask anything would take all the descriptors of the host,
-    and the log could not open its next file.  After its first request the server judges it.
+    A limit on requests would come too late: connections without a request could take all file descriptors of the host,
+    and the log could not open its next file.  After the first request the server's own timeouts apply.
     """
 
-    def __init__(self, doors: ConnectionGuard) -> None:
-        self._doors = doors
-        self._guest: asyncio.Protocol | None = None
+    def __init__(self, guard: ConnectionGuard) -> None:
+        self._guard = guard
+        self._protocol: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None
-        self._unasked: asyncio.TimerHandle | None = None
-        self._untaken: asyncio.TimerHandle | None = None
-        self._end = b""
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        doors = self._doors
-        if len(doors.inside) >= doors.connection_count_max:
+        guard = self._guard
+        if len(guard.connections) >= guard.connection_count_max:
             transport.abort()
             return
-        doors.inside.add(self)
-        self._guest = doors.server()
-        self._guest.connection_made(transport)
-        self._unasked = asyncio.get_running_loop().call_later(doors.idle_max_s, transport.abort)
+        guard.connections.add(self)
+        self._protocol = guard.server()
+        self._protocol.connection_made(transport)
+        self._idle_timer = asyncio.get_running_loop().call_later(guard.idle_max_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        if self._unasked is not None:
-            self._end = self._end[-3:] + data
-            if b"\r\n\r\n" in self._end:
-                self._heard()
-        if self._guest is not None:
-            self._guest.data_received(data)
+        if self._idle_timer is not None:
+            self._tail = self._tail[-3:] + data
+            if b"\r\n\r\n" in self._tail:
+                self._end_idle()
+        if self._protocol is not None:
+            self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return self._guest.eof_received() if self._guest is not None else None
+        return self._protocol.eof_received() if self._protocol is not None else None
 
     def pause_writing(self) -> None:
-        if self._guest is not None and self._transport is not None:
-            self._untaken = asyncio.get_running_loop().call_later(TAKE_WITHIN_S, self._transport.abort)
-            self._guest.pause_writing()
+        if self._protocol is not None and self._transport is not None:
+            self._stall_timer = asyncio.get_running_loop().call_later(TAKE_WITHIN_S, self._transport.abort)
+            self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        self._taken()
-        if self._guest is not None:
-            self._guest.resume_writing()
+        self._end_stall()
+        if self._protocol is not None:
+            self._protocol.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._doors.inside.discard(self)
-        self._heard()
-        self._taken()
-        if self._guest is not None:
-            self._guest.connection_lost(error)
+        self._guard.connections.discard(self)
+        self._end_idle()
+        self._end_stall()
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
 
     def stop(self) -> None:
-        """Break the connection if its client does not read."""
-        if self._untaken is not None and self._transport is not None:
+        """Abort the connection if its client does not read."""
+        if self._stall_timer is not None and self._transport is not None:
             self._transport.abort()
 
-    def _taken(self) -> None:
-        if self._untaken is not None:
-            self._untaken.cancel()
-        self._untaken = None
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._stall_timer = None
 
-    def _heard(self) -> None:
-        if self._unasked is not None:
-            self._unasked.cancel()
-        self._unasked, self._end = None, b""
+    def _end_idle(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer, self._tail = None, b""
