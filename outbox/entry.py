@@ -1,13 +1,13 @@
-"""HTTP entries without HTTP: a request goes in, the response that its commit has stored comes out.
+"""HTTP entries without a server: requests in, the responses stored by their commits out.
 
 Theory of operation.  A request under an idempotency key becomes a `Work` and goes through the commit protocol of the
-backend, as a message of a queue does; its reply is part of the same commit.  It is worked on in a task of its own, so
-a client that hangs up cancels nothing, and whoever asks again meanwhile waits for that same task.  Requests of one
-state take turns in this process; against other processes the protocols' conditions hold.  `request_count_max` bounds
-the clients that wait, and the tasks: each counts until it ends, answered or not, at work or behind another's turn.
+backend, like a message of a queue; its reply is part of the same commit.  It runs in a task of its own, so that a
+client that hangs up cancels nothing, and a repetition meanwhile waits for the same task.  Requests of one state take
+turns in this process; against other processes the protocols' conditions hold.  `request_count_max` limits the waiting
+clients, and the tasks: each counts until it ends, answered or not, running or waiting for its turn.
 
-What is on record answers: the reply, or the refusal.  An outcome that nobody knows, a failure, a conflict that does
-not end: nothing is kept, the response is 500 or 503 with `Retry-After`, and the same request again is safe.
+The record answers: the reply, or the refusal.  After an unknown outcome, a failure, or a conflict that persists nothing
+is recorded, the response is 500 or 503 with `Retry-After`, and the same request again is safe.
 
     async with HttpEntry(app, backend) as entry:
         response = await entry.handle("POST", "/transfers", {"Idempotency-Key": "k1"}, body)
@@ -62,30 +62,29 @@ WAIT_S = 30.0
 
 
 class Pending:
-    """A request that is being worked on: its response, as soon as there is one, and the task that works on it."""
+    """A request in progress: its future response, and its task."""
 
     def __init__(self) -> None:
         self.response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
 
     def answer(self, response: Response) -> None:
-        """Answer whoever waits; the first answer counts."""
+        """Set the response; the first one counts."""
         if not self.response.done():
             self.response.set_result(response)
 
     def fail(self, error: BaseException) -> None:
-        """Let whoever waits know that there will be no answer."""
+        """Fail the waiting clients."""
         if not self.response.done():
             self.response.set_exception(error)
-            self.response.exception()  # somebody may look at it later, or nobody
+            self.response.exception()  # marks it as retrieved
 
 
 class HttpEntry:
     """The HTTP entries of an application on a backend; use it as an async context manager.
 
-    Beside a worker of the same backend it may share that one's `plan` and `protocol`, and so the states at hand.
-    `backoff` says how often a commit that came to nothing is tried again, `threads` how many blocking handlers may run
-    at a time, unless a `plan` says so.
+    Beside a worker of the same backend it may share the worker's `plan` and `protocol`, with the state cache.
+    `backoff` limits the attempts of a commit, `threads` the concurrent blocking handlers, unless `plan` has threads.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class HttpEntry:
         await self.drain()
 
     async def drain(self) -> None:
-        """Stop: take nothing on, let what is under way end for a time, and cancel the rest, which is safe to repeat."""
+        """Stop: refuse new requests, wait `drain_s` for those in progress, cancel the rest, which is safe to repeat."""
         self.stop()
         await self._tasks.drain(self._drain_s)
         if self._protocol is not None:
@@ -182,15 +181,15 @@ class HttpEntry:
             self._threads.close()
 
     def stop(self) -> None:
-        """Take nothing on any more; from here on a request that is cancelled is not its handler's failure."""
+        """Refuse new requests; from here on a cancelled request is not its handler's failure."""
         self._is_stopping = True
 
     # One request
 
     async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
-        """Answer a request; `path` is as it was sent, with its query.  Names of headers may be in any case.
+        """Answer a request; `path` is as sent, with its query.  Header names may be in any case.
 
-        HEAD is answered as GET is; whoever sends the response leaves the body out.
+        HEAD is answered like GET; the server leaves the body out.
 
         Raises:
             EngineStopped: the backend stopped for good.
@@ -201,9 +200,9 @@ class HttpEntry:
     async def answered(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[Response | None, asyncio.Task[None] | None]:
-        """Answer a request; the response, and the task that may go on behind it with what the commit has emitted.
+        """Answer a request; the response, and its task, which may still push the outputs.
 
-        None is the response to a request that was cut off, as when the process ends.
+        The response is None for a request that was cancelled, as when the process ends.
         """
         bare, _, query = path.partition("?")
         request = Request(method.upper(), bare, {name.lower(): text for name, text in headers.items()}, body, query)
@@ -242,35 +241,33 @@ class HttpEntry:
         return None if pending.response.cancelled() else pending.response.result(), pending.task
 
     def _take_on(self, work: Work) -> tuple[Pending, bool]:
-        """Work on a request, or join whoever is at it; whether it is the first."""
+        """Start a request, or join it in progress; whether it is the first."""
         name = work.inbox, work.fingerprint
         known = self._pending.get(name)
         if known is not None:
             return known, False
-        self._check_room()
+        self._check_limit()
         pending = self._pending[name] = Pending()
         self._set_out(pending, self._write(work, pending, name))
         return pending, True
 
     def _look(self, work: Work) -> Pending:
-        self._check_room()
+        self._check_limit()
         pending = Pending()
         self._set_out(pending, self._read(work, pending))
         return pending
 
-    def _check_room(self) -> None:
-        """Refuse a request that nobody works on yet, where as many are worked on as may be."""
+    def _check_limit(self) -> None:
+        """Refuse a new request above the limit of tasks."""
         if len(self._working) >= self._request_count_max:
             raise self._too_many()
 
     def _too_many(self) -> Unfit:
-        text = (
-            f"{self._request_count_max} requests are under way, as many as are taken on; the same request again is safe"
-        )
+        text = f"{self._request_count_max} requests are in progress, which is the limit; the same request again is safe"
         return Unfit(503, "try-again", text, retry_after_s=responses.AGAIN_AFTER_S)
 
     def _set_out(self, pending: Pending, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Begin to work on a request, which counts as under way until its task ends."""
+        """Start the task of a request, which counts until it ends."""
         task = pending.task = self._spawn(coroutine)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
@@ -278,7 +275,7 @@ class HttpEntry:
     # Requests that change something
 
     async def _write(self, work: Work, pending: Pending, name: tuple[bytes, bytes]) -> None:
-        """Bring a request to its end; the answer may be known before."""
+        """Handle a request; the response may be set before its end."""
         attempt = Attempt(work, on_committed=lambda record: pending.answer(responses.answer_of(record)))
         try:
             pending.answer(await self._ended(attempt))
@@ -293,7 +290,7 @@ class HttpEntry:
         await self._finish()
 
     async def _ended(self, attempt: Attempt) -> Response:
-        """What becomes of a request, as far as anybody can tell now."""
+        """The response to a request, by its record or its outcome."""
         try:
             outcome = await self._tried(self._requests.begin, attempt) or await self._handled(attempt)
         except RetryError as error:
@@ -309,7 +306,7 @@ class HttpEntry:
         return responses.refused(outcome)
 
     async def _handled(self, attempt: Attempt) -> Outcome:
-        """Handle a request, again while its handler fails and its entry declares that it may."""
+        """Handle a request, with the retries that its entry declares."""
         while True:
             async with self._turns.of(attempt.work.lane):
                 outcome = await self._tried(self._requests.once, attempt)
@@ -324,7 +321,7 @@ class HttpEntry:
             attempt.work = msgspec.structs.replace(work, delivery=delivery)
 
     async def _tried(self, step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
-        """Make a step, again while nothing is known to have come of it."""
+        """Make a step, with retries while nothing is known to be committed."""
         with suppress(NothingCommitted):
             return await _made(step, attempt)
         async for turn in self._backoff.attempts():
@@ -333,7 +330,6 @@ class HttpEntry:
         raise AssertionError("the last attempt raises")
 
     async def _finish(self) -> None:
-        """Mark what has left, soon."""
         if self._lingering is not None:
             await self._lingering.write(self._spawn)
         elif self._protocol is not None:
@@ -341,7 +337,7 @@ class HttpEntry:
         self._log_failed_pushes()
 
     def _log_failed_pushes(self) -> None:
-        """Log what could not be sent, unless that is the affair of the worker whose protocol this entry shares."""
+        """Log failed pushes, unless the worker that shares the protocol does."""
         if self._settlement is not None:
             log_failed_pushes(self._settlement.failed_pushes)
 
@@ -385,7 +381,7 @@ class HttpEntry:
 
 
 async def _made(step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
-    """Make a step; one that could only not push what it has committed is made, for the sweeper pushes that."""
+    """Make a step; a failed push after the commit counts as done, because the sweeper pushes again."""
     try:
         return await step(attempt)
     except NothingCommitted:

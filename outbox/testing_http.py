@@ -1,7 +1,7 @@
-"""The HTTP side of a harness: requests to an application under test, from a client that does not give up.
+"""HTTP requests of a harness, from a client that retries.
 
-A process that dies under a request is opened again on what was durable, and the same request is sent again under the
-same key, as a client would.  A response that was received before counts.
+After a crash under a request the engine is reopened on the durable bytes, and the request is repeated under the same
+key, as a client would.  A response received before the crash counts.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Watched:
 
 
 class Undecided:
-    """A journal whose caller may be killed while its commit waits for a flush that it shares with others.
+    """A journal whose caller may be killed while its commit waits for a shared flush.
 
-    Whether such a commit took effect is known when the log is opened again: its markers are there, or not.
+    Whether such a commit took effect is known after the reopen: by its markers.
     """
 
     def __init__(self, journal: Journal, commits: list[Commit]) -> None:
@@ -82,7 +82,7 @@ class Clientele:
         self._entry: HttpEntry | None = None
 
     def open(self, ports: Ports | StorePorts, scope: Scope, engine: Engine, outputs: list[Output]) -> None:
-        """Begin another life of the process; beside its worker, with the same states at hand."""
+        """Start the entry of a reopened process, with its worker's state cache."""
         self._life += 1
         undecided, self._undecided = self._undecided, []
         for commit in undecided:
@@ -102,7 +102,6 @@ class Clientele:
         )
 
     def stop(self) -> None:
-        """The process is about to end."""
         if self._entry is not None:
             self._entry.stop()
 
@@ -112,7 +111,7 @@ class Clientele:
         """Send a request until there is a response.
 
         Raises:
-            UnknownDestination: the application serves nothing there; a 404 of a state that is not there looks alike.
+            UnknownDestination: the application serves nothing there; a missing state would be a 404 too.
             TypeError: it has two bodies.
         """
         check_served(self._app, method, path)
@@ -127,7 +126,7 @@ class Clientele:
         raise RuntimeError(f"the process died {CRASH_COUNT_MAX} times under {method} {path}")
 
     async def _sent(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Response | None:
-        """Send a request once, and see to the end of what it set off; None where the process died before it spoke."""
+        """Send a request once, and wait for its task; None if the process died before it answered."""
         entry, life = self._entry, self._life
         assert entry is not None, "the harness is open"
         response: Response | None = None
@@ -139,6 +138,6 @@ class Clientele:
                     task.result()
         except SimulatedCrash:
             async with self._crashing:
-                if self._life == life:  # else it died under somebody else, and at the same moment under this one
+                if self._life == life:  # else another request has handled this crash
                     await self._crash()
         return response

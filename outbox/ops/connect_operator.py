@@ -1,7 +1,7 @@
-"""Reach whoever can answer for a data folder: the host that holds it, else the log itself.
+"""Connect an operator for a data folder: to the host that holds it, else to the log itself.
 
-The folder's lock decides.  While it is held the host is asked, and given a few seconds if it is just starting; while
-it is free the log is opened here, and a control file that a killed host left is removed.
+The folder's lock decides.  While it is held the host answers, after a few seconds if it is just starting; while it is
+free the log is opened here, and the control file of a killed host is removed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def connect_operator(
     """An operator for a folder; `accept_clock` confirms a wall clock far ahead of a log that is opened here.
 
     Raises:
-        Refused: there is no engine's folder.
+        Refused: it is not an engine's folder.
         AlreadyOpen: a process holds it and does not answer.
     """
     check_folder(folder)
@@ -43,7 +43,7 @@ async def connect_operator(
     if isinstance(found, RemoteOperator):
         yield found
         return
-    from outbox.ops.engine_operator import EngineOperator  # here, because most commands ask a host and need no engine
+    from outbox.ops.engine_operator import EngineOperator  # here, because with a host no engine is needed
 
     async with found as engine:
         yield EngineOperator(engine)
@@ -82,10 +82,10 @@ def _try_open(folder: Path, accept_clock: bool) -> Engine | None:
 
 
 def check_folder(folder: Path) -> None:
-    """Make sure that a folder is an engine's, so that a mistyped one is not made into one.
+    """Check that a folder is an engine's, so that a mistyped name creates none.
 
     Raises:
-        Refused: it is not.
+        Refused: it is not an engine's folder.
     """
     if folder.exists() and not folder.is_dir():
         raise Refused(f"{folder}: is a file, and the engine's log is a folder; --data names that folder")

@@ -1,7 +1,7 @@
-"""An operator that asks a running host over its control endpoint.
+"""The operator of a running host, over its control endpoint.
 
-The standard library's client, in a thread: it starts in a tenth of the time that aiohttp's takes, and a command asks
-one thing at a time.  Nothing is repeated here: a request whose answer was lost may have been done, and says so.
+It uses the standard library's client in a thread, which imports in a tenth of aiohttp's time; a command makes one
+request at a time.  No request is repeated: after a lost response it may have taken effect, and the error says so.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class RemoteOperator:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
             raise OutboxError(
-                f"{self._folder}: the host answers what this version does not read; run both from one"
+                f"{self._folder}: the host responds in a format of another version; run both from one"
             ) from error
 
     def _ask(self, method: str, path: str, body: bytes | None, within_s: float = ANSWER_WITHIN_S) -> bytes:
@@ -148,7 +148,7 @@ class RemoteOperator:
         )
 
     def _refused(self, data: bytes) -> Exception:
-        """The error that the host had, as its own class where it is one of ours."""
+        """The host's error, as its own class if that is one of `outbox.errors`."""
         try:
             found = msgspec.json.decode(data, type=_Error)
         except msgspec.DecodeError:
