@@ -23,6 +23,7 @@ PAGES = [
     GUIDE,
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
+    *sorted((ROOT / "docs/protocol").glob("*.md")),
     *sorted((ROOT / "docs/reference").glob("*.md")),
 ]
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
