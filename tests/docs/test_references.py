@@ -97,6 +97,13 @@ def test_every_how_to_page_stands_in_one_group_of_the_index() -> None:
     assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs/how-to").glob("*.md"))
 
 
+def test_the_glossary_has_each_word_once_in_order() -> None:
+    words = [
+        word.lower() for word in re.findall(r"^\| \*\*(.+?)\*\* \|", prose(ROOT / "docs/glossary.md"), re.MULTILINE)
+    ]
+    assert words == sorted(set(words)) and len(words) > 100
+
+
 @pages
 def test_every_target_that_a_page_names_is_one_of_make(page: Path) -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
