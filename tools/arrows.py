@@ -213,12 +213,15 @@ def layers(imports: dict[str, set[str]]) -> list[list[str]]:
 
 
 def picture(root: Path, package: str) -> str:
-    """The imports of a package within itself: how many files, arrows and layers, and the layers from the top."""
+    """The imports of a package within itself: how many files, arrows and layers, and the layers from the top.
+
+    A folder's `__init__` counts where it imports something.
+    """
     inside = f"{package}."
     imports = {
         name: {target for target in targets if target.startswith(inside)}
         for name, targets in imports_of(root).items()
-        if name.startswith(inside)
+        if name.startswith(inside) and (targets or not (root / name.replace(".", "/")).is_dir())
     }
     found = layers(imports)
     rows = [
