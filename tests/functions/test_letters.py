@@ -104,7 +104,9 @@ async def test_a_letter_of_a_queue_made_anew_is_another_one(place: Place) -> Non
 
 
 async def test_letters_whose_numbers_meet_are_all_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.runtime.letters._DIGEST_BITS", 0)  # all of one millisecond ask for one number
+    monkeypatch.setattr(
+        "outbox.runtime.delivery.stored_dead_letters._DIGEST_BITS", 0
+    )  # all of one millisecond ask for one number
     for _ in range(2):
         for n in range(8):
             await place.keep(f"m{n}", n)
@@ -180,7 +182,7 @@ async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(pl
         return found
 
     store.read = read_and_lose  # type: ignore[method-assign]  # somebody else is quicker, once
-    with pytest.raises(LookupError, match="moved by somebody else"):
+    with pytest.raises(LookupError, match="moved meanwhile"):
         await place.letters.discard("notes", letter.sequence)
 
 

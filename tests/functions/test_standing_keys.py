@@ -243,5 +243,5 @@ async def test_the_last_deliveries_of_what_waits_are_told_while_there_is_time(ca
         await until(is_told)
         told = [one for one in caplog.records if "few deliveries left" in one.message]
         assert vars(told[0])["id"] == "red-1" and vars(told[0])["deliveries"] >= 95
-        standing = [one for one in caplog.records if "stands still" in one.message]
+        standing = [one for one in caplog.records if "key blocked" in one.message]
         assert vars(standing[0])["deliveries"] >= 1

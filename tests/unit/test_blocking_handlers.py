@@ -123,7 +123,7 @@ async def until(done: Callable[[], bool]) -> None:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is put off comes again at once."""
     for module in (threads, handling):
-        monkeypatch.setattr(module, "AGAIN_AFTER_S", 0.01)
+        monkeypatch.setattr(module, "RETRY_AFTER_S", 0.01)
 
 
 @every_scope

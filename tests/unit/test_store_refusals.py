@@ -76,8 +76,8 @@ async def test_a_blob_store_that_refuses_for_good_is_told_and_tried_ever_more_se
 
 
 async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.runtime.backoff.REST_FIRST_S", 60.0)
-    monkeypatch.setattr("outbox.runtime.backoff.REST_MAX_S", 60.0)
+    monkeypatch.setattr("outbox.runtime.delivery.retrying.REST_FIRST_S", 60.0)
+    monkeypatch.setattr("outbox.runtime.delivery.retrying.REST_MAX_S", 60.0)
     async with site() as at:
         at.store.refused = "commit"
         async with asyncio.timeout(15):

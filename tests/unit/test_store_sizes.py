@@ -106,7 +106,7 @@ async def test_a_state_at_the_limit_leaves_room_for_what_is_refused_next(scope: 
 @pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_refusal_that_does_not_fit_is_cut_to_its_reason(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr("outbox.runtime.overflow.REFUSAL_BYTES_MAX", 0)  # as it was before room was left
+    monkeypatch.setattr("outbox.runtime.commit.overflow.REFUSAL_BYTES_MAX", 0)  # as it was before room was left
     async with site(scope) as at, Worker(growing(seen), at) as worker:
         at.store.capabilities = replace(at.store.capabilities, item_bytes_max=1_000)
         await worker.send("adds", Add("a", 500), id="large")

@@ -67,7 +67,7 @@ async def test_a_key_whose_dead_letter_was_purged_is_told_of_and_let_go(
         for letter in await operations.dead_letters("lines"):
             await operations.discard("lines", letter.sequence)
         await rest(at, 120)
-        told = [record for record in caplog.records if "stands still" in record.message]
+        told = [record for record in caplog.records if "key blocked" in record.message]
         assert [(r.levelno, r.__dict__["id"], r.__dict__["session"]) for r in told] == [(logging.WARNING, "l1", "red")]
         for wrong in ("l0", "l2"):
             with pytest.raises(LookupError):
