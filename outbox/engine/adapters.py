@@ -14,17 +14,17 @@ from msgspec.structs import replace
 from outbox.deliveries import identified
 from outbox.engine import records
 from outbox.engine.broker import Broker
+from outbox.engine.core import Core
 from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.documents import Documents
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.items import Task
-from outbox.engine.journal import EngineJournal, as_deliveries, token_of
+from outbox.engine.journal import as_deliveries, token_of
 from outbox.engine.queues import Queue
 from outbox.engine.state import STATES
 from outbox.engine.topology import Topology
 from outbox.errors import LockLost, TooLarge
 from outbox.ports import (
-    BlobStore,
     Buried,
     Create,
     Delete,
@@ -35,7 +35,6 @@ from outbox.ports import (
     MessageBus,
     Operations,
     Output,
-    Ports,
     Replace,
     Session,
     Settle,
@@ -56,17 +55,23 @@ PEEK_COUNT_MAX = 100_000
 class EngineOperations:
     """What clients and operators ask of an embedded engine."""
 
-    def __init__(self, engine: Topology) -> None:
-        self._engine = engine
-        self._documents = Documents(engine)
+    def __init__(
+        self, core: Core, broker: Broker, topology: Topology, documents: Documents, dead_letters: DeadLetters
+    ) -> None:
+        self._core = core
+        self._broker = broker
+        self._topology = topology
+        self._documents = documents
+        self._dead_letters = dead_letters
+        self._store = EngineStore(core, documents)
 
     def now_ms(self) -> int:
-        return self._engine.now_ms()
+        return self._core.now_ms()
 
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
     ) -> None:
-        known = self._engine.queues
+        known = self._topology.queues
         wanted = [
             QueueSettings(name, "per_key" if o == "per_key" else "unordered", stop_key=name in stop_keys)
             for name, o in queues.items()
@@ -77,56 +82,56 @@ class EngineOperations:
             for name in stop_keys
             if name in known and not known[name].stop_key and known[name].ordering == queues.get(name)
         ]
-        self._engine.declare(*fresh, *(TopicSettings(name, tuple(subs)) for name, subs in topics.items()))
-        await self._engine.gate()
+        self._topology.declare(*fresh, *(TopicSettings(name, tuple(subs)) for name, subs in topics.items()))
+        await self._core.gate()
 
     async def send(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
-            self._engine.send(output.destination, [output.message], due_ms=output.due_ms)
-        await self._engine.gate()
+            self._broker.send(output.destination, [output.message], due_ms=output.due_ms)
+        await self._core.gate()
 
     async def state(self, id: str) -> StateDocument | None:
         found = self._documents.read(STATES, id)
-        await self._engine.gate()
+        await self._core.gate()
         return found if found is not None and found.value else None
 
     async def dead_letters(self, queue: str) -> list[Buried]:
-        found = dead_letters(self._engine, queue)
-        await self._engine.gate()
+        found = dead_letters(self._broker, queue)
+        await self._core.gate()
         return found
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        DeadLetters(self._engine).resubmit(queue, sequence)
-        await self._engine.gate()
+        self._dead_letters.resubmit(queue, sequence)
+        await self._core.gate()
 
     async def discard(self, queue: str, sequence: int) -> None:
-        DeadLetters(self._engine).discard(queue, sequence)
-        await self._engine.gate()
+        self._dead_letters.discard(queue, sequence)
+        await self._core.gate()
 
     async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
         return False  # a session stands still behind what is among the dead letters, and goes on when it is not
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
-        return self._engine.is_idle(queues)
+        return self._broker.is_idle(queues)
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
-        return self._engine.is_drained(queues)
+        return self._broker.is_drained(queues)
 
     async def note(self, name: str) -> Document | None:
-        return await EngineStore(self._engine).read(DocumentKey("notes", name))
+        return await self._store.read(DocumentKey("notes", name))
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
         key = DocumentKey("notes", name)
         tag = Tag("note")
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
-        return isinstance(await EngineStore(self._engine).write([write]), Won)
+        return isinstance(await self._store.write([write]), Won)
 
 
-def dead_letters(engine: Broker, queue: str) -> list[Buried]:
+def dead_letters(broker: Broker, queue: str) -> list[Buried]:
     """The dead letters of a queue, oldest first; the caller passes the gate."""
     return [
         identified(Buried(queue, t.sequence, t.message, t.reason, t.description, _deliveries(t), t.enqueued_ms))
-        for t in engine.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
+        for t in broker.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
     ]
 
 
@@ -137,21 +142,22 @@ def _deliveries(task: Task) -> int:
 class EngineBus:
     """The engine's queues as a message bus."""
 
-    def __init__(self, engine: Broker) -> None:
-        self._engine = engine
+    def __init__(self, core: Core, broker: Broker) -> None:
+        self._core = core
+        self._broker = broker
 
     async def send(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
-            self._engine.send(output.destination, [output.message], due_ms=output.due_ms)
-        await self._engine.gate()
+            self._broker.send(output.destination, [output.message], due_ms=output.due_ms)
+        await self._core.gate()
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        engine = self._engine
-        found = engine.queue(queue)
-        tasks = engine.take(found, count_max)
-        if not tasks and wait_s > 0 and await engine.wait_available(queue, wait_s):
-            tasks = engine.take(found, count_max)
-        await engine.gate()
+        broker = self._broker
+        found = broker.queue(queue)
+        tasks = broker.take(found, count_max)
+        if not tasks and wait_s > 0 and await broker.wait_available(queue, wait_s):
+            tasks = broker.take(found, count_max)
+        await self._core.gate()
         return [
             replace(d, failures=0, delivery_count=d.delivery_count + d.failures, from_outside=True)
             for d in as_deliveries(tasks)
@@ -165,22 +171,22 @@ class EngineBus:
         if settle.how == "dead-letter":
             await self._bury(delivery, settle)
             return
-        self._engine.settle(self._token(delivery), how, reason=settle.reason, description=settle.description)
-        await self._engine.gate()
+        self._broker.settle(self._token(delivery), how, reason=settle.reason, description=settle.description)
+        await self._core.gate()
 
     async def _put_off(self, delivery: Delivery, settle: Settle) -> None:
         """Give back a message that rests until a time, in its place."""
         queue, failures = self._held(delivery)
         count = failures + (settle.how == "abandon")
         self._commit(postponed=[records.Postponed(queue.number, delivery.sequence, settle.due_ms, count)])
-        await self._engine.gate()
+        await self._core.gate()
 
     async def _bury(self, delivery: Delivery, settle: Settle) -> None:
         """Dead-letter a message; this delivery of it counts too."""
         queue, failures = self._held(delivery)
         reason, text = settle.reason, settle.description
         self._commit(buried=[records.Buried(queue.number, delivery.sequence, reason, text, failures + 1, False)])
-        await self._engine.gate()
+        await self._core.gate()
 
     def _held(self, delivery: Delivery) -> tuple[Queue, int]:
         """The queue of a delivery that is ours, and its count of failures.
@@ -188,20 +194,20 @@ class EngineBus:
         Raises:
             LockLost: it is not ours any more.
         """
-        self._engine.renew(self._token(delivery))
-        queue = self._engine.queue(delivery.queue)
+        self._broker.renew(self._token(delivery))
+        queue = self._broker.queue(delivery.queue)
         return queue, queue.tasks[delivery.sequence].failures
 
     def _commit(self, *, buried: Sequence[records.Buried] = (), postponed: Sequence[records.Postponed] = ()) -> None:
-        now_ms = self._engine.now_ms()
-        self._engine.do(records.Committed(now_ms, now_ms, {}, {}, [], {}, {}, list(buried), list(postponed)))
-        self._engine.wake()
+        now_ms = self._core.now_ms()
+        self._core.do(records.Committed(now_ms, now_ms, {}, {}, [], {}, {}, list(buried), list(postponed)))
+        self._broker.wake()
 
     async def renew(self, delivery: Delivery) -> int:
-        return self._engine.renew(self._token(delivery))
+        return self._broker.renew(self._token(delivery))
 
     def _token(self, delivery: Delivery) -> bytes:
-        return token_of(self._engine, delivery)
+        return token_of(delivery, self._core, self._broker)
 
 
 _SETTLEMENTS = {
@@ -225,13 +231,13 @@ class EngineStore:
         ordered_versions=True,
     )
 
-    def __init__(self, engine: Broker) -> None:
-        self._engine = engine
-        self._documents = Documents(engine)
+    def __init__(self, core: Core, documents: Documents) -> None:
+        self._core = core
+        self._documents = documents
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         found = self._read(key)
-        await self._engine.gate()
+        await self._core.gate()
         return found
 
     def _read(self, key: DocumentKey) -> Document | None:
@@ -239,13 +245,12 @@ class EngineStore:
         return None if found is None else Document(key, found.value, str(found.version))
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        engine = self._engine
         _check_limits(operations)
         for index, operation in enumerate(operations):
             current = self._read(operation.key)
             wanted = None if isinstance(operation, Create) else operation.if_match
             if wanted != (None if current is None else current.version):
-                await engine.gate()
+                await self._core.gate()
                 return Lost(index, current)
         change = records.Modify(
             documents=[self._put(op) for op in operations if not isinstance(op, Delete)],
@@ -257,12 +262,12 @@ class EngineStore:
             "" if isinstance(op, Delete) else str(self._documents.version(_namespace(op.key.partition), op.key.id))
             for op in operations
         )
-        await engine.gate()
+        await self._core.gate()
         return Won(versions)
 
     def _put(self, operation: Create | Replace) -> records.DocWrite:
         namespace, id = _namespace(operation.key.partition), operation.key.id
-        expires_ms = 0 if operation.ttl_s is None else self._engine.now_ms() + round(operation.ttl_s * 1_000)
+        expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)
         version = self._documents.version(namespace, id)
         return records.DocWrite(namespace, id, operation.body, version, expires_ms)
 
@@ -270,16 +275,16 @@ class EngineStore:
         return records.DocRef(_namespace(operation.key.partition), operation.key.id, int(operation.if_match))
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        space = self._engine.state.documents.get(_namespace(partition), {})
-        await self._engine.gate()
+        space = self._core.state.documents.get(_namespace(partition), {})
+        await self._core.gate()
         for id in sorted(id for id in space if id.startswith(prefix)):
             document = self._read(DocumentKey(partition, id))
             if document is not None:
                 yield document
 
     async def unfinished(self) -> AsyncIterator[Document]:
-        spaces = {name: space for name, space in self._engine.state.documents.items() if name.startswith("p/")}
-        await self._engine.gate()
+        spaces = {name: space for name, space in self._core.state.documents.items() if name.startswith("p/")}
+        await self._core.gate()
         for name in sorted(spaces):
             for id in sorted(spaces[name]):
                 document = self._read(DocumentKey(name.removeprefix("p/"), id))
@@ -312,11 +317,6 @@ def _check_limits(operations: Sequence[Write]) -> None:
         raise TooLarge(f"a batch is over {ITEM_BYTES_MAX} bytes; move large values to a blob")
     if len({op.key.partition for op in operations}) > 1 or len({op.key for op in operations}) < len(operations):
         raise TooLarge("a batch stays in one partition and names each document once")
-
-
-def ports(engine: Topology, blobs: BlobStore) -> Ports:
-    """The ports of an embedded engine."""
-    return Ports(EngineJournal(engine), EngineOperations(engine), blobs)
 
 
 _operations: type[Operations] = EngineOperations

@@ -15,9 +15,9 @@ from outbox.engine import records
 from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.items import Task, held_bytes, reply_bytes_of, version_of
-from outbox.engine.queues import KeyedQueue
 from outbox.engine.rules import Rule
 from outbox.engine.segments import Recovery, read_sealed
+from outbox.engine.session_order import SessionOrder
 from outbox.engine.state import State
 from outbox.engine.wal import Log, store_snapshot
 from outbox.errors import CorruptRecord, FormatTooNew, Refused
@@ -72,7 +72,8 @@ def encode(state: State, ordinal: int) -> bytes:
     for number in sorted(set(range(0, len(state.queues), 2)) - set(state.free)):
         queue, dead = state.queues[number], state.queues[number + 1]
         queue.forget_seen(now_ms)
-        sessions = queue.sessions.values() if isinstance(queue, KeyedQueue) else ()
+        order = queue.order
+        sessions = order.sessions.values() if isinstance(order, SessionOrder) else ()
         states = {session.id: session.state for session in sessions if session.state}
         tasks, letters = list(queue.tasks.values()), list(dead.tasks.values())
         queues.append(QueueImage(queue.settings, tasks, letters, queue.seen, states, queue.received_count))
@@ -134,9 +135,8 @@ def _restore(image: Image) -> State:
     for found in image.queues:
         queue = state.paths[found.settings.name]
         queue.seen, queue.received_count = found.seen, found.received_count
-        if isinstance(queue, KeyedQueue):
-            for session, kept in found.sessions.items():
-                queue.session(session).state = kept
+        for session, kept in found.sessions.items():
+            queue.sessions.session(session).state = kept
         for target, tasks in ((queue, found.tasks), (state.queues[queue.number + 1], found.dead_letters)):
             target.tasks.update((task.sequence, task) for task in tasks)
             state.body_bytes += sum(held_bytes(task.message) for task in tasks)

@@ -21,8 +21,10 @@ from outbox.engine.entities import (
     subscription_path,
 )
 from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of, reply_bytes_of
-from outbox.engine.queues import KeyedQueue, Queue, make_queue
+from outbox.engine.plain_order import PlainOrder
+from outbox.engine.queues import Queue
 from outbox.engine.rules import Rules, admits
+from outbox.engine.session_order import SessionOrder
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Marker, Output, StateDocument
@@ -113,7 +115,7 @@ class State:
             self.free_slot(len(self.queues))
         number = self.free.pop(0)
         for at, name in ((number, path), (number + 1, dead_letter_path(path))):
-            self.queues[at] = self.paths[name] = make_queue(at, name, settings, dead_letters=at > number)
+            self.queues[at] = self.paths[name] = Queue(at, name, settings, is_primary=at == number)
         self.routes[path] = (self.paths[path],)
 
     def _ruled(self, record: records.Ruled, version: int) -> None:
@@ -145,7 +147,7 @@ class State:
     def free_slot(self, number: int) -> None:
         """Let the next queue have this number; until then, whatever names it meets an empty one without a path."""
         for at, path in ((number, ""), (number + 1, DEAD_LETTER_SUFFIX)):
-            empty = make_queue(at, path, QueueSettings(""), dead_letters=True)
+            empty = Queue(at, path, QueueSettings(""), is_primary=False)
             if at < len(self.queues):
                 self.queues[at] = empty
             else:
@@ -214,7 +216,7 @@ class State:
                 self._bury(queue, task, record.reason, record.description)
             elif how is Settlement.DEFER:
                 task.status, task.lock = DEFERRED, 0
-                queue.unlocked(task)
+                queue.order.unlocked(task)
             else:
                 self._give_back(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
 
@@ -225,9 +227,9 @@ class State:
             text = f"delivered {task.delivery_count} times without being settled"
             self._give_up(queue, task, "MaxDeliveryCountExceeded", text)
             return
-        queue.given_back(task)
+        queue.order.given_back(task)
         queue.index(task)
-        queue.unlocked(task)
+        queue.order.unlocked(task)
 
     def _lapsed(self, record: records.Lapsed, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -260,9 +262,7 @@ class State:
         queue.index(fresh)
 
     def _session_set(self, record: records.SessionSet, version: int) -> None:
-        queue = self.queues[record.queue]
-        assert isinstance(queue, KeyedQueue)
-        queue.session(record.session).state = record.state
+        self.queues[record.queue].sessions.session(record.session).state = record.state
 
     # What may happen to one task
 
@@ -270,17 +270,17 @@ class State:
         """Take a task out of the engine for good."""
         del queue.tasks[task.sequence]
         self.body_bytes -= held_bytes(task.message)
-        queue.unlocked(task)
-        self._let_key_go(queue, task)
+        queue.order.unlocked(task)
+        self._unblock(queue, task)
 
-    def _let_key_go(self, dead: Queue, task: Task) -> None:
-        """A dead letter that stops its key is leaving its queue: the key goes on."""
+    def _unblock(self, dead: Queue, task: Task) -> None:
+        """Unblock the session behind a dead letter that is leaving its queue."""
         if not task.stops_session:
             return
         task.stops_session = False
-        primary = None if dead.is_primary else self.queues[dead.number - 1]
-        if isinstance(primary, KeyedQueue):
-            primary.go_on(primary.session(task.message.session_id), task.sequence)
+        order = None if dead.is_primary else self.queues[dead.number - 1].order
+        if isinstance(order, SessionOrder):
+            order.unblock(order.session(task.message.session_id), task.sequence)
 
     def _give_up(self, queue: Queue, task: Task, reason: str, description: str) -> None:
         """Dead-letter a task because of the queue's own limits."""
@@ -295,10 +295,10 @@ class State:
         task.path, task.status, task.lock = dead.path, ACTIVE, 0
         task.due_ms = task.expires_ms = 0
         task.reason, task.description = reason, description
-        if stops_session and isinstance(queue, KeyedQueue):
+        if stops_session and isinstance(queue.order, SessionOrder):
             task.stops_session = True
-            queue.stop(queue.session(task.message.session_id), task.sequence)
-        queue.unlocked(task)
+            queue.order.block(queue.order.session(task.message.session_id), task.sequence)
+        queue.order.unlocked(task)
         dead.tasks[task.sequence] = task
         dead.index(task)
 
@@ -324,7 +324,7 @@ class State:
             self._postpone(postponed, version)
 
     def _consume(self, queue: Queue, sequences: list[int]) -> None:
-        if type(queue) is Queue and queue.is_primary:  # nothing but the task itself to forget
+        if queue.is_primary and isinstance(queue.order, PlainOrder):  # nothing but the task itself to forget
             pop = queue.tasks.pop
             self.body_bytes -= held_bytes_of([pop(sequence).message for sequence in sequences])
         else:
@@ -349,7 +349,7 @@ class State:
 
         Those for one plain queue, to be seen at once, are put in as `_insert` would, written out.
         """
-        destination, plain = "", None
+        destination, fresh = "", None
         taken: list[Message] = []
         for output in outputs:
             message = output.message
@@ -357,11 +357,13 @@ class State:
                 destination = output.destination
                 queues = self.routes[destination]
                 ruled = bool(self.rules) and any(queue.path in self.rules for queue in queues)
-                plain = queues[0] if len(queues) == 1 and queues[0].is_plain and not ruled else None
-            if plain is not None and not (output.due_ms or message.time_to_live_ms):
+                fresh = queues[0].fresh if len(queues) == 1 and not ruled else None
+                if fresh is not None:
+                    plain = queues[0]
+            if fresh is not None and not (output.due_ms or message.time_to_live_ms):
                 self.sequence = sequence = self.sequence + 1
                 plain.tasks[sequence] = Task(sequence, plain.path, message, now_ms, version, external=False)
-                plain.fresh.append(sequence)
+                fresh.append(sequence)
                 plain.received_count += 1
                 taken.append(message)
                 continue
@@ -392,10 +394,10 @@ class State:
         task = queue.tasks[postponed.sequence]
         task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version
         task.external = True  # some of its handlers may have applied it: from here on markers say which
-        keyed = isinstance(queue, KeyedQueue)
+        keyed = isinstance(queue.order, SessionOrder)
         task.status = ACTIVE if keyed or not postponed.due_ms else SCHEDULED
         queue.index(task)
-        queue.unlocked(task)
+        queue.order.unlocked(task)
 
     def put(self, namespace: str, id: str, document: StateDocument) -> None:
         """Write a document in place of what was there."""
@@ -463,10 +465,10 @@ class State:
         """Let one task be as a modification says: elsewhere, later, or with another message."""
         queue = self.paths[item.path]
         task = queue.tasks.pop(item.sequence)
-        queue.unlocked(task)
+        queue.order.unlocked(task)
         target = self.paths[item.to_path] if item.to_path is not None else queue
         stays, stops = target is queue, task.stops_session
-        self._let_key_go(queue, task)
+        self._unblock(queue, task)
         if item.message is not None:
             self.body_bytes += held_bytes(item.message) - held_bytes(task.message)
             task.message = item.message
@@ -474,17 +476,17 @@ class State:
         task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
         task.status = SCHEDULED if item.due_ms > now_ms else ACTIVE
         target.tasks[task.sequence] = task
-        primary = self.queues[queue.number - 1]
-        if stays and stops and isinstance(primary, KeyedQueue):  # still there, maybe rewritten under another key
+        order = self.queues[queue.number - 1].order
+        if stays and stops and isinstance(order, SessionOrder):  # still there, maybe rewritten under another key
             task.stops_session = True
-            primary.stop(primary.session(task.message.session_id), task.sequence)
+            order.block(order.session(task.message.session_id), task.sequence)
         target.index(task)
 
     def rebuild(self) -> None:
         """Make every index anew, after a replay or a snapshot."""
         for queue in self.queues:
-            if isinstance(queue, KeyedQueue):
+            if isinstance(queue.order, SessionOrder):
                 for task in self.queues[queue.number + 1].tasks.values():
                     if task.stops_session:
-                        queue.session(task.message.session_id).stopped_by.add(task.sequence)
+                        queue.order.session(task.message.session_id).blocked_by.add(task.sequence)
             queue.rebuild()

@@ -48,7 +48,7 @@ class Audit:
     def end(self) -> None:
         """The workers have ended: tell whether everything has, and close."""
         engine = self._engine
-        if engine.stopped is None and engine.is_idle(self._queues):
+        if engine.stopped is None and engine.broker.is_idle(self._queues):
             self.history.quiesce(self._queues, tallies=tallies(engine), dead=dead(engine, self._queues))
         self.history.close()
 
@@ -64,7 +64,7 @@ def tallies(engine: Engine) -> dict[str, Tally]:
 
 def dead(engine: Engine, queues: list[str]) -> dict[str, list[int]]:
     """The dead letters of queues by sequence."""
-    return {path: [*engine.queue(dead_letter_path(path)).tasks][:DEAD_COUNT_MAX] for path in queues}
+    return {path: [*engine.broker.queue(dead_letter_path(path)).tasks][:DEAD_COUNT_MAX] for path in queues}
 
 
 def judge(path: Path, *, alone: bool = False) -> Verdict:

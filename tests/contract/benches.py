@@ -53,13 +53,13 @@ class Bench:
         return self.engine.ports()
 
     async def dead_letters(self, queue: str) -> list[tuple[str, str]]:
-        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine, queue)]
+        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine.broker, queue)]
 
 
 @asynccontextmanager
 async def store(ground: Ground, folder: Path) -> AsyncIterator[EngineStore]:
     bench = Bench(ground, folder)
-    yield EngineStore(bench.engine)
+    yield EngineStore(bench.engine.core, bench.engine.documents)
     bench.engine.close()
 
 
@@ -67,7 +67,9 @@ async def store(ground: Ground, folder: Path) -> AsyncIterator[EngineStore]:
 async def bus(ground: Ground, folder: Path) -> AsyncIterator[BusFixture]:
     bench = Bench(ground, folder)
     bench.engine.declare(QueueSettings("contract"), ORDERED)
-    yield BusFixture(EngineBus(bench.engine), bench.engine.now_ms, bench.wait, bench.dead_letters)
+    yield BusFixture(
+        EngineBus(bench.engine.core, bench.engine.broker), bench.engine.now_ms, bench.wait, bench.dead_letters
+    )
     bench.engine.close()
 
 

@@ -130,7 +130,7 @@ async def test_a_fault_planted_in_a_store_is_caught(fault: str, tmp_path: Path) 
     @asynccontextmanager
     async def make() -> AsyncIterator[StateStore]:
         bench.engine = bench.open()
-        yield Planted(EngineStore(bench.engine), method, plant)
+        yield Planted(EngineStore(bench.engine.core, bench.engine.documents), method, plant)
 
     with pytest.raises(AssertionError, match=clause):
         await contracts.check_state_store(make, wait=bench.wait)

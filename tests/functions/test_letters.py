@@ -143,7 +143,7 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
     place.clock.seconds += 60
     for id in ("a", "b"):
         await place.client.resubmit("notes", id)
-    tasks = place.engine.queue("notes").tasks.values()
+    tasks = place.engine.broker.queue("notes").tasks.values()
     times = {task.message.identity: task.message.created_ms for task in tasks}
     assert times == {"a": first_ms, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
 
@@ -151,7 +151,7 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
 async def test_a_resubmitted_letter_has_not_failed_yet(place: Place) -> None:
     await place.keep("a", 7, failures=2)
     await place.client.resubmit("notes", "a")
-    (task,) = place.engine.queue("notes").tasks.values()
+    (task,) = place.engine.broker.queue("notes").tasks.values()
     assert (task.message.identity, task.message.attempt, task.message.failures) == ("a", 1, 0)
 
 

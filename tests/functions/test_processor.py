@@ -84,7 +84,7 @@ class Host:
         return await self.processor.client.state(Customer, key)
 
     def waiting(self, queue: str) -> list[Any]:
-        return list(self.engine.queue(queue).tasks.values())
+        return list(self.engine.broker.queue(queue).tasks.values())
 
     async def letters(self, queue: str = "orders") -> list[tuple[str, str]]:
         return [(letter.id, letter.reason) for letter in await self.processor.client.dead_letters(queue)]
@@ -399,7 +399,7 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         await handling
         await processor.message("adds", received("m2", b'{"key":"ann","n":4}', 2, properties={"outbox-type": "Add"}))
         assert await processor.client.state(Customer, "ann") == Customer(7), "the key goes on"
-        assert not engine.queue("adds").tasks, "nothing was put off"
+        assert not engine.broker.queue("adds").tasks, "nothing was put off"
 
 
 class Pause:

@@ -13,7 +13,7 @@ RETENTION = "outbox/runtime/retention.py"
 CHAINS = "unit/app/test_chains.py"
 BLOCKED = "unit/app/test_blocked_keys.py"
 SHOWN = "unit/engine/test_blocked.py"
-QUEUES = "outbox/engine/queues.py"
+QUEUES = "outbox/engine/session_order.py"
 RESUBMITTING = "unit/app/test_resubmitting.py"
 AGES = "unit/app/test_ages.py"
 CHANGES = "unit/app/test_retention_changes.py"
@@ -208,7 +208,7 @@ AGE_MUTANTS = (
     mutant(
         "what a receiver had for itself is not shown when it lets go", "outbox/engine/sessions.py",
         f"{SHOWN}::test_what_a_receiver_had_for_itself_is_shown_when_it_lets_go",
-        ("        queue.show_again(session)\n", ""),
+        ("        queue.sessions.show_again(session)\n", ""),
     ),
     # What is resubmitted or put off too late
     mutant(
@@ -220,7 +220,7 @@ AGE_MUTANTS = (
     mutant(
         "an engine resubmits what is too old by now", "outbox/engine/dead_letters.py",
         f"{RESUBMITTING}::test_an_operator_cannot_resubmit_late_either_and_the_others_go",
-        ("        if 0 < task.remembered_until_ms <= broker.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
+        ("        if 0 < task.remembered_until_ms <= core.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
     ),
     mutant(
         "a Retry beyond retention comes again", "outbox/runtime/handling.py",

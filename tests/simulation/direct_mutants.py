@@ -292,12 +292,12 @@ DIRECT_MUTANTS = (
     mutant(
         "read: a client's read of a state does not wait for the gate", ADAPTERS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = self._documents.read(STATES, id)\n        await self._engine.gate()\n", "        found = self._documents.read(STATES, id)\n"),
+        ("        found = self._documents.read(STATES, id)\n        await self._core.gate()\n", "        found = self._documents.read(STATES, id)\n"),
     ),
     mutant(
         "read: a list of dead letters does not wait for the gate", ADAPTERS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = dead_letters(self._engine, queue)\n        await self._engine.gate()\n", "        found = dead_letters(self._engine, queue)\n"),
+        ("        found = dead_letters(self._broker, queue)\n        await self._core.gate()\n", "        found = dead_letters(self._broker, queue)\n"),
     ),
     # Deadlines
     mutant(

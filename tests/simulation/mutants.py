@@ -318,7 +318,7 @@ MUTANTS = (
     ),
     mutant(
         "store: nothing ever expires", "store", "Differs", ADAPTERS,
-        ("        expires_ms = 0 if operation.ttl_s is None else self._engine.now_ms() + round(operation.ttl_s * 1_000)\n", "        expires_ms = 0\n"),
+        ("        expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)\n", "        expires_ms = 0\n"),
     ),
     mutant(
         "store: the operation that lost is always the first", "store", "Differs", ADAPTERS,
@@ -326,7 +326,7 @@ MUTANTS = (
     ),
     mutant(
         "bus: a lost lock settles", "bus", "Differs", "outbox/engine/broker.py",
-        ("            if task is not None and held and task.locked_until_ms > self.now_ms():\n", "            if task is not None:\n"),
+        ("            if task is not None and held and task.locked_until_ms > self._core.now_ms():\n", "            if task is not None:\n"),
     ),
     mutant(
         "bus: what is put off comes at once", "bus", "Differs", ADAPTERS,

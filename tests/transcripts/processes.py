@@ -161,7 +161,7 @@ class Site:
         assert not left_over, f"these calls were to fail and were never made: {left_over}"
         self.engine.tick()
         words, tasks = self.page.words, self.engine.state.paths[queue].tasks
-        letters = [f"{words.message(b.message)} {b.reason!r}" for b in dead_letters(self.engine, queue)]
+        letters = [f"{words.message(b.message)} {b.reason!r}" for b in dead_letters(self.engine.broker, queue)]
         sent = self.engine.state.paths[left].tasks.values() if left else ()
         self.page.ending(
             [
@@ -192,7 +192,8 @@ class SeenOperations(EngineOperations):
     """An engine's operations, with a line for what a client or an operator does to its queues."""
 
     def __init__(self, engine: Engine, watch: Watch, name: Callable[[str, Message], None]) -> None:
-        super().__init__(engine)
+        super().__init__(engine.core, engine.broker, engine.topology, engine.documents, engine.dead_letters)
+        self._engine = engine
         self._watch = watch
         self._name = name
 
@@ -229,7 +230,7 @@ class SeenOperations(EngineOperations):
         return f"{words.content(message)} to {output.destination}{f', created {span(age_s)} ago' if age_s else ''}"
 
     def _of(self, queue: str, sequence: int) -> list[str]:
-        found = [letter for letter in dead_letters(self._engine, queue) if letter.sequence == sequence]
+        found = [letter for letter in dead_letters(self._engine.broker, queue) if letter.sequence == sequence]
         return [f"dead letter {self._watch.words.message(letter.message)} of {queue}" for letter in found]
 
 

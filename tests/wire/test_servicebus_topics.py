@@ -85,6 +85,6 @@ def test_a_queue_that_is_deleted_lets_its_receivers_go(bus: Any, sdk: Any) -> No
     path = f"{topic}/Subscriptions/all"
     with sdk.client.get_subscription_receiver(topic, "all", keep_alive=0, prefetch_count=1) as receiver:
         assert receiver.receive_messages(1, max_wait_time=0.2) == []
-        bus.call(lambda engine: engine.delete(path))
+        bus.call(lambda engine: engine.topology.delete(path))
         with pytest.raises(ServiceBusError):
             receiver.receive_messages(1, max_wait_time=2)

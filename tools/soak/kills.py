@@ -101,7 +101,8 @@ def judge(folder: Path, acknowledged: list[str]) -> list[str]:
     try:
         accounts = [msgspec.json.decode(doc.value, type=Account) for doc in engine.state.documents["state"].values()]
         postings = [
-            msgspec.json.decode(task.message.body, type=Posting) for task in engine.queue("ledger").tasks.values()
+            msgspec.json.decode(task.message.body, type=Posting)
+            for task in engine.broker.queue("ledger").tasks.values()
         ]
     finally:
         engine.close()

@@ -100,7 +100,8 @@ class Catalog:
                 self.databases[database.id] = self._by_rid[database.rid] = database
             else:
                 containers.append((id.split("/")[1], definition, document.version))
-        now = self._engine.do(records.Modified(self._engine.now_ms(), records.Modify()))  # no earlier version is above
+        nothing = records.Modified(self._engine.now_ms(), records.Modify())
+        now = self._engine.core.do(nothing)  # no earlier version is above
         for rid, definition, version in containers:
             owner = self._by_rid[rid]
             assert isinstance(owner, Database)
@@ -259,11 +260,11 @@ class Catalog:
         if len(data) > DEFINITION_SIZE_MAX_BYTES:
             raise bad(f"a definition of {len(data)} bytes is over {DEFINITION_SIZE_MAX_BYTES}")
         change = records.Modify(documents=[records.DocWrite(DEFINITIONS, id, data)])
-        return self._engine.do(records.Modified(now_ms, change))
+        return self._engine.core.do(records.Modified(now_ms, change))
 
     def _forget(self, ids: list[str]) -> None:
         gone = [records.DocRef(DEFINITIONS, id, 1) for id in ids]
-        self._engine.do(records.Modified(self._engine.now_ms(), records.Modify(document_deletes=gone)))
+        self._engine.core.do(records.Modified(self._engine.now_ms(), records.Modify(document_deletes=gone)))
 
     def _remove_items(self, namespaces: list[str]) -> None:
         engine = self._engine
@@ -272,10 +273,10 @@ class Catalog:
             for id in list(engine.state.documents.get(namespace, {})):
                 gone.append(records.DocRef(namespace, id, 1))
                 if len(gone) == DELETE_COUNT:
-                    engine.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
+                    engine.core.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
                     gone = []
         if gone:
-            engine.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
+            engine.core.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
 
 
 def checked(body: dict[str, Json]) -> dict[str, Json]:

@@ -149,7 +149,7 @@ class Store:
         now_ms = engine.now_ms()
         change = records.Modify(documents=writes, document_deletes=gone)
         try:
-            version = engine.do(records.Modified(now_ms, change))
+            version = engine.core.do(records.Modified(now_ms, change))
         except Refused as refused:
             raise bad(str(refused)) from refused
         container.version = version
@@ -172,7 +172,7 @@ class Store:
         return old is not None and rid_at(old.value) != rid_at(put.stored)
 
     def _check_room(self) -> None:
-        state, limit = self.engine.state, self.engine.limits.memory_bytes_max
+        state, limit = self.engine.state, self.engine.core.limits.memory_bytes_max
         if state.body_bytes + state.overhead_bytes > limit:
             raise Rejection(
                 FORBIDDEN,

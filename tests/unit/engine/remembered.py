@@ -13,14 +13,19 @@ from typing import Any
 import msgspec
 
 from outbox.engine.items import Task
-from outbox.engine.queues import Queue, Session
+from outbox.engine.plain_order import PlainOrder
+from outbox.engine.queues import Queue
+from outbox.engine.session_order import Session, SessionOrder
 from outbox.engine.state import State
 
 LEFT_OUT = {
     (State, "_apply"): "the methods that apply a record, no memory",
+    (State, "apply"): "with what an engine under test writes its history down, no memory",
     (State, "on_given_up"): "whom a host calls for its log, no memory",
     (Task, "locked_until_ms"): "means nothing without a lock, and locks are compared by `lock`",
     (Session, "locked_until_ms"): "the same",
+    (PlainOrder, "_tasks"): "those of its queue",
+    (SessionOrder, "_tasks"): "the same",
 }
 HEAPS = frozenset(("_returned", "_suspects", "_scheduled", "_expiring", "_held", "expiring", "ready", "marker_ages"))
 """Lists of which only the content counts."""
@@ -75,7 +80,7 @@ def differences(found: State, expected: State, now_ms: int) -> list[str]:
 def _walk(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Queue) and name in ("paths", "routes"):
         yield path, value.number  # a reference: the queue itself stands in `queues`
-    elif isinstance(value, State | Queue | Session | msgspec.Struct):
+    elif isinstance(value, State | Queue | PlainOrder | SessionOrder | Session | msgspec.Struct):
         yield path, type(value).__name__
         for field in fields_of(value):
             if not any(isinstance(value, kind) and field == left for kind, left in LEFT_OUT):

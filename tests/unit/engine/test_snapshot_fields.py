@@ -19,8 +19,10 @@ from outbox.engine import snapshot
 from outbox.engine.disk import MemoryDisk
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.items import Task
-from outbox.engine.queues import KeyedQueue, Queue, Session, make_queue
+from outbox.engine.plain_order import PlainOrder
+from outbox.engine.queues import Queue
 from outbox.engine.rules import Rule
+from outbox.engine.session_order import Session, SessionOrder
 from outbox.engine.snapshot import Image, QueueImage
 from outbox.engine.state import State
 from outbox.errors import OutboxError
@@ -42,8 +44,9 @@ NO_MEMORY = {
 }
 IN_MEMORY: dict[type[Any], object] = {
     State: State(),
-    Queue: make_queue(0, "q", QueueSettings("q"), dead_letters=False),
-    KeyedQueue: KeyedQueue(0, "k", QueueSettings("k", "per_key")),
+    Queue: Queue(0, "q", QueueSettings("q")),
+    PlainOrder: PlainOrder({}),
+    SessionOrder: SessionOrder({}),
     Session: Session("s"),
     Task: Task(1, "q", Message(body=b""), 1, 1),
 }
@@ -165,8 +168,9 @@ def objects(state: State) -> Iterator[object]:
     for queue in state.queues:
         yield queue
         yield from queue.tasks.values()
-        if isinstance(queue, KeyedQueue):
-            yield from queue.sessions.values()
+        yield queue.order
+        if isinstance(queue.order, SessionOrder):
+            yield from queue.order.sessions.values()
 
 
 def other(value: Any) -> Any:
@@ -182,6 +186,10 @@ def other(value: Any) -> Any:
             return msgspec.structs.replace(value, body=value.body + b"x")
         case QueueSettings():
             return msgspec.structs.replace(value, lock_s=value.lock_s + 1)
+        case PlainOrder():
+            return SessionOrder({})
+        case SessionOrder():
+            return PlainOrder({})
         case bytes():
             return value + b"x"
     empty: dict[type[Any], Any] = {dict: {"x": 1}, list: [1], set: {1}, deque: deque([1])}

@@ -110,7 +110,7 @@ async def test_everything_that_a_worker_does_is_judged_sound() -> None:
         await worker.wait_idle()
         await send(worker, [200])
         async with asyncio.timeout(10):
-            while engine.queue("transfers").tasks:  # noqa: ASYNC110  # one rests before its last try, unannounced
+            while engine.broker.queue("transfers").tasks:  # noqa: ASYNC110  # one rests before its last try, unannounced
                 await asyncio.sleep(0.02)
         await worker.wait_idle()
         verdict = judged(history, engine)

@@ -91,7 +91,7 @@ CLAUSES = [clause for clause in STATE_STORE if name_of(clause) not in OF_BATCHES
 async def engine_store() -> AsyncIterator[Any]:
     """A store that tells what a write lost to, as that of Cosmos DB does not."""
     async with Engine.in_memory() as engine:
-        yield ItemStore(EngineStore(engine))
+        yield ItemStore(EngineStore(engine.core, engine.documents))
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ async def test_the_second_of_two_states_in_one_place_stands_still_and_is_told(
             assert await worker.state(Account, "alice") == Account(1, 1)
             with pytest.raises(CorruptRecord, match="Account:alice and Account:bob are both placed"):
                 await worker.state(Account, "bob")
-        assert len(world.servicebus.engine.queue("orders").tasks) == 1, "it comes again"
+        assert len(world.servicebus.engine.broker.queue("orders").tasks) == 1, "it comes again"
 
 
 async def test_containers_that_are_missing_are_told_both() -> None:

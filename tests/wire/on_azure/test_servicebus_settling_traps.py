@@ -106,7 +106,7 @@ async def test_what_was_read_ahead_goes_back_uncounted_when_a_bus_is_closed(grou
         async with asyncio.timeout(0.0001):  # whoever wanted more is gone before they are there
             await bus.receive(QUEUE, count_max=5, wait_s=5)
     for _ in range(500):  # until something was read ahead
-        if any(task.status == LOCKED for task in ground.engine.queue(QUEUE).tasks.values()):
+        if any(task.status == LOCKED for task in ground.engine.broker.queue(QUEUE).tasks.values()):
             break
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
