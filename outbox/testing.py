@@ -29,13 +29,13 @@ from outbox.app import App
 from outbox.client import Client, DeadLetter
 from outbox.context import BlobRef
 from outbox.declared import check_source, check_taken, kept_states, known_state, known_state_id
-from outbox.engine import records
-from outbox.engine.adapters import dead_letters
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.operations import dead_letters
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.engine.memory_disk import Crash
-from outbox.engine.narrow import NarrowEngine
-from outbox.engine.state import STATES
+from outbox.engine.log import records
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.state import STATES
 from outbox.http import Response
 from outbox.lineage import Key
 from outbox.message import Message, Scalar, properties_of

@@ -98,9 +98,9 @@ def test_an_import_from_any_floor_above_is_found(tmp_path: Path) -> None:
 BESIDE = [
     ("azure.cosmos", "outbox.runtime.step"),
     ("azure.servicebus_links", "outbox.client"),
-    ("azure.usage", "outbox.engine.state"),
+    ("azure.usage", "outbox.engine.state.state"),
     ("azure.new_adapter", "outbox.app"),
-    ("engine.adapters", "outbox.runtime.step"),
+    ("engine.backend.bus", "outbox.runtime.step"),
     ("engine.state", "outbox.worker"),
     ("emulator.serve", "outbox.runtime.step"),
     ("emulator.bus.peer", "outbox.ports"),

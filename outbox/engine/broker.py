@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from outbox.engine import records
 from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement, dead_letter_path
-from outbox.engine.items import (
+from outbox.engine.log import records
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.rules import Facts, routed
+from outbox.engine.state.tasks import (
     ACTIVE,
     DEFERRED,
     LOCKED,
@@ -28,8 +30,6 @@ from outbox.engine.items import (
     pack_token,
     unpack_token,
 )
-from outbox.engine.queues import Queue
-from outbox.engine.rules import Facts, routed
 from outbox.errors import LockLost, TooLarge, UnknownDestination
 from outbox.message import Message
 

@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from outbox.engine import records
 from outbox.engine.checks import FROM_OUTSIDE, reread
-from outbox.engine.items import version_of
 from outbox.engine.limits import EngineLimits
-from outbox.engine.state import State
-from outbox.engine.wal import Log
+from outbox.engine.log import records
+from outbox.engine.log.wal import Log
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import version_of
 from outbox.errors import EngineStopped
 from outbox.ports import Clock
 

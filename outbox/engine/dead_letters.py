@@ -6,12 +6,12 @@ Decides whether a dead letter may still be resubmitted and what goes with it; li
 from __future__ import annotations
 
 from outbox.deliveries import is_copy, late, next_attempt, resubmission
-from outbox.engine import records
 from outbox.engine.broker import Broker
 from outbox.engine.core import Core
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.items import LOCKED, Task
-from outbox.engine.queues import Queue
+from outbox.engine.log import records
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.tasks import LOCKED, Task
 
 
 class DeadLetters:

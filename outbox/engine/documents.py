@@ -6,10 +6,10 @@ is `state`'s part.  Semantics follow EntroQ.  Source: github.com/shiblon/entroq.
 
 from __future__ import annotations
 
-from outbox.engine import records
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_deletes
 from outbox.engine.core import Core
+from outbox.engine.log import records
 from outbox.errors import OutboxError
 from outbox.ports import StateDocument
 

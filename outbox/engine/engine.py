@@ -18,22 +18,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from outbox.engine import records, snapshot
-from outbox.engine.adapters import EngineOperations
-from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.journal import EngineJournal
+from outbox.engine.backend.operations import EngineOperations
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_clock
 from outbox.engine.core import Core, SyncPolicy, SystemClock
 from outbox.engine.dead_letters import DeadLetters
-from outbox.engine.disk import Disk, FolderDisk
 from outbox.engine.documents import Documents
-from outbox.engine.journal import EngineJournal
 from outbox.engine.limits import EngineLimits
-from outbox.engine.segments import Limits, Recovery
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import Disk, FolderDisk
+from outbox.engine.log.segments import Limits, Recovery
+from outbox.engine.log.wal import Log
 from outbox.engine.sessions import Sessions
-from outbox.engine.state import State
+from outbox.engine.state.state import State
 from outbox.engine.topology import Topology
-from outbox.engine.wal import Log
 from outbox.errors import EngineStopped
 from outbox.ports import BlobStore, Clock, Ports
 
@@ -59,9 +59,7 @@ class Engine:
     ) -> None:
         self.core = core = Core(state, log, clock, sync, limits)
         self.state = state
-        """What the engine remembers."""
         self.log = log
-        """The log, where there is one."""
         self.broker = broker = Broker(core)
         self.sessions = Sessions(core, broker)
         self.topology = Topology(core, broker, self.sessions)

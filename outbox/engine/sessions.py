@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from heapq import heappop, heappush
 
-from outbox.engine import records
 from outbox.engine.broker import Broker
 from outbox.engine.core import Core
 from outbox.engine.entities import SessionLock, Settlement
-from outbox.engine.items import LOCKED, pack_token, unpack_token
-from outbox.engine.queues import Queue
-from outbox.engine.session_order import Session, SessionOrder
+from outbox.engine.log import records
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.session_order import Session, SessionOrder
+from outbox.engine.state.tasks import LOCKED, pack_token, unpack_token
 from outbox.errors import LockLost, TooLarge
 
 STATE_BYTES_MAX = 256 * 1024

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from outbox.engine import records
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_name, check_settings
 from outbox.engine.core import Core
 from outbox.engine.entities import QueueSettings, TopicSettings, subscription_path
-from outbox.engine.items import QUEUE_COUNT_MAX
-from outbox.engine.rules import DEFAULT_RULE, Rule, RuleSettings, check_rules
+from outbox.engine.log import records
 from outbox.engine.sessions import Sessions
+from outbox.engine.state.rules import DEFAULT_RULE, Rule, RuleSettings, check_rules
+from outbox.engine.state.tasks import QUEUE_COUNT_MAX
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
 
 

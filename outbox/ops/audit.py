@@ -15,7 +15,7 @@ import msgspec
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.state import STATES
+from outbox.engine.state.state import STATES
 from outbox.errors import Refused
 from outbox.ports import Backend
 from outbox.runtime.plan import compile_plan

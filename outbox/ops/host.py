@@ -21,7 +21,7 @@ from typing import Any
 
 from outbox.app import App
 from outbox.engine.engine import Engine
-from outbox.engine.items import Task
+from outbox.engine.state.tasks import Task
 from outbox.errors import AlreadyOpen, EngineStopped
 from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints

@@ -19,13 +19,13 @@ import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
 from outbox.deliveries import letter_identity, told_apart
-from outbox.engine.adapters import EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
-from outbox.engine.queues import oldest_enqueued_ms
-from outbox.engine.session_order import SessionOrder
-from outbox.engine.state import STATES
+from outbox.engine.state.queues import oldest_enqueued_ms
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.state import STATES
+from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties

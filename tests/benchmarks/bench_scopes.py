@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from outbox import Engine, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import (
     Backend,

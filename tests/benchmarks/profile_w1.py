@@ -22,9 +22,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from outbox import Engine, Worker
-from outbox.engine import records
-from outbox.engine.journal import EngineJournal
-from outbox.engine.wal import Log
+from outbox.engine.backend.journal import EngineJournal
+from outbox.engine.log import records
+from outbox.engine.log.wal import Log
 from outbox.message import Message
 from outbox.runtime.group import Group, wanted
 from outbox.runtime.plain import start_all

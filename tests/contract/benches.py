@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
-from outbox.engine.adapters import EngineBus, EngineStore, dead_letters
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.operations import dead_letters
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.ports import Ports
 from outbox.testing import START_S, VirtualClock
 from outbox.verify.contracts import BusFixture, JournalFixture

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
 from outbox.ports import BlobStore, StateStore
 from outbox.verify.contracts import (
     BLOB_STORE,

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import MemoryBlobStore
-from outbox.engine.memory_disk import Crash
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.log.memory_disk import Crash
 from outbox.ports import BlobStore, Create, Document, Lost, Output, Postponement, Settle, StateStore, Won
 from outbox.verify import contracts
 from outbox.verify.contracts import BusFixture, JournalFixture

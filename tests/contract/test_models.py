@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.engine.adapters import EngineBus, EngineStore
-from outbox.engine.blobs import MemoryBlobStore
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.journal import EngineJournal
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
-from outbox.engine.journal import EngineJournal
-from outbox.engine.narrow import ItemStore
 from outbox.testing import START_S, VirtualClock
 from outbox.verify.explorer import differential, differential_queues
 from outbox.verify.explorer.models import queues, store

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Client, Engine, Reject
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 from outbox.lineage import Key
 from outbox.message import Message

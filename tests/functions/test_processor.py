@@ -19,7 +19,7 @@ from outbox.azure import functions
 from outbox.azure.functions_messages import to_delivery
 from outbox.azure.functions_processor import Processor, pause_s
 from outbox.azure.functions_settings import FunctionsSettings
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import Key
 from outbox.ports import Backend, StorePorts

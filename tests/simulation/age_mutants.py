@@ -13,7 +13,7 @@ RETENTION = "outbox/runtime/retention.py"
 CHAINS = "unit/app/test_chains.py"
 BLOCKED = "unit/app/test_blocked_keys.py"
 SHOWN = "unit/engine/test_blocked.py"
-QUEUES = "outbox/engine/session_order.py"
+QUEUES = "outbox/engine/state/session_order.py"
 RESUBMITTING = "unit/app/test_resubmitting.py"
 AGES = "unit/app/test_ages.py"
 CHANGES = "unit/app/test_retention_changes.py"
@@ -171,7 +171,7 @@ AGE_MUTANTS = (
         ("            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
     ),
     mutant(
-        "a snapshot drops markers without an age", "outbox/engine/snapshot.py",
+        "a snapshot drops markers without an age", "outbox/engine/log/snapshot.py",
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
         ("if isinstance(marker, Refusal)},\n", "if isinstance(marker, Refusal) and not marker.waits},\n"),
     ),

@@ -24,9 +24,11 @@ LEFT = "outbox/runtime/left.py"
 HTTP_SCOPES = "outbox/runtime/http_scopes.py"
 HTTP_CLAIMS = "outbox/runtime/http_claims.py"
 
-JOURNAL = "outbox/engine/journal.py"
-STATE = "outbox/engine/state.py"
-ADAPTERS = "outbox/engine/adapters.py"
+JOURNAL = "outbox/engine/backend/journal.py"
+STATE = "outbox/engine/state/state.py"
+ENGINE_STORE = "outbox/engine/backend/store.py"
+ENGINE_BUS = "outbox/engine/backend/bus.py"
+ENGINE_OPERATIONS = "outbox/engine/backend/operations.py"
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import msgspec
 
 from outbox import App, Client, Engine
-from outbox.engine.adapters import EngineOperations, dead_letters
-from outbox.engine.disk import MemoryDisk
-from outbox.engine.memory_disk import Crash
-from outbox.engine.narrow import NarrowEngine
-from outbox.engine.state import STATES
+from outbox.engine.backend.operations import EngineOperations, dead_letters
+from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.state import STATES
 from outbox.entry import HttpEntry
 from outbox.lineage import as_key, inbox_key
 from outbox.message import Message

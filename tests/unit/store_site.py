@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import msgspec
 
 from outbox import App, Context, Engine, Reject, Worker
-from outbox.engine.adapters import EngineOperations, EngineStore
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.operations import EngineOperations
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.ports import (
     Document,

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Worker
-from outbox.engine.adapters import EngineStore
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.limits import EngineLimits
+from outbox.engine.log.disk import MemoryDisk
 from outbox.entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Output, Ports, Replace

@@ -14,7 +14,7 @@ from outbox import App, Context, Engine, azure
 from outbox.azure import functions
 from outbox.azure.functions_processor import Processor
 from outbox.azure.functions_settings import FunctionsSettings
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable
 from outbox.message import Message

@@ -10,8 +10,8 @@ import pytest
 
 from outbox import App, Engine, Worker
 from outbox.client import Client
-from outbox.engine.adapters import EngineStore
-from outbox.engine.narrow import ItemStore, NarrowEngine
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.ports import Create, Delivery, StorePorts

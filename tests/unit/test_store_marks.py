@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import App, Context, HttpEntry, Response, Worker, stored
-from outbox.engine.adapters import EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.runtime.marks import FULL_COUNT
 from outbox.stored import RECORD_PREFIX, Record
 from tests.unit.store_site import Add, Site, Sum, Told, adding, site, swept

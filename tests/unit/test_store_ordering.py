@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from outbox import App, Engine, Reject, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Delivery, Operations, Output, StorePorts
 from outbox.runtime.claims import redeem

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from outbox import Worker, stored
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import MemoryBlobStore
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
 from outbox.message import Message
 from outbox.ports import Create, Delivery
 from outbox.runtime.overflow import Overflows, announced

@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from outbox import App, Engine, Retries, Worker, stored
-from outbox.engine.adapters import EngineStore
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Scalar
 from outbox.ports import (
     Backend,

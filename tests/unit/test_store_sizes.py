@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.blobs import MemoryBlobStore
+from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.message import Message
 from outbox.ports import (

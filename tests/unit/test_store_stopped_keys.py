@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.adapters import EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.errors import OutboxError, Throttled
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Replace
 from outbox.runtime.stops import Stops

@@ -22,9 +22,9 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
+from outbox.engine.log import records
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from tests.wire.administration import Admin

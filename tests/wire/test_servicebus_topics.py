@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from outbox.engine.entities import TopicSettings
-from outbox.engine.rules import Rule, RuleSettings
+from outbox.engine.state.rules import Rule, RuleSettings
 
 SYSTEM = {
     "correlation_id": "c", "message_id": "m", "to": "t", "reply_to": "r", "label": "s", "session_id": "x",

@@ -15,8 +15,8 @@ from outbox.emulator.bus import atom
 from outbox.emulator.entities_file import DURATION_FOREVER_S, Section, queue_settings
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, dead_letter_path, subscription_path
-from outbox.engine.items import SCHEDULED
-from outbox.engine.records import DocRef, DocWrite, Modify
+from outbox.engine.log.records import DocRef, DocWrite, Modify
+from outbox.engine.state.tasks import SCHEDULED
 from outbox.errors import NotRegistrable
 
 NAMESPACE = "servicebus/entities"

@@ -26,8 +26,8 @@ from outbox.emulator.bus.senders import Sender
 from outbox.emulator.bus.transport import Transport
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
-from outbox.engine.items import Claim
-from outbox.engine.records import Modify, TaskInsert
+from outbox.engine.log.records import Modify, TaskInsert
+from outbox.engine.state.tasks import Claim
 from outbox.errors import LockLost, UnknownDestination
 
 ATTACH = frozenset(("refused", "throttled", "reset", "pause"))

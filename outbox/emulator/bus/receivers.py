@@ -24,7 +24,7 @@ from outbox.emulator.amqp.link import Link, LinkState
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
 from outbox.emulator.bus.transport import Transport
 from outbox.engine.entities import SessionLock, Settlement
-from outbox.engine.items import Claim
+from outbox.engine.state.tasks import Claim
 from outbox.errors import LockLost, UnknownDestination
 
 CLAIM_COUNT_MAX = 128

@@ -18,8 +18,8 @@ from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER
 from outbox.emulator.cosmos.history import History
 from outbox.emulator.cosmos.indexing import Indexing
 from outbox.emulator.cosmos.values import Json, check_name, encode, etag_of
-from outbox.engine import records
 from outbox.engine.engine import Engine
+from outbox.engine.log import records
 
 DEFINITIONS = "cosmos"
 ITEMS = "cosmos/"

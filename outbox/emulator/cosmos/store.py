@@ -21,8 +21,8 @@ from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.values import item_rid, rid_at
 from outbox.emulator.faults import Faults
-from outbox.engine import records
 from outbox.engine.engine import Engine
+from outbox.engine.log import records
 from outbox.errors import EngineStopped, Refused
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Engine, Worker
-from outbox.engine import records
+from outbox.engine.log import records
 from outbox.message import Message
 from outbox.testing import Harness, SentRecord
 from outbox.verify.faults import Faults

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Create, DocumentKey, StorePorts
 from outbox.runtime.lanes import Lanes

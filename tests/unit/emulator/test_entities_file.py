@@ -11,7 +11,7 @@ import pytest
 from outbox.emulator.entities_file import parse_entities, read_entities
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.rules import Rule, RuleSettings
+from outbox.engine.state.rules import Rule, RuleSettings
 from outbox.errors import NotRegistrable
 
 QUEUE: dict[str, Any] = {

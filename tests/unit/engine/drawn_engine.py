@@ -16,14 +16,14 @@ import msgspec
 
 from outbox.commits import WAITING, WAITING_ATTEMPT
 from outbox.deliveries import Delivery
-from outbox.engine import records
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
-from outbox.engine.items import DEFERRED, LOCKED, Claim
-from outbox.engine.journal import EngineJournal
-from outbox.engine.rules import Rule
-from outbox.engine.state import State
-from outbox.engine.wal import Log
+from outbox.engine.log import records
+from outbox.engine.log.wal import Log
+from outbox.engine.state.rules import Rule
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import DEFERRED, LOCKED, Claim
 from outbox.errors import LockLost, Refused
 from outbox.message import Message
 from outbox.ports import Burial, Commit, Output, Postponement, Refusal, StateChange

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from outbox.engine.items import Task
-from outbox.engine.plain_order import PlainOrder
-from outbox.engine.queues import Queue
-from outbox.engine.session_order import Session, SessionOrder
-from outbox.engine.state import State
+from outbox.engine.state.plain_order import PlainOrder
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.session_order import Session, SessionOrder
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import Task
 
 LEFT_OUT = {
     (State, "_apply"): "the methods that apply a record, no memory",

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.journal import BLOCKED_EVERY, EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
-from outbox.engine.journal import BLOCKED_EVERY, EngineJournal
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.message import Message
 from outbox.ports import Burial, Commit, Delivery, Marker, Postponement, Refusal
 from outbox.testing import START_S, VirtualClock

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from outbox.engine import records
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.memory_disk import Crash
-from outbox.engine.salvage import salvage
-from outbox.engine.snapshot import accept
+from outbox.engine.log import records
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.log.salvage import salvage
+from outbox.engine.log.snapshot import accept
 from outbox.errors import EngineStopped, OutboxError, Refused
 from outbox.message import Message, message_from_properties
 from outbox.testing import START_S, VirtualClock

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
-from outbox.engine.journal import EngineJournal
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import UnknownDestination
 from outbox.message import Message
 from outbox.ports import Commit, Output

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from outbox.engine import engine as engines
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
+from outbox.engine.log.disk import MemoryDisk
 from outbox.message import Message
 
 REST_TICKS = round(1 / engines.TICK_S)

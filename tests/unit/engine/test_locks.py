@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox.engine.adapters import EngineBus
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
-from outbox.engine.journal import EngineJournal
 from outbox.errors import LockLost
 from outbox.message import Message
 from outbox.ports import Delivery, Settle

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from outbox.engine import records, snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import Throttled, TooLarge
 from outbox.message import Message
 from outbox.ports import StateChange

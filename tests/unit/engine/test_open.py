@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine import snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock

@@ -8,13 +8,13 @@ import random
 import pytest
 
 from outbox.engine import engine as engines
-from outbox.engine import records
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
-from outbox.engine.items import Task
-from outbox.engine.journal import EngineJournal
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import records
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.tasks import Task
 from outbox.message import Message
 from outbox.ports import Commit, Output, Postponement, Refusal
 from outbox.testing import START_S, VirtualClock

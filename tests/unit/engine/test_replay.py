@@ -9,12 +9,12 @@ import random
 
 import pytest
 
-from outbox.engine import records, snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import LockLost
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from outbox.engine import records, snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.memory_disk import Crash
-from outbox.engine.rules import Rule
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.rules import Rule
 from outbox.errors import LockLost, NotRegistrable, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Output

@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox.engine import snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.items import Task
-from outbox.engine.plain_order import PlainOrder
-from outbox.engine.queues import Queue
-from outbox.engine.rules import Rule
-from outbox.engine.session_order import Session, SessionOrder
-from outbox.engine.snapshot import Image, QueueImage
-from outbox.engine.state import State
+from outbox.engine.log import snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.snapshot import Image, QueueImage
+from outbox.engine.state.plain_order import PlainOrder
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.rules import Rule
+from outbox.engine.state.session_order import Session, SessionOrder
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import Task
 from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.ports import Refusal, StateDocument

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from outbox.engine import snapshot
-from outbox.engine.disk import Disk, MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
-from outbox.engine.memory_disk import Crash, MemoryFile, SimulatedCrash
+from outbox.engine.log import snapshot
+from outbox.engine.log.disk import Disk, MemoryDisk
+from outbox.engine.log.memory_disk import Crash, MemoryFile, SimulatedCrash
 from outbox.errors import CorruptRecord
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock

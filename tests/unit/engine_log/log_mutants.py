@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutant, Table
 
-CLOSED = "outbox/engine/closed.py"
-SEGMENTS = "outbox/engine/segments.py"
-WAL = "outbox/engine/wal.py"
-SALVAGE = "outbox/engine/salvage.py"
-SNAPSHOT = "outbox/engine/snapshot.py"
-STATE = "outbox/engine/state.py"
+CLOSED = "outbox/engine/log/closed.py"
+SEGMENTS = "outbox/engine/log/segments.py"
+WAL = "outbox/engine/log/wal.py"
+SALVAGE = "outbox/engine/log/salvage.py"
+SNAPSHOT = "outbox/engine/log/snapshot.py"
+STATE = "outbox/engine/state/state.py"
 BROKER = "outbox/engine/broker.py"
 SESSIONS = "outbox/engine/sessions.py"
-JOURNAL = "outbox/engine/journal.py"
+JOURNAL = "outbox/engine/backend/journal.py"
 ENGINE = "outbox/engine/engine.py"
-DISK = "outbox/engine/disk.py"
+DISK = "outbox/engine/log/disk.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"
 
@@ -213,7 +213,7 @@ LOG_MUTANTS = (
         ("queues[0].fresh if len(queues) == 1 and not ruled else None", "queues[0].fresh if len(queues) == 1 else None"),
     ),
     mutant(
-        "one dead letter that goes frees a key that another stops", "outbox/engine/session_order.py",
+        "one dead letter that goes frees a key that another stops", "outbox/engine/state/session_order.py",
         "engine/test_stopped_keys.py::test_a_key_that_two_dead_letters_stop_goes_on_behind_the_last_of_them",
         ("        session.blocked_by.discard(sequence)\n", "        session.blocked_by.clear()\n"),
     ),

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from outbox.engine import records
-from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
-from outbox.engine.state import STATES
+from outbox.engine.log import records
+from outbox.engine.log.closed import CLOSED_NAME
+from outbox.engine.state.state import STATES
 from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter

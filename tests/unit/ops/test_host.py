@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
+from outbox.engine.log.closed import CLOSED_NAME
 from outbox.message import Message
 from outbox.ops.host import HostSettings, _watch, open_engine
 from outbox.testing import START_S, VirtualClock

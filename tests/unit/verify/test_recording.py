@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from outbox import App, Context, Engine, Reject, Worker
 from outbox.client import Client
-from outbox.engine.disk import MemoryDisk
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import OutcomeUnknown
 from outbox.ops.audit import Audit, dead, tallies
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument

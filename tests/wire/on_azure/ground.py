@@ -18,7 +18,7 @@ from outbox.azure.servicebus_namespace import ServiceBusNamespace
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import Faults
 from outbox.emulator.servicebus import ServiceBusServer
-from outbox.engine.adapters import dead_letters
+from outbox.engine.backend.operations import dead_letters
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.testing import START_S, VirtualClock

@@ -15,7 +15,7 @@ import pytest
 
 from outbox import Client, Worker
 from outbox.azure import AzureBackend
-from outbox.engine.adapters import dead_letters
+from outbox.engine.backend.operations import dead_letters
 from outbox.engine.entities import QueueSettings
 from outbox.errors import OutboxError
 from outbox.ports import StorePorts

@@ -18,9 +18,9 @@ from azure.cosmos.aio import CosmosClient
 from outbox import Client, Engine, Worker, azure
 from outbox.azure.cosmos import CosmosStateStore
 from outbox.azure.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import FolderBlobStore
-from outbox.engine.narrow import ItemStore
+from outbox.engine.backend.blobs import FolderBlobStore
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore
 from outbox.errors import CorruptRecord, OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import parse_state_id, state_id
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Session, StateStore, Won, Write

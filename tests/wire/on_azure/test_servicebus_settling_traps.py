@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from outbox.azure import servicebus_links
-from outbox.engine.items import LOCKED
+from outbox.engine.state.tasks import LOCKED
 from outbox.errors import LockLost, OutcomeUnknown
 from outbox.ports import Delivery, Settle
 from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, ids, install, output, received

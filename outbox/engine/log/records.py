@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.rules import Rule
+from outbox.engine.state.rules import Rule
 from outbox.message import Message
 from outbox.ports import Output, Refusal, StateChange
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from outbox.engine import records
 from outbox.engine.entities import (
     DEAD_LETTER_SUFFIX,
     QueueSettings,
@@ -20,11 +19,21 @@ from outbox.engine.entities import (
     dead_letter_path,
     subscription_path,
 )
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of, reply_bytes_of
-from outbox.engine.plain_order import PlainOrder
-from outbox.engine.queues import Queue
-from outbox.engine.rules import Rules, admits
-from outbox.engine.session_order import SessionOrder
+from outbox.engine.log import records
+from outbox.engine.state.plain_order import PlainOrder
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.rules import Rules, admits
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.tasks import (
+    ACTIVE,
+    DEFERRED,
+    LOCKED,
+    SCHEDULED,
+    Task,
+    held_bytes,
+    held_bytes_of,
+    reply_bytes_of,
+)
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Marker, Output, StateDocument

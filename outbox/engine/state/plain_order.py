@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
-from outbox.engine.items import ACTIVE, LOCKED, Task
+from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
 
 
 class PlainOrder:

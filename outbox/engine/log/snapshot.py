@@ -11,15 +11,15 @@ from hashlib import sha256
 
 import msgspec
 
-from outbox.engine import records
-from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.items import Task, held_bytes, reply_bytes_of, version_of
-from outbox.engine.rules import Rule
-from outbox.engine.segments import Recovery, read_sealed
-from outbox.engine.session_order import SessionOrder
-from outbox.engine.state import State
-from outbox.engine.wal import Log, store_snapshot
+from outbox.engine.log import records
+from outbox.engine.log.disk import Disk
+from outbox.engine.log.segments import Recovery, read_sealed
+from outbox.engine.log.wal import Log, store_snapshot
+from outbox.engine.state.rules import Rule
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import Task, held_bytes, reply_bytes_of, version_of
 from outbox.errors import CorruptRecord, FormatTooNew, Refused
 from outbox.ports import Refusal, StateDocument
 

@@ -11,37 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-from outbox.engine import records
+from outbox.engine.backend.deliveries import as_deliveries, token_of
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
-from outbox.engine.items import LOCKED, Task, pack_token
-from outbox.engine.queues import Queue
-from outbox.engine.state import STATES
+from outbox.engine.log import records
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.state import STATES
+from outbox.engine.state.tasks import LOCKED, Task
 from outbox.errors import LockLost, UnknownDestination
 from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Output, Refusal, StateDocument
-
-
-def as_deliveries(tasks: Sequence[Task], *, waits: bool = False) -> list[Delivery]:
-    """What the runtime sees of claimed tasks; `waits` says that their keys are blocked."""
-    return [
-        Delivery(
-            task.path,
-            task.sequence,
-            task.message,
-            task.lock,
-            task.enqueued_ms,
-            task.locked_until_ms,
-            task.delivery_count,
-            task.failures,
-            task.external,
-            task.fingerprint,
-            waits,
-        )
-        for task in tasks
-    ]
-
 
 SUSPECT_EVERY = 4
 """Each so many claims a suspect comes first, so that a steady stream of new messages does not keep it waiting."""
@@ -230,11 +210,6 @@ class EngineJournal:
 
     def _token(self, delivery: Delivery) -> bytes:
         return token_of(delivery, self._core, self._broker)
-
-
-def token_of(delivery: Delivery, core: Core, broker: Broker) -> bytes:
-    """The lock token of a delivery."""
-    return pack_token(core.epoch, delivery.lock, delivery.sequence, broker.queue(delivery.queue).number)
 
 
 def _may_replace(marker: Marker, attempt: int | None) -> bool:

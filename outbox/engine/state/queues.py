@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from outbox.engine.entities import QueueSettings
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
-from outbox.engine.plain_order import PlainOrder
-from outbox.engine.session_order import SessionOrder
+from outbox.engine.state.plain_order import PlainOrder
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import UnknownDestination
 
 LOOK_AGAIN_MS = 1_000

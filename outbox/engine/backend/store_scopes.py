@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
-from outbox.engine.adapters import EngineBus, EngineStore
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.errors import TooLarge
 from outbox.ports import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from outbox.engine.items import ACTIVE, LOCKED, Task
+from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
 
 RUN_COUNT_MAX = 16
 """How many messages of one session are handed out at a time."""
