@@ -35,7 +35,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.engine.state.state import STATES
+from outbox.engine.state.documents import STATES
 from outbox.http import Response
 from outbox.lineage import Key
 from outbox.message import Message, Scalar, properties_of

@@ -23,7 +23,7 @@ class Documents:
 
     def read(self, namespace: str, id: str) -> StateDocument | None:
         """A document, or None where there is none or it has expired."""
-        found = self._core.state.documents.get(namespace, {}).get(id)
+        found = self._core.state.documents.spaces.get(namespace, {}).get(id)
         if found is None or (found.expires_ms and found.expires_ms <= self._core.now_ms()):
             return None
         return found

@@ -15,7 +15,7 @@ import msgspec
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.state.state import STATES
+from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.ports import Backend
 from outbox.runtime.plan import compile_plan
@@ -40,7 +40,7 @@ class Audit:
         self.history = History(path, now_ms=engine.now_ms)
         self.backend: Backend = recorded(engine, self.history)
         """The engine for the workers of this host."""
-        is_empty = not engine.state.sequence and not engine.state.documents.get(STATES)
+        is_empty = not engine.state.sequence and not engine.state.documents.spaces.get(STATES)
         self.history.life(
             name=app.name, boot=_boot(), sequence=engine.state.sequence, is_empty=is_empty, tallies=tallies(engine)
         )

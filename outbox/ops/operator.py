@@ -22,9 +22,9 @@ from outbox.deliveries import letter_identity, told_apart
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
+from outbox.engine.state.documents import STATES
 from outbox.engine.state.queues import oldest_enqueued_ms
 from outbox.engine.state.session_order import SessionOrder
-from outbox.engine.state.state import STATES
 from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
@@ -177,7 +177,7 @@ class Operator:
         """
         prefix = f"{type}:" if type else ""
         # Documents never change, so the list is a consistent picture however long the reader takes.
-        found = [(id, document.value) for id, document in self._engine.state.documents[STATES].items()]
+        found = [(id, document.value) for id, document in self._engine.state.documents.spaces[STATES].items()]
         await self._engine.core.gate()
         if type:
             await self._check_type(type)
@@ -189,7 +189,7 @@ class Operator:
 
     async def _check_type(self, type: str) -> None:
         """Make sure that a type is one that states have, or a handler's, so that a misspelt one does not look empty."""
-        ids = self._engine.state.documents[STATES]
+        ids = self._engine.state.documents.spaces[STATES]
         known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
         known |= await states_of(EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
         known |= set() if self._app is None else self._app.states().keys()

@@ -46,7 +46,7 @@ async def test_documents_of_the_engine_vanish_in_time(ground: Ground, disk_path:
     async def make() -> AsyncIterator[StateStore]:
         yield EngineStore(bench.engine.core, bench.engine.documents)
         for document in [d async for d in EngineStore(bench.engine.core, bench.engine.documents).scan("contract")]:
-            bench.engine.state.documents["p/contract"].pop(document.key.id)
+            bench.engine.state.documents.spaces["p/contract"].pop(document.key.id)
 
     await check_state_store(make, clauses=store_clauses_of_time(bench.wait))
     bench.engine.close()

@@ -354,7 +354,7 @@ async def test_nothing_but_states_lies_with_the_states() -> None:
         host = Host(processor, engine, settings)
         assert await host.deliver("o1", 2) and await host.deliver("o2", 0)
         assert await host.state("ann") == Customer(2) and await host.letters() == [("o2", "nothing ordered")]
-        spaces = states.state.documents.items()
+        spaces = states.state.documents.spaces.items()
         assert {id for name, space in spaces if name.startswith("p/") for id in space} == {"state"}
 
 

@@ -5,7 +5,7 @@ An exploration is short, and its messages are young and few.  Data only; nothing
 
 from __future__ import annotations
 
-from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, STATE, WAITING, Mutant
+from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, MARKERS, WAITING, Mutant
 
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
@@ -161,14 +161,14 @@ AGE_MUTANTS = (
         ("if all(verdict is Verdict.DUPLICATE for", "if all(verdict in (Verdict.DUPLICATE, Verdict.PAYLOAD_DIFFERS) for"),
     ),
     mutant(
-        "a marker without an age is forgotten at once", STATE,
+        "a marker without an age is forgotten at once", MARKERS,
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
         ("        if not expire_ms:  # they have no age until something becomes of their messages\n", "        if expire_ms < 0:\n"),
     ),
     mutant(
-        "a marker that was without an age never has one", STATE,
+        "a marker that was without an age never has one", MARKERS,
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
-        ("            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
+        ("            if key in markers:\n                self.reply_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "            if key in markers:\n                self.reply_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
     ),
     mutant(
         "a snapshot drops markers without an age", "outbox/engine/log/snapshot.py",

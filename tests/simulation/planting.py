@@ -26,6 +26,7 @@ HTTP_CLAIMS = "outbox/runtime/http_claims.py"
 
 JOURNAL = "outbox/engine/backend/journal.py"
 STATE = "outbox/engine/state/state.py"
+MARKERS = "outbox/engine/state/markers.py"
 ENGINE_STORE = "outbox/engine/backend/store.py"
 ENGINE_BUS = "outbox/engine/backend/bus.py"
 ENGINE_OPERATIONS = "outbox/engine/backend/operations.py"

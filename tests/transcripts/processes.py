@@ -21,7 +21,7 @@ from outbox.engine.backend.operations import EngineOperations, dead_letters
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.engine.state.state import STATES
+from outbox.engine.state.documents import STATES
 from outbox.entry import HttpEntry
 from outbox.lineage import as_key, inbox_key
 from outbox.message import Message
@@ -176,9 +176,9 @@ class Site:
     def _kept(self) -> list[tuple[str, str]]:
         """What is kept of states and messages, and for how long."""
         words, now_ms, state = self.page.words, self.engine.now_ms(), self.engine.state
-        lines = [("state", words.state(id, found)) for id, found in sorted(state.documents[STATES].items())]
-        lines += [("marker", words.marker(inbox, marker)) for inbox, marker in state.markers.items()]
-        for namespace, space in sorted(state.documents.items()):
+        lines = [("state", words.state(id, found)) for id, found in sorted(state.documents.spaces[STATES].items())]
+        lines += [("marker", words.marker(inbox, marker)) for inbox, marker in state.markers.known.items()]
+        for namespace, space in sorted(state.documents.spaces.items()):
             partition = namespace.removeprefix("p/")
             if partition in (STATES, "notes"):
                 continue

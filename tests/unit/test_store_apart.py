@@ -41,7 +41,7 @@ class Apart:
 
 def kinds(engine: Engine) -> set[str]:
     """What kinds of documents lie in an engine, by the beginning of their ids."""
-    spaces = engine.state.documents.items()
+    spaces = engine.state.documents.spaces.items()
     return {id.split(":")[0] for name, space in spaces if name.startswith("p/") for id in space}
 
 

@@ -93,7 +93,7 @@ class Catalog:
 
     def _load(self) -> None:
         containers: list[tuple[str, dict[str, Json], int]] = []
-        for id, document in self._engine.state.documents.get(DEFINITIONS, {}).items():
+        for id, document in self._engine.state.documents.spaces.get(DEFINITIONS, {}).items():
             definition = msgspec.json.decode(document.value)
             if id.startswith("db/"):
                 database = Database(definition, document.version)
@@ -112,7 +112,7 @@ class Catalog:
 
     def _adopt_items(self) -> None:
         orphans = []
-        for namespace in self._engine.state.documents:
+        for namespace in self._engine.state.documents.spaces:
             if namespace.startswith(ITEMS):
                 _, rid, key = namespace.split("/", 2)
                 container = self._by_rid.get(rid)
@@ -270,7 +270,7 @@ class Catalog:
         engine = self._engine
         gone: list[records.DocRef] = []
         for namespace in namespaces:
-            for id in list(engine.state.documents.get(namespace, {})):
+            for id in list(engine.state.documents.spaces.get(namespace, {})):
                 gone.append(records.DocRef(namespace, id, 1))
                 if len(gone) == DELETE_COUNT:
                     engine.core.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))

@@ -17,8 +17,8 @@ from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
 from outbox.engine.log import records
+from outbox.engine.state.documents import STATES
 from outbox.engine.state.queues import Queue
-from outbox.engine.state.state import STATES
 from outbox.engine.state.tasks import LOCKED, Task
 from outbox.errors import LockLost, UnknownDestination
 from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Output, Refusal, StateDocument
@@ -75,7 +75,7 @@ class EngineJournal:
         self, states: Sequence[str], markers: Sequence[bytes]
     ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
         state = self._state
-        known, seen = state.documents[STATES], state.markers
+        known, seen = state.documents.spaces[STATES], state.markers.known
         documents = {id: found for id in states if (found := known.get(id)) is not None}
         if seen.keys().isdisjoint(markers):  # as nearly always: most messages come once
             return documents, {}
@@ -146,7 +146,7 @@ class EngineJournal:
 
     def moved(self, commit: Commit) -> list[str]:
         """The states that do not have the version any more under which they were read."""
-        known = self._state.documents[STATES]
+        known = self._state.documents.spaces[STATES]
         moved: list[str] = []
         for id, version in commit.if_versions.items():
             found = known.get(id)
@@ -156,7 +156,7 @@ class EngineJournal:
 
     def taken(self, commit: Commit) -> list[bytes]:
         """The markers that are there already and may not be replaced."""
-        markers, replacing = self._state.markers, commit.replacing
+        markers, replacing = self._state.markers.known, commit.replacing
         seen = markers.keys()
         if seen.isdisjoint(commit.applied) and seen.isdisjoint(commit.refused):
             return []

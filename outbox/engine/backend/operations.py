@@ -13,7 +13,7 @@ from outbox.engine.core import Core
 from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.documents import Documents
 from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path
-from outbox.engine.state.state import STATES
+from outbox.engine.state.documents import STATES
 from outbox.engine.state.tasks import Task
 from outbox.engine.topology import Topology
 from outbox.ports import (

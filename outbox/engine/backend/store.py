@@ -87,7 +87,7 @@ class EngineStore:
         return records.DocRef(_namespace(operation.key.partition), operation.key.id, int(operation.if_match))
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        space = self._core.state.documents.get(_namespace(partition), {})
+        space = self._core.state.documents.spaces.get(_namespace(partition), {})
         await self._core.gate()
         for id in sorted(id for id in space if id.startswith(prefix)):
             document = self._read(DocumentKey(partition, id))
@@ -95,7 +95,7 @@ class EngineStore:
                 yield document
 
     async def unfinished(self) -> AsyncIterator[Document]:
-        spaces = {name: space for name, space in self._core.state.documents.items() if name.startswith("p/")}
+        spaces = {name: space for name, space in self._core.state.documents.spaces.items() if name.startswith("p/")}
         await self._core.gate()
         for name in sorted(spaces):
             for id in sorted(spaces[name]):

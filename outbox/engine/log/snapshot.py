@@ -19,7 +19,7 @@ from outbox.engine.log.wal import Log, store_snapshot
 from outbox.engine.state.rules import Rule
 from outbox.engine.state.session_order import SessionOrder
 from outbox.engine.state.state import State
-from outbox.engine.state.tasks import Task, held_bytes, reply_bytes_of, version_of
+from outbox.engine.state.tasks import Task, held_bytes, version_of
 from outbox.errors import CorruptRecord, FormatTooNew, Refused
 from outbox.ports import Refusal, StateDocument
 
@@ -79,9 +79,9 @@ def encode(state: State, ordinal: int) -> bytes:
         queues.append(QueueImage(queue.settings, tasks, letters, queue.seen, states, queue.received_count))
     documents = {
         name: {id: doc for id, doc in space.items() if not doc.expires_ms or doc.expires_ms > now_ms}
-        for name, space in state.documents.items()
+        for name, space in state.documents.spaces.items()
     }
-    markers = state.markers
+    markers = state.markers.known
     image = Image(
         FORMAT_VERSION if state.rules or state.free else PLAIN_VERSION,
         ordinal,
@@ -92,8 +92,8 @@ def encode(state: State, ordinal: int) -> bytes:
         documents,
         {key: marker for key, marker in markers.items() if isinstance(marker, bytes)},
         {key: marker for key, marker in markers.items() if isinstance(marker, Refusal)},
-        sorted(state.marker_ages),
-        state.renewed,
+        sorted(state.markers.ages),
+        state.markers.renewed,
         state.operations,
         {path: list(rules.values()) for path, rules in state.rules.items()},
         state.free,
@@ -139,16 +139,13 @@ def _restore(image: Image) -> State:
             queue.sessions.session(session).state = kept
         for target, tasks in ((queue, found.tasks), (state.queues[queue.number + 1], found.dead_letters)):
             target.tasks.update((task.sequence, task) for task in tasks)
-            state.body_bytes += sum(held_bytes(task.message) for task in tasks)
+            state.message_bytes += sum(held_bytes(task.message) for task in tasks)
     for name, space in image.documents.items():
-        state.documents.setdefault(name, {})
+        state.documents.spaces.setdefault(name, {})
         for id, document in space.items():
-            state.put(name, id, document)
-    state.markers.update(image.applied)
-    state.body_bytes += reply_bytes_of(image.applied.values())
-    state.markers.update(image.refused)
-    state.marker_ages = sorted(image.marker_ages)  # an older build wrote them as they came
-    state.renewed, state.operations = image.renewed, image.operations
+            state.documents.put(name, id, document)
+    state.markers.restore(image.applied, image.refused, image.marker_ages, image.renewed)
+    state.operations = image.operations
     state.rebuild()
     return state
 

@@ -8,7 +8,6 @@ record exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
 from typing import Any
 
 from outbox.engine.entities import (
@@ -20,6 +19,8 @@ from outbox.engine.entities import (
     subscription_path,
 )
 from outbox.engine.log import records
+from outbox.engine.state.documents import DocumentSpaces
+from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.rules import Rules, admits
@@ -32,14 +33,10 @@ from outbox.engine.state.tasks import (
     Task,
     held_bytes,
     held_bytes_of,
-    reply_bytes_of,
 )
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Marker, Output, StateDocument
-
-STATES = "state"
-"""The namespace of the documents that engine scope commits."""
+from outbox.ports import Output, StateDocument
 
 OPERATION_COUNT_MAX = 100_000
 """How many operation ids are remembered, oldest forgotten first."""
@@ -56,22 +53,15 @@ class State:
         self.rules: Rules = {}
         self.free: list[int] = []
         """The numbers of queues that are gone, lowest first."""
-        self.documents: dict[str, dict[str, StateDocument]] = {STATES: {}}
-        self.other_count = 0  # documents that are no states
-        self.markers: dict[bytes, Marker] = {}
-        self.marker_ages: list[tuple[int, list[bytes]]] = []
-        """When markers are to be forgotten, soonest first, and which; a heap."""
-        self.renewed: dict[bytes, int] = {}
-        """The last of the ages of each marker that has several, or may come to: of a refusal, which can be replaced."""
+        self.documents = DocumentSpaces()
+        self.markers = Markers()
         self.operations: dict[str, tuple[int, list[int]]] = {}
         self.sequence = 0
         self.time_ms = 0
-        self.body_bytes = 0
-        """What the contents of messages and documents take."""
+        self.message_bytes = 0
+        """What the contents of messages take."""
         self.on_given_up: Callable[[str, Task], None] | None = None
         """Called with the queue and message that the engine itself dead-letters; set after a log was replayed."""
-        self.expiring: list[tuple[int, str, str]] = []
-        """Documents that expire, tombstones among them: when, namespace, id; soonest first."""
         self._apply: dict[type[Any], Callable[[Any, int], None]] = {
             records.Opened: self._opened,
             records.Declared: self._declared,
@@ -90,10 +80,15 @@ class State:
         }
 
     @property
+    def body_bytes(self) -> int:
+        """What the contents of messages and documents and the replies of requests take."""
+        return self.message_bytes + self.documents.value_bytes + self.markers.reply_bytes
+
+    @property
     def overhead_bytes(self) -> int:
         """An estimate of what everything but the bodies takes in memory."""
         tasks = sum(len(queue.tasks) for queue in self.queues)
-        return tasks * 700 + (len(self.documents[STATES]) + self.other_count) * 400 + len(self.markers) * 200
+        return tasks * 700 + self.documents.count * 400 + len(self.markers.known) * 200
 
     def apply(self, record: records.Record, version: int) -> None:
         """Let a record take effect; `version` is the epoch and ordinal under which it was logged."""
@@ -142,7 +137,7 @@ class State:
     def _delete_queue(self, path: str) -> None:
         number = self.paths[path].number
         for at in (number, number + 1):
-            self.body_bytes -= sum(held_bytes(task.message) for task in self.queues[at].tasks.values())
+            self.message_bytes -= sum(held_bytes(task.message) for task in self.queues[at].tasks.values())
             del self.paths[self.queues[at].path]
         self.free_slot(number)
         self.routes.pop(path, None)
@@ -200,7 +195,7 @@ class State:
         if message.time_to_live_ms or queue.settings.time_to_live_s:
             ceiling_ms = round(queue.settings.time_to_live_s * 1_000) or message.time_to_live_ms
             task.expires_ms = max(now_ms, due_ms) + min(message.time_to_live_ms or ceiling_ms, ceiling_ms)
-        self.body_bytes += held_bytes(message)
+        self.message_bytes += held_bytes(message)
         queue.append(task)
 
     def _claimed(self, record: records.Claimed, version: int) -> None:
@@ -266,7 +261,7 @@ class State:
         fresh = Task(task.sequence, queue.path, message, record.now_ms, version, external=task.external)
         if task.external:
             fresh.fingerprint = fingerprint(message.body, message.type)
-        self.body_bytes += held_bytes(message)
+        self.message_bytes += held_bytes(message)
         queue.tasks[fresh.sequence] = fresh
         queue.index(fresh)
 
@@ -278,7 +273,7 @@ class State:
     def remove(self, queue: Queue, task: Task) -> None:
         """Take a task out of the engine for good."""
         del queue.tasks[task.sequence]
-        self.body_bytes -= held_bytes(task.message)
+        self.message_bytes -= held_bytes(task.message)
         queue.order.unlocked(task)
         self._unblock(queue, task)
 
@@ -318,9 +313,10 @@ class State:
         self.time_ms = max(self.time_ms, now_ms)
         for number, sequences in record.consumed.items():
             self._consume(self.queues[number], sequences)
-        self._save(record, version)
+        self.documents.save(record.states, version, record.markers_expire_ms)
         if record.applied or record.refused:
-            self._mark(record)
+            self.forget(now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time
+            self.markers.add(record.applied, record.refused, record.markers_expire_ms)
         self._emit(record.outputs, now_ms, version)
         for buried in record.buried:
             queue = self.queues[buried.queue]
@@ -335,23 +331,10 @@ class State:
     def _consume(self, queue: Queue, sequences: list[int]) -> None:
         if queue.is_primary and isinstance(queue.order, PlainOrder):  # nothing but the task itself to forget
             pop = queue.tasks.pop
-            self.body_bytes -= held_bytes_of([pop(sequence).message for sequence in sequences])
+            self.message_bytes -= held_bytes_of([pop(sequence).message for sequence in sequences])
         else:
             for sequence in sequences:
                 self.remove(queue, queue.tasks[sequence])
-
-    def _save(self, record: records.Committed, version: int) -> None:
-        """Write the states of a commit; those that live on as `put` would, written out."""
-        space, expires_ms, growth_bytes = self.documents[STATES], record.markers_expire_ms, 0
-        for id, change in record.states.items():
-            value = change.value
-            if not value:  # a tombstone
-                self.put(STATES, id, StateDocument(value, version, change.schema, change.serial, expires_ms))
-                continue
-            old = space.get(id)
-            growth_bytes += len(value) if old is None else len(value) - len(old.value)
-            space[id] = StateDocument(value, version, change.schema, change.serial)
-        self.body_bytes += growth_bytes
 
     def _emit(self, outputs: Sequence[Output], now_ms: int, version: int) -> None:
         """Put the outputs of a commit into their queues, in order.
@@ -379,24 +362,7 @@ class State:
             for queue in [q for q in queues if admits(self.rules, q.path, message)] if ruled else queues:
                 if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
                     self._insert(queue, message, now_ms, output.due_ms, version, b"")
-        self.body_bytes += held_bytes_of(taken)
-
-    def _mark(self, record: records.Committed) -> None:
-        self.forget(record.now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time
-        markers, renewed, expire_ms = self.markers, self.renewed, record.markers_expire_ms
-        if not expire_ms:  # they have no age until something becomes of their messages
-            markers.update(record.refused)
-            return
-        for key in record.applied:
-            if key in markers:
-                self.body_bytes -= reply_bytes_of([markers[key]])
-                renewed[key] = max(renewed.get(key, 0), expire_ms)
-        for key in record.refused:
-            renewed[key] = max(renewed.get(key, 0), expire_ms)
-        markers.update(record.applied)
-        markers.update(record.refused)
-        self.body_bytes += reply_bytes_of(record.applied.values())
-        heappush(self.marker_ages, (expire_ms, [*record.applied, *record.refused]))
+        self.message_bytes += held_bytes_of(taken)
 
     def _postpone(self, postponed: records.Postponed, version: int) -> None:
         queue = self.queues[postponed.queue]
@@ -408,39 +374,10 @@ class State:
         queue.index(task)
         queue.order.unlocked(task)
 
-    def put(self, namespace: str, id: str, document: StateDocument) -> None:
-        """Write a document in place of what was there."""
-        space = self.documents.setdefault(namespace, {})
-        old = space.get(id)
-        self.other_count += old is None and namespace != STATES
-        self.body_bytes += len(document.value) - (0 if old is None else len(old.value))
-        space[id] = document
-        if document.expires_ms:
-            heappush(self.expiring, (document.expires_ms, namespace, id))
-
-    def _drop_document(self, namespace: str, id: str) -> None:
-        space = self.documents.get(namespace, {})
-        old = space.pop(id, None)
-        if old is not None:
-            self.body_bytes -= len(old.value)
-            self.other_count -= namespace != STATES
-        if not space and namespace != STATES:
-            self.documents.pop(namespace, None)
-
     def forget(self, now_ms: int) -> None:
         """Drop the markers and documents whose time is over."""
-        expiring = self.expiring
-        while expiring and expiring[0][0] <= now_ms:
-            _, namespace, id = heappop(expiring)
-            found = self.documents.get(namespace, {}).get(id)
-            if found is not None and 0 < found.expires_ms <= now_ms:  # it may have been written again since
-                self._drop_document(namespace, id)
-        ages = self.marker_ages
-        while ages and ages[0][0] <= now_ms:
-            for key in heappop(ages)[1]:
-                if self.renewed.get(key, 0) <= now_ms:
-                    self.body_bytes -= reply_bytes_of([self.markers.pop(key, b"")])
-                    self.renewed.pop(key, None)
+        self.documents.forget(now_ms)
+        self.markers.forget(now_ms)
 
     # The general mutation
 
@@ -456,13 +393,13 @@ class State:
             digest = fingerprint(insert.message.body, insert.message.type)
             self._insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
         for doc in change.document_deletes:
-            self._drop_document(doc.namespace, doc.id)
+            self.documents.drop(doc.namespace, doc.id)
         for write in change.documents:
-            old = self.documents.get(write.namespace, {}).get(write.id)
+            old = self.documents.spaces.get(write.namespace, {}).get(write.id)
             if old is not None and 0 < old.expires_ms <= now_ms:
                 old = None  # whether it was forgotten already is no memory
             serial = old.serial + 1 if old else 1
-            self.put(
+            self.documents.put(
                 write.namespace, write.id, StateDocument(write.value, version, write.schema, serial, write.expires_ms)
             )
         if change.operation_id:
@@ -479,7 +416,7 @@ class State:
         stays, stops = target is queue, task.stops_session
         self._unblock(queue, task)
         if item.message is not None:
-            self.body_bytes += held_bytes(item.message) - held_bytes(task.message)
+            self.message_bytes += held_bytes(item.message) - held_bytes(task.message)
             task.message = item.message
             task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b""
         task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms

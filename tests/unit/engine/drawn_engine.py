@@ -297,7 +297,7 @@ class Actor:
         await self.journal.commit(commit)
 
     def change_state(self, commit: Commit, id: str) -> None:
-        known = self.engine.state.documents["state"].get(id)
+        known = self.engine.state.documents.spaces["state"].get(id)
         commit.if_versions[id] = 0 if known is None else known.version
         value = b"" if self.chance.random() < 0.2 else b"v%d" % self.serial
         commit.states[id] = StateChange(value, 1 + self.serial % 2, 1 if known is None else known.serial + 1)
@@ -305,7 +305,7 @@ class Actor:
     def end(self, commit: Commit, delivery: Delivery) -> None:
         chance = self.chance
         key = sha256(b"%d" % chance.randrange(25)).digest()
-        known = self.engine.state.markers.get(key)
+        known = self.engine.state.markers.known.get(key)
         if isinstance(known, Refusal) and chance.random() < 0.7:
             commit.replacing[key] = known.attempt + 1
         match chance.choice(("apply", "apply", "refuse", "refuse", "bury", "postpone")):

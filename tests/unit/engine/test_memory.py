@@ -78,9 +78,9 @@ def test_an_expired_tombstone_leaves_memory_and_one_written_again_does_not() -> 
     recovered = opened(disk.crash(Crash.POWER, random.Random(1)), clock)
     clock.seconds += 11
     for found in (engine, recovered):
-        assert found.state.documents["state"].keys() == {"gone", "back"}
+        assert found.state.documents.spaces["state"].keys() == {"gone", "back"}
         found.tick()
-        assert found.state.documents["state"].keys() == {"back"} and not found.state.expiring
+        assert found.state.documents.spaces["state"].keys() == {"back"} and not found.state.documents.expiring
         assert found.state.body_bytes == 5
 
 

@@ -166,12 +166,12 @@ def test_a_refusal_is_remembered_for_the_longest_of_its_ages(ages_s: tuple[int, 
         clock.seconds = START_S + max(ages_s) * step / 8
         for found in (opened(disk.crash(Crash.POWER), clock), engine):
             found.tick()
-            assert b"key" in found.state.markers, f"forgotten after {clock.seconds - START_S} s"
+            assert b"key" in found.state.markers.known, f"forgotten after {clock.seconds - START_S} s"
     clock.seconds = START_S + max(ages_s)
     for found in (opened(disk.crash(Crash.POWER), clock), engine):
         found.tick()
         state = found.state
-        assert not (state.markers or state.renewed or state.marker_ages or state.body_bytes)
+        assert not (state.markers.known or state.markers.renewed or state.markers.ages or state.body_bytes)
 
 
 async def test_what_a_client_reads_is_durable_when_it_is_told() -> None:

@@ -19,6 +19,8 @@ from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.log import snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.snapshot import Image, QueueImage
+from outbox.engine.state.documents import DocumentSpaces
+from outbox.engine.state.markers import Markers
 from outbox.engine.state.plain_order import PlainOrder
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.rules import Rule
@@ -44,6 +46,8 @@ NO_MEMORY = {
 }
 IN_MEMORY: dict[type[Any], object] = {
     State: State(),
+    DocumentSpaces: DocumentSpaces(),
+    Markers: Markers(),
     Queue: Queue(0, "q", QueueSettings("q")),
     PlainOrder: PlainOrder({}),
     SessionOrder: SessionOrder({}),
@@ -164,7 +168,7 @@ def changed(image: Image, now_ms: int, kind: type[Any], field: str) -> bool:
 
 
 def objects(state: State) -> Iterator[object]:
-    yield state
+    yield from (state, state.documents, state.markers)
     for queue in state.queues:
         yield queue
         yield from queue.tasks.values()
@@ -186,6 +190,10 @@ def other(value: Any) -> Any:
             return msgspec.structs.replace(value, body=value.body + b"x")
         case QueueSettings():
             return msgspec.structs.replace(value, lock_s=value.lock_s + 1)
+        case DocumentSpaces():
+            return Markers()
+        case Markers():
+            return DocumentSpaces()
         case PlainOrder():
             return SessionOrder({})
         case SessionOrder():

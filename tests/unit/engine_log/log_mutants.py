@@ -14,6 +14,7 @@ WAL = "outbox/engine/log/wal.py"
 SALVAGE = "outbox/engine/log/salvage.py"
 SNAPSHOT = "outbox/engine/log/snapshot.py"
 STATE = "outbox/engine/state/state.py"
+MARKERS = "outbox/engine/state/markers.py"
 BROKER = "outbox/engine/broker.py"
 SESSIONS = "outbox/engine/sessions.py"
 JOURNAL = "outbox/engine/backend/journal.py"
@@ -172,14 +173,14 @@ LOG_MUTANTS = (
         "a snapshot forgets blocked keys", STATE, DRAWN,
         ("                    if task.stops_session:\n", "                    if not task.stops_session:\n"),
     ),
-    mutant("a snapshot forgets the ages of markers", SNAPSHOT, DRAWN, ("        sorted(state.marker_ages),\n", "        [],\n")),
+    mutant("a snapshot forgets the ages of markers", SNAPSHOT, DRAWN, ("        sorted(state.markers.ages),\n", "        [],\n")),
     mutant(
         "a snapshot forgets renewed markers", SNAPSHOT, DRAWN,
-        ("        state.renewed,\n        state.operations,\n", "        {},\n        state.operations,\n"),
+        ("        state.markers.renewed,\n        state.operations,\n", "        {},\n        state.operations,\n"),
     ),
     mutant(
         "a snapshot forgets operation ids", SNAPSHOT, DRAWN,
-        ("        state.renewed,\n        state.operations,\n", "        state.renewed,\n        {},\n"),
+        ("        state.markers.renewed,\n        state.operations,\n", "        state.markers.renewed,\n        {},\n"),
     ),
     mutant("a snapshot forgets dead letters", SNAPSHOT, DRAWN, ("list(queue.tasks.values()), list(dead.tasks.values())", "list(queue.tasks.values()), []")),
     mutant(
@@ -196,8 +197,8 @@ LOG_MUTANTS = (
     ),
     mutant("a snapshot forgets free numbers", SNAPSHOT, DRAWN, ("    state.free = list(image.free)\n", "    state.free = []\n")),
     mutant(
-        "what a snapshot holds of replies is not counted", SNAPSHOT, DRAWN,
-        ("    state.body_bytes += reply_bytes_of(image.applied.values())\n", ""),
+        "what a snapshot holds of replies is not counted", MARKERS, DRAWN,
+        ("        self.known.update(applied)\n        self.reply_bytes += reply_bytes_of(applied.values())\n", "        self.known.update(applied)\n"),
     ),
     mutant(
         "changed settings leave dead letters as they were", STATE, CHANGED,
@@ -220,17 +221,17 @@ LOG_MUTANTS = (
     # What is remembered of messages
     mutant(
         "markers are forgotten when somebody looks at the time", STATE, DRAWN,
-        ("        self.forget(record.now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time\n", ""),
+        ("            self.forget(now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time\n", ""),
     ),
     mutant(
-        "the first age of a refusal is not kept", STATE, REFUSED,
-        ("        for key in record.refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
-         "        for key in record.refused:\n            if key in markers:\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n"),
+        "the first age of a refusal is not kept", MARKERS, REFUSED,
+        ("        for key in refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
+         "        for key in refused:\n            if key in markers:\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n"),
     ),
     mutant(
-        "a marker has the age of its last attempt", STATE, REFUSED,
-        ("        for key in record.refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
-         "        for key in record.refused:\n            renewed[key] = expire_ms\n"),
+        "a marker has the age of its last attempt", MARKERS, REFUSED,
+        ("        for key in refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
+         "        for key in refused:\n            renewed[key] = expire_ms\n"),
     ),
     # Retirement, salvage
     mutant(

@@ -17,7 +17,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
 from outbox.engine.log.closed import CLOSED_NAME
-from outbox.engine.state.state import STATES
+from outbox.engine.state.documents import STATES
 from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter

@@ -175,11 +175,11 @@ async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, op
 
 async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> None:
     for number in range(1_200):
-        bank.engine.state.documents["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
+        bank.engine.state.documents.spaces["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
     pieces = operator.export()
     first = await anext(pieces)
-    for id in bank.engine.state.documents["state"]:
-        bank.engine.state.documents["state"][id] = msgspec.structs.replace(EMPTY, value=b'{"n":1}')
+    for id in bank.engine.state.documents.spaces["state"]:
+        bank.engine.state.documents.spaces["state"][id] = msgspec.structs.replace(EMPTY, value=b'{"n":1}')
     rest = b"".join([piece async for piece in pieces])
     found = [json.loads(line)["value"]["n"] for line in (first + rest).splitlines()]
     assert found == [0] * 1_200
