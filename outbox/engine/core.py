@@ -1,7 +1,7 @@
 """Log a record, let it take effect, and say when it is safe to speak of it.
 
 Theory of operation.  All changes happen synchronously on one event loop: check, append to the log's buffer, apply
-to memory.  Memory is therefore ahead of the disk, and that is harmless as long as nobody outside learns of it:
+to memory.  Memory is therefore ahead of the disk, and that is harmless as long as nothing outside depends on it:
 **nothing leaves the process before `gate`**.  The gate is the highest ordinal that survives the declared failures:
 synced under power loss (policy `every`), written under a process crash (the other policies).
 
@@ -204,7 +204,7 @@ class Core:
     async def gate(self, *, alone: bool = False) -> None:
         """Wait until everything done so far survives the declared failures.
 
-        Waiters of one turn of the loop share one flush.  `alone` says that nobody else can join, so that the flush
+        Waiters of one turn of the loop share one flush.  `alone` says that no other caller can join, so that the flush
         happens at once instead of in the loop's next turn.
 
         Raises:

@@ -61,5 +61,5 @@ class DeadLetters:
 
 
 def _is_copy(other: Task, task: Task) -> bool:
-    """Whether a dead letter that nobody receives holds the same message as another."""
+    """Whether a dead letter that is not locked holds the same message as another."""
     return other.status != LOCKED and is_copy(other.message, task.message)

@@ -2,7 +2,7 @@
 
 One process owns a folder.  Everything it acknowledges is in one write-ahead log, and what is in the log is what
 comes back: `Engine.open` reads the newest snapshot and the records behind it, becomes the writer of a new epoch
-(which voids every lock of the older ones) and writes a new snapshot unless told not to.
+(which voids every lock of the older ones) and writes a new snapshot, but with `compact=False`.
 
 Semantics follow EntroQ (claims, `modify` over tasks and documents by id and version); the queues behave as Azure
 Service Bus does.  Source: github.com/shiblon/entroq.
@@ -204,7 +204,7 @@ class Engine:
                 return
             except Exception as error:  # without time no lock runs out and nothing scheduled comes: better to stop
                 self.core.stop(
-                    EngineStopped(f"the engine's time stands still ({error!r}); open it again and report this")
+                    EngineStopped(f"the engine's timekeeper failed ({error!r}); open it again and report this")
                 )
                 return
 

@@ -67,7 +67,7 @@ class Sessions:
         return until_ms
 
     def release(self, lock_token: bytes) -> None:
-        """Let a session go; what it had claimed goes back uncounted.
+        """Unlock a session; what it had claimed is returned uncounted.
 
         Raises:
             LockLost: it is not held any more.

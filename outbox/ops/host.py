@@ -179,7 +179,7 @@ def _watch(engine: Engine) -> asyncio.Future[Any]:
             stopped.set_exception(reason)
 
     engine.core.on_stop = on_stop
-    engine.state.on_given_up = _log_given_up
+    engine.state.on_dead_lettered = _log_given_up
     return stopped
 
 
@@ -190,7 +190,7 @@ def _log_given_up(queue: str, task: Task) -> None:
 
 
 def _unwatch(engine: Engine) -> None:
-    engine.core.on_stop = engine.state.on_given_up = None
+    engine.core.on_stop = engine.state.on_dead_lettered = None
 
 
 def _declare(engine: Engine, entities: Path | None) -> None:

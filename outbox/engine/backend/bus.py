@@ -45,26 +45,28 @@ class EngineBus:
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         how = _SETTLEMENTS[settle.how]
         if settle.due_ms and settle.how in ("abandon", "release"):
-            await self._put_off(delivery, settle)
+            await self._reschedule(delivery, settle)
             return
         if settle.how == "dead-letter":
-            await self._bury(delivery, settle)
+            await self._dead_letter(delivery, settle)
             return
         self._broker.settle(self._token(delivery), how, reason=settle.reason, description=settle.description)
         await self._core.gate()
 
-    async def _put_off(self, delivery: Delivery, settle: Settle) -> None:
-        """Give back a message that rests until a time, in its place."""
+    async def _reschedule(self, delivery: Delivery, settle: Settle) -> None:
+        """Release or abandon a message that is not to be delivered before a time; it keeps its place."""
         queue, failures = self._held(delivery)
         count = failures + (settle.how == "abandon")
         self._commit(postponed=[records.Postponed(queue.number, delivery.sequence, settle.due_ms, count)])
         await self._core.gate()
 
-    async def _bury(self, delivery: Delivery, settle: Settle) -> None:
+    async def _dead_letter(self, delivery: Delivery, settle: Settle) -> None:
         """Dead-letter a message; this delivery of it counts too."""
         queue, failures = self._held(delivery)
         reason, text = settle.reason, settle.description
-        self._commit(buried=[records.Buried(queue.number, delivery.sequence, reason, text, failures + 1, False)])
+        self._commit(
+            dead_lettered=[records.DeadLettered(queue.number, delivery.sequence, reason, text, failures + 1, False)]
+        )
         await self._core.gate()
 
     def _held(self, delivery: Delivery) -> tuple[Queue, int]:
@@ -77,9 +79,11 @@ class EngineBus:
         queue = self._broker.queue(delivery.queue)
         return queue, queue.tasks[delivery.sequence].failures
 
-    def _commit(self, *, buried: Sequence[records.Buried] = (), postponed: Sequence[records.Postponed] = ()) -> None:
+    def _commit(
+        self, *, dead_lettered: Sequence[records.DeadLettered] = (), postponed: Sequence[records.Postponed] = ()
+    ) -> None:
         now_ms = self._core.now_ms()
-        self._core.do(records.Committed(now_ms, now_ms, {}, {}, [], {}, {}, list(buried), list(postponed)))
+        self._core.do(records.Committed(now_ms, now_ms, {}, {}, [], {}, {}, list(dead_lettered), list(postponed)))
         self._broker.wake()
 
     async def renew(self, delivery: Delivery) -> int:

@@ -175,7 +175,7 @@ class EngineJournal:
             commit.applied,
             commit.refused,
             [
-                records.Buried(
+                records.DeadLettered(
                     paths[b.delivery.queue].number,
                     b.delivery.sequence,
                     b.reason,

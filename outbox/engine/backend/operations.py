@@ -90,7 +90,7 @@ class EngineOperations:
         await self._core.gate()
 
     async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
-        return False  # a session stands still behind what is among the dead letters, and goes on when it is not
+        return False  # a session is blocked by what is among the dead letters, and by nothing else
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return self._broker.is_idle(queues)

@@ -114,8 +114,8 @@ class PlainOrder:
         """Whether an active task could be handed out now."""
         return True
 
-    def given_back(self, task: Task) -> None:
-        """Note that whoever had a task claimed did nothing with it."""
+    def returned(self, task: Task) -> None:
+        """Note that a claimed task comes back as it was."""
 
     def unlocked(self, task: Task) -> None:
         """Note that a claimed task is no longer claimed, or gone."""

@@ -19,7 +19,7 @@ from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import UnknownDestination
 
 LOOK_AGAIN_MS = 1_000
-"""When a message that expired in somebody's hands is looked at again."""
+"""When a message that expired while it was locked is looked at again."""
 
 
 class Queue:

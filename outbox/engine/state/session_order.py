@@ -33,7 +33,7 @@ class Session:
         self.state = b""
 
     def is_free(self, now_ms: int) -> bool:
-        """Whether somebody new may receive from it."""
+        """Whether another receiver may accept it."""
         return not self.lock and not self.claimed and not self.blocked_by and self.held_until_ms <= now_ms
 
 
@@ -92,7 +92,7 @@ class SessionOrder:
         return self._held[0][0] if self._held else None
 
     def free_session(self, now_ms: int) -> Session | None:
-        """The next session that has messages and belongs to nobody."""
+        """The next session that has messages and no receiver."""
         for session_id in list(self._waiting):
             session = self.sessions[session_id]
             if not self._head(session):
@@ -187,8 +187,8 @@ class SessionOrder:
             del unshown[sequence]
         return None
 
-    def given_back(self, task: Task) -> None:
-        """Note that whoever had a task claimed did nothing with it."""
+    def returned(self, task: Task) -> None:
+        """Note that a claimed task comes back as it was."""
         session = self.sessions.get(task.message.session_id)
         if session is not None:
             session.shown.discard(task.sequence)
@@ -222,7 +222,7 @@ class SessionOrder:
         return not session.blocked_by and session.held_until_ms <= now_ms
 
     def settle_session(self, session: Session) -> None:
-        """Note that a session is held by nobody any more."""
+        """Note that a session has no receiver any more."""
         if self._head(session):
             self._waiting[session.id] = None
         else:

@@ -60,7 +60,7 @@ class State:
         self.time_ms = 0
         self.message_bytes = 0
         """What the contents of messages take."""
-        self.on_given_up: Callable[[str, Task], None] | None = None
+        self.on_dead_lettered: Callable[[str, Task], None] | None = None
         """Called with the queue and message that the engine itself dead-letters; set after a log was replayed."""
         self._apply: dict[type[Any], Callable[[Any, int], None]] = {
             records.Opened: self._opened,
@@ -164,7 +164,7 @@ class State:
         self.time_ms = max(self.time_ms, record.now_ms)
         for queue in list(self.queues):
             for task in [task for task in queue.tasks.values() if task.status == LOCKED]:
-                self._give_back(queue, task, record.now_ms, counted=True)
+                self._unlock(queue, task, record.now_ms, counted=True)
 
     def _sent(self, record: records.Sent, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -217,21 +217,21 @@ class State:
             if how is Settlement.COMPLETE:
                 self.remove(queue, task)
             elif how is Settlement.DEAD_LETTER:
-                self._bury(queue, task, record.reason, record.description)
+                self._dead_letter(queue, task, record.reason, record.description)
             elif how is Settlement.DEFER:
                 task.status, task.lock = DEFERRED, 0
                 queue.order.unlocked(task)
             else:
-                self._give_back(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
+                self._unlock(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
 
-    def _give_back(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
+    def _unlock(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
         task.status, task.lock = ACTIVE, 0
         task.delivery_count += counted
         if counted and task.delivery_count >= queue.settings.max_delivery_count and queue.is_primary:
             text = f"delivered {task.delivery_count} times without being settled"
-            self._give_up(queue, task, "MaxDeliveryCountExceeded", text)
+            self._dead_letter_over_limit(queue, task, "MaxDeliveryCountExceeded", text)
             return
-        queue.order.given_back(task)
+        queue.order.returned(task)
         queue.index(task)
         queue.order.unlocked(task)
 
@@ -239,12 +239,12 @@ class State:
         self.time_ms = max(self.time_ms, record.now_ms)
         queue = self.queues[record.queue]
         for sequence in record.unlocked:
-            self._give_back(queue, queue.tasks[sequence], record.now_ms, counted=True)
+            self._unlock(queue, queue.tasks[sequence], record.now_ms, counted=True)
         for sequence in record.expired:
             task = queue.tasks[sequence]
             if queue.settings.dead_letter_on_expiry and queue.is_primary:
                 text = "the message expired and was dead lettered"
-                self._give_up(queue, task, "TTLExpiredException", text)
+                self._dead_letter_over_limit(queue, task, "TTLExpiredException", text)
             else:
                 self.remove(queue, task)
 
@@ -286,13 +286,15 @@ class State:
         if isinstance(order, SessionOrder):
             order.unblock(order.session(task.message.session_id), task.sequence)
 
-    def _give_up(self, queue: Queue, task: Task, reason: str, description: str) -> None:
+    def _dead_letter_over_limit(self, queue: Queue, task: Task, reason: str, description: str) -> None:
         """Dead-letter a task because of the queue's own limits."""
-        self._bury(queue, task, reason, description, stops_session=queue.settings.stop_key)
-        if self.on_given_up is not None:
-            self.on_given_up(queue.path, task)
+        self._dead_letter(queue, task, reason, description, stops_session=queue.settings.stop_key)
+        if self.on_dead_lettered is not None:
+            self.on_dead_lettered(queue.path, task)
 
-    def _bury(self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False) -> None:
+    def _dead_letter(
+        self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False
+    ) -> None:
         """Move a task to the dead-letter sub-queue; a task that is there already stays."""
         dead = self.queues[queue.number + 1] if queue.is_primary else queue
         del queue.tasks[task.sequence]
@@ -318,13 +320,13 @@ class State:
             self.forget(now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time
             self.markers.add(record.applied, record.refused, record.markers_expire_ms)
         self._emit(record.outputs, now_ms, version)
-        for buried in record.buried:
-            queue = self.queues[buried.queue]
-            task = queue.tasks[buried.sequence]
-            task.failures, task.version = buried.failures, version
+        for dead in record.dead_lettered:
+            queue = self.queues[dead.queue]
+            task = queue.tasks[dead.sequence]
+            task.failures, task.version = dead.failures, version
             if record.refused:
                 task.remembered_until_ms = record.markers_expire_ms
-            self._bury(queue, task, buried.reason, buried.description, stops_session=buried.stops_session)
+            self._dead_letter(queue, task, dead.reason, dead.description, stops_session=dead.stops_session)
         for postponed in record.postponed:
             self._postpone(postponed, version)
 

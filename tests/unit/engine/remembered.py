@@ -23,7 +23,7 @@ from outbox.engine.state.tasks import Task
 LEFT_OUT = {
     (State, "_apply"): "the methods that apply a record, no memory",
     (State, "apply"): "with what an engine under test writes its history down, no memory",
-    (State, "on_given_up"): "whom a host calls for its log, no memory",
+    (State, "on_dead_lettered"): "whom a host calls for its log, no memory",
     (Task, "locked_until_ms"): "means nothing without a lock, and locks are compared by `lock`",
     (Session, "locked_until_ms"): "the same",
     (PlainOrder, "_tasks"): "those of its queue",

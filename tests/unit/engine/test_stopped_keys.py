@@ -26,7 +26,7 @@ def stopped(disk: MemoryDisk) -> tuple[Engine, Task]:
     engine.broker.send("k", [Message(body=b"%d" % n, outbox_id=str(n), session_id="a") for n in range(2)])
     queue = engine.broker.queue("k")
     (task, _) = engine.broker.take(queue, 2)
-    buried = records.Buried(queue.number, task.sequence, "no", "", 1, True)
+    buried = records.DeadLettered(queue.number, task.sequence, "no", "", 1, True)
     engine.core.do(records.Committed(1, 1, {}, {}, [], {}, {}, [buried], []))
     engine.broker.lapse_locks()
     assert not engine.broker.take(queue, 2)
@@ -64,7 +64,7 @@ def test_a_key_that_two_dead_letters_stop_goes_on_behind_the_last_of_them() -> N
     engine.broker.send("k", [Message(body=b"%d" % n, outbox_id=str(n), session_id="a") for n in range(3)])
     queue = engine.broker.queue("k")
     first, second, _ = engine.broker.take(queue, 3)
-    buried = [records.Buried(queue.number, task.sequence, "no", "", 1, True) for task in (first, second)]
+    buried = [records.DeadLettered(queue.number, task.sequence, "no", "", 1, True) for task in (first, second)]
     engine.core.do(records.Committed(1, 1, {}, {}, [], {}, {}, buried, []))
     engine.broker.lapse_locks()
     engine.dead_letters.discard("k", first.sequence)
