@@ -19,12 +19,13 @@ from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, Unkn
 from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, Buried, Delivery, Output, Ports, StorePorts
-from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.replies import as_record
-from outbox.runtime.step import Work, admit
+from outbox.runtime.commit.marker_replies import as_record
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.delivery.claim_check import check_in, redeem
+from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.verdict import UNKNOWABLE, check_resubmittable, kind_of
+from outbox.runtime.work import Work
 from outbox.stored import Record, decode, processed_key, record_key
 
 State = TypeVar("State")
@@ -232,8 +233,8 @@ class Client:
         message = await self.with_body(letter.message)
         delivery = Delivery(letter.queue, letter.sequence, message, 0, letter.enqueued_ms, 0)
         (work,) = admit(plan, [delivery], now_ms)
-        for part in (work, *work.others):
-            if part.inbox and await self._is_remembered(part):
+        for branch in (work, *work.others):
+            if branch.inbox and await self._is_remembered(branch):
                 return
         raise late(f"{letter.queue}/{letter.message.identity}")
 
@@ -259,7 +260,7 @@ class Client:
         try:
             found = await self._find(queue, id)
         except LookupError:
-            if key is None or not await self._operations.let_go(queue, str(as_key(key)), id):
+            if key is None or not await self._operations.unblock(queue, str(as_key(key)), id):
                 raise
             return
         for buried in found:

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
@@ -28,39 +29,36 @@ import msgspec
 
 from outbox.app import App
 from outbox.client import Client
-from outbox.errors import CorruptRecord, OutboxError
+from outbox.errors import CorruptRecord
 from outbox.handlers import UNKEPT
 from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
 from outbox.http_paths import Place, find
 from outbox.ports import Backend, StorePorts
-from outbox.runtime import http_answers
-from outbox.runtime.backoff import Again, Backoff, RetryError
-from outbox.runtime.claims import check_blobs
-from outbox.runtime.endings import Endings
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.handling import Life, run_part
-from outbox.runtime.http_scopes import requests_over
-from outbox.runtime.http_telling import HttpTelling
-from outbox.runtime.lanes import StoreProtocol
-from outbox.runtime.loop_watch import LoopWatch
-from outbox.runtime.marks import Lingering
-from outbox.runtime.plan import Plan, compile_plan
-from outbox.runtime.requests import Reader
-from outbox.runtime.retention import register_retention
+from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.commit.loop_watch import LoopWatch
+from outbox.runtime.commit.marks import Lingering
+from outbox.runtime.commit.run_handler import Life, run_branch
+from outbox.runtime.delivery.claim_check import check_blobs
+from outbox.runtime.delivery.lanes import Turns
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryError
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.http import responses as http_answers
+from outbox.runtime.http.attempts import requests_over
+from outbox.runtime.http.requests import Reader
+from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_unsent
+from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
-from outbox.runtime.turns import Turns
+from outbox.runtime.store_protocol import StoreProtocol
+from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 log = logging.getLogger("outbox.http")
 
 REQUEST_COUNT_MAX = 1_000
 WAIT_S = 30.0
-MARK_AFTER_S = 0.2
-"""How long what has left waits to be marked, for others of its partition to be marked with it."""
-FINISH_WITHIN_S = 5.0
-"""How long an entry that stops takes at most for its last marks; the sweeper finds what is left."""
 
 
 class Pending:
@@ -115,7 +113,8 @@ class HttpEntry:
         self._drain_s = drain_s
         self._request_count_max = request_count_max
         self._sleep = sleep
-        self._spawn = spawn or self._start
+        self._tasks = Tasks(app.name, ended=self._ended_task)
+        self._spawn = spawn or partial(self._tasks.start, what="requests")
         self._client = Client(app, backend)
         self._threads = HandlerThreads(threads) if isinstance(threads, int) else threads
         self._owns_threads = isinstance(threads, int)
@@ -128,7 +127,6 @@ class HttpEntry:
         self._places = [Place(route.method, route.template, Reader(app, route)) for route in routes]
         self._backoff = backoff or Backoff(sleep)
         self._turns = Turns()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[tuple[bytes, bytes], Pending] = {}
         self._waiting_count = 0
         self._working: set[asyncio.Task[None]] = set()
@@ -138,8 +136,8 @@ class HttpEntry:
         self._operations = operations_over(ports)
         self._now_ms = self._operations.now_ms
         self._life = Life(self._now_ms, lambda: self._is_stopping)
-        self._telling = HttpTelling(self._now_ms, failure_log or FailureLog(self._now_ms))
-        self._endings: Endings | None = None
+        self._log = RequestLog(self._now_ms, failure_log or FailureLog(self._now_ms))
+        self._settlement: Settlement | None = None
         if protocol is None and isinstance(ports, StorePorts):
             protocol = self._own_protocol(ports, new_tx or (lambda: uuid4().hex))
         self._protocol = protocol
@@ -152,11 +150,11 @@ class HttpEntry:
     def _own_protocol(self, ports: StorePorts, new_tx: Callable[[], str]) -> StoreProtocol:
         """The protocol of a store and a bus, without a worker's deliveries."""
         now_ms, plan = self._now_ms, self._plan
-        self._endings = Endings(
+        self._settlement = Settlement(
             plan, ports.bus, ports.blobs, backoff=self._backoff, now_ms=now_ms, new_tx=new_tx, settled=lambda _: None
         )
         return store_protocol(
-            plan, ports, self._endings, now_ms=now_ms, new_tx=new_tx, is_stopping=self._life.is_stopping
+            plan, ports, self._settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=self._life.is_stopping
         )
 
     async def __aenter__(self) -> Self:
@@ -174,14 +172,10 @@ class HttpEntry:
     async def drain(self) -> None:
         """Stop: take nothing on, let what is under way end for a time, and cancel the rest, which is safe to repeat."""
         self.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._drain_s)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        with suppress(TimeoutError, OutboxError):
-            async with asyncio.timeout(FINISH_WITHIN_S):
-                await self._finish()
+        await self._tasks.drain(self._drain_s)
+        if self._protocol is not None:
+            await finish(self._protocol)
+        self._log_unsent()
         if self._watch is not None:
             self._watch.stop()
         if self._owns_threads:
@@ -285,9 +279,9 @@ class HttpEntry:
 
     async def _write(self, work: Work, pending: Pending, name: tuple[bytes, bytes]) -> None:
         """Bring a request to its end; the answer may be known before."""
-        work.on_record = lambda: pending.answer(http_answers.answer_of(work.record)) if work.record else None
+        attempt = Attempt(work, on_committed=lambda record: pending.answer(http_answers.answer_of(record)))
         try:
-            pending.answer(await self._ended(work))
+            pending.answer(await self._ended(attempt))
         except asyncio.CancelledError:
             pending.response.cancel()
             raise
@@ -295,46 +289,47 @@ class HttpEntry:
             pending.fail(error)
             raise
         finally:
-            work.on_record = None
             self._pending.pop(name, None)
         await self._finish()
 
-    async def _ended(self, work: Work) -> Response:
+    async def _ended(self, attempt: Attempt) -> Response:
         """What becomes of a request, as far as anybody can tell now."""
         try:
-            outcome = await self._tried(self._requests.begin, work) or await self._handled(work)
+            outcome = await self._tried(self._requests.begin, attempt) or await self._handled(attempt)
         except RetryError as error:
-            return self._telling.unavailable(error)
+            return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._telling.put_off(error)
-        self._telling.ended(work, outcome)
-        if work.record is not None:
-            return http_answers.answer_of(work.record)
+            return self._log.put_off(error)
+        self._log.ended(attempt, outcome)
+        if attempt.record is not None:
+            return http_answers.answer_of(attempt.record)
         if isinstance(outcome, Later):
-            return http_answers.put_off(outcome, work)
+            return http_answers.put_off(outcome, attempt.work)
         assert outcome is not None, "what was applied is on record"
         return http_answers.refused(outcome)
 
-    async def _handled(self, work: Work) -> Outcome:
+    async def _handled(self, attempt: Attempt) -> Outcome:
         """Handle a request, again while its handler fails and its entry declares that it may."""
         while True:
-            async with self._turns.of(work.lane):
-                outcome = await self._tried(self._requests.once, work)
+            async with self._turns.of(attempt.work.lane):
+                outcome = await self._tried(self._requests.once, attempt)
+            work = attempt.work
             has_failed = isinstance(outcome, Later) and outcome.failures > work.delivery.failures
             if not has_failed or work.handler is None or work.handler.retries is UNKEPT:
                 return outcome
             assert isinstance(outcome, Later), "only that is a failure that is not the last"
-            self._telling.ended(work, outcome)
+            self._log.ended(attempt, outcome)
             await self._sleep(outcome.delay_s)
-            work.delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
+            delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
+            attempt.work = msgspec.structs.replace(work, delivery=delivery)
 
-    async def _tried(self, step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
+    async def _tried(self, step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
         """Make a step, again while nothing is known to have come of it."""
-        with suppress(Again):
-            return await _made(step, work)
-        async for attempt in self._backoff.attempts():
-            with attempt:
-                return await _made(step, work)
+        with suppress(NothingCommitted):
+            return await _made(step, attempt)
+        async for turn in self._backoff.attempts():
+            with turn:
+                return await _made(step, attempt)
         raise AssertionError("the last attempt raises")
 
     async def _finish(self) -> None:
@@ -343,9 +338,12 @@ class HttpEntry:
             await self._lingering.write(self._spawn)
         elif self._protocol is not None:
             await self._protocol.finish()
-        for unsent in self._endings.unsent.take() if self._endings is not None else ():
-            fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
-            log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
+        self._log_unsent()
+
+    def _log_unsent(self) -> None:
+        """Log what could not be sent, unless that is the affair of the worker whose protocol this entry shares."""
+        if self._settlement is not None:
+            log_unsent(self._settlement.unsent)
 
     # Requests that read
 
@@ -361,15 +359,16 @@ class HttpEntry:
 
     async def _read_answer(self, work: Work) -> Response:
         try:
-            async for attempt in self._backoff.attempts():
-                with attempt:
+            async for turn in self._backoff.attempts():
+                with turn:
                     look = await self._requests.look(work)
         except RetryError as error:
-            return self._telling.unavailable(error)
+            return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._telling.put_off(error)
-        outcome = await run_part(self._plan, look, work, self._life)
-        self._telling.ended(work, outcome)
+            return self._log.put_off(error)
+        attempt = Attempt(work)
+        outcome = await run_branch(self._plan, look, attempt, self._life)
+        self._log.ended(attempt, outcome)
         if isinstance(outcome, Later):
             return http_answers.put_off(outcome, work)
         if outcome is not None:
@@ -378,25 +377,17 @@ class HttpEntry:
             return problem(404, "not-found", "there is nothing under this name")
         return look.reply.response
 
-    # Tasks
-
-    def _start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(coroutine, name=f"{self.app.name} requests")
-        self._tasks.add(task)
-        task.add_done_callback(self._ended_task)
-        return task
-
-    def _ended_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    @staticmethod
+    def _ended_task(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            log.error("request stopped", extra={"app": self.app.name}, exc_info=task.exception())
+            log.error("request stopped", extra={"task": task.get_name()}, exc_info=task.exception())
 
 
-async def _made(step: Callable[[Work], Awaitable[Outcome]], work: Work) -> Outcome:
+async def _made(step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
     """Make a step; one that could only not push what it has committed is made, for the sweeper pushes that."""
     try:
-        return await step(work)
-    except Again:
-        if work.record is None:
+        return await step(attempt)
+    except NothingCommitted:
+        if attempt.record is None:
             raise
-        return work.record.refusal
+        return attempt.record.refusal

@@ -50,15 +50,14 @@ from outbox.ports import (
     StateStore,
     StorePorts,
 )
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.cache import held
-from outbox.runtime.failure_log import FailureLog, write_to_log
-from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.lanes import Lanes
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit.state_cache import cached_state
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff
+from outbox.runtime.failures.failure_log import FailureLog, write_to_log
 from outbox.runtime.scopes import scope_over, stores_of
-from outbox.runtime.sweep import sweep
+from outbox.runtime.shell import Recovery
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.store_scope import StoreScope
 from outbox.stored import StateItem, state_key
 from outbox.testing_http import Clientele
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
@@ -252,7 +251,7 @@ class Harness:
         await self._engine.core.gate()
 
     async def _given(self, store: StateStore, key: DocumentKey, value: bytes, schema: int) -> None:
-        found = held(await store.read(key))
+        found = cached_state(await store.read(key))
         body = stored.encode(StateItem(msgspec.Raw(value), schema, found.item.version + 1, self._clock.wall_ms()))
         await store.write([Replace(key, body, found.version) if found.version else Create(key, body)])
 
@@ -306,7 +305,7 @@ class Harness:
         count_max = self._chance.randint(1, BATCH_COUNT_MAX)
         try:
             deliveries = await self._intake.claim(self._plan.paths, count_max=count_max, wait_s=0)
-        except NOT_DONE:
+        except MAY_RETRY:
             self._engine.broker.lapse_locks()
             return True
         if deliveries:
@@ -350,12 +349,13 @@ class Harness:
 
     async def _sweep(self) -> None:
         """Finish what crashes have left, as a worker does every so often."""
-        if isinstance(self._scope, Lanes) and isinstance(self._ports, StorePorts):
+        if isinstance(self._scope, StoreScope) and isinstance(self._ports, StorePorts):
             try:
-                await sweep(self._scope.protocol, *stores_of(self._ports), now_ms=self._engine.now_ms)
+                scope, stores = self._scope, stores_of(self._ports)
+                await Recovery(scope.protocol, stores, scope.unsent, now_ms=self._engine.now_ms).sweep()
             except SimulatedCrash:
                 await self._crash()
-            except NOT_DONE:
+            except MAY_RETRY:
                 pass  # the next one will
 
     async def restart(self) -> None:

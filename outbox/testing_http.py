@@ -18,10 +18,10 @@ from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.http import Response
 from outbox.ports import Commit, Conflict, Journal, Output, Ports, StorePorts
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.lanes import Lanes
-from outbox.runtime.plan import Plan
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import Scope
+from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_scope import StoreScope
 from outbox.verify.faults import SimulatedCrash
 
 CRASH_COUNT_MAX = 1_000
@@ -94,7 +94,7 @@ class Clientele:
             self._app,
             Watched(ports),
             plan=self._plan,
-            protocol=scope.protocol if isinstance(scope, Lanes) else None,
+            protocol=scope.protocol if isinstance(scope, StoreScope) else None,
             mark_after_s=0,
             sleep=lambda _: asyncio.sleep(0),
             spawn=self._spawn,

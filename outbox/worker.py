@@ -12,37 +12,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from uuid import uuid4
 
 import msgspec
 
 from outbox.app import App
 from outbox.client import Client
-from outbox.errors import EngineStopped, OutboxError, OutcomeUnknown, Refused
+from outbox.errors import EngineStopped, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.claims import check_blobs
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.intake import BusIntake, Intake
+from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.commit.loop_watch import LoopWatch
+from outbox.runtime.commit.stepping import go_on
+from outbox.runtime.delivery.claim_check import check_blobs
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.lanes import Lanes
-from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.registry import register_handlers
-from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over, stores_of
-from outbox.runtime.stepping import go_on
-from outbox.runtime.sweep import sweep
-from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.shell import MARK_AFTER_S, Recovery, Tasks
+from outbox.runtime.start.handler_names import register_handlers
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
+from outbox.runtime.store_scope import StoreScope
 
 log = logging.getLogger("outbox.worker")
 
@@ -53,11 +52,6 @@ LOOKS_A_LOCK = 8
 """Locks are looked at every two seconds, and as often in the shortest that is known; one is renewed at two thirds."""
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
-SWEEP_EVERY_S = 30.0
-MARK_AFTER_S = 0.2
-"""How long what has left waits to be marked, for others of its partition to be marked with it."""
-MARK_WITHIN_S = 5.0
-"""How long a worker that stops takes at most for its last marks; the sweeper finds what is left."""
 TURN_S = 0.005
 """How long a worker that always finds something to do keeps the loop to itself."""
 
@@ -125,7 +119,7 @@ class Worker(Client):
         self._shortest_ms = sys.maxsize
         self._look = asyncio.Event()
         self._draining = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(app.name, ended=self._ended)
         self._sweeping: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
@@ -138,13 +132,17 @@ class Worker(Client):
             ports,
             now_ms=self._operations.now_ms,
             backoff=Backoff(asyncio.sleep, pause=self._pause),
-            spawn=self._spawn,
+            spawn=self._tasks.start,
             settled=self._settled,
             is_stopping=self._draining.is_set,
             new_tx=new_tx or (lambda: uuid4().hex),
             failure_log=FailureLog(self._operations.now_ms),
             linger=lambda: self._pause(MARK_AFTER_S),
         )
+        self._recovery: Recovery | None = None
+        if isinstance(ports, StorePorts) and isinstance(self._scope, StoreScope):
+            scope, now_ms = self._scope, self._operations.now_ms
+            self._recovery = Recovery(scope.protocol, stores_of(ports), scope.unsent, now_ms=now_ms)
 
     async def __aenter__(self) -> Self:
         await self.declare()
@@ -154,11 +152,11 @@ class Worker(Client):
         self._watch.start()
         if self._plan.paths:
             for reach in self._reaches:
-                reach.claiming = self._start(self._claim_loop(reach), "claims")
-            self._renewing = self._start(self._renew_loop(), "renewals")
+                reach.claiming = self._tasks.start(self._claim_loop(reach), "claims")
+            self._renewing = self._tasks.start(self._renew_loop(), "renewals")
         has_work = bool(self._plan.paths or self.app.routes)  # HTTP entries leave something to finish as well
-        if has_work and isinstance(self._ports, StorePorts) and isinstance(self._scope, Lanes):
-            self._sweeping = self._start(self._sweep_loop(self._ports, self._scope), "sweeps")
+        if has_work and self._recovery is not None:
+            self._sweeping = self._tasks.start(self._recovery.sweep_for_ever(), "sweeps")
         return self
 
     async def __aexit__(
@@ -171,7 +169,7 @@ class Worker(Client):
     @property
     def figures(self) -> Figures:
         """What there is to watch."""
-        if not isinstance(self._scope, Lanes):
+        if not isinstance(self._scope, StoreScope):
             return Figures(self.handled_count)
         protocol = self._scope.protocol
         fullest = protocol.fullness.fullest() if isinstance(protocol, PartitionScope | ItemScope) else ("", 0.0)
@@ -188,21 +186,14 @@ class Worker(Client):
             loop.cancel()
         self._watch.stop()
         await asyncio.gather(*loops, return_exceptions=True)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._drain_s)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if isinstance(self._scope, Lanes) and not self._has_failed:
-            with suppress(TimeoutError, OutboxError):
-                async with asyncio.timeout(MARK_WITHIN_S):
-                    await self._scope.protocol.finish()
-            self._tell_unsent(self._scope)
+        await self._tasks.drain(self._drain_s)
+        if self._recovery is not None and not self._has_failed:
+            await self._recovery.finish()
         if self._owns_threads:
             self._threads.close()
         left = [delivery for reach in self._reaches for delivery in reach.in_flight.values()]
         if left and not self._has_failed:
-            log.warning("given back undone", extra={"count": len(left)})
+            log.warning("messages released unhandled", extra={"count": len(left)})
             await self._intake.release(left)
             self._settled(left)
 
@@ -270,7 +261,7 @@ class Worker(Client):
         except StopIteration:
             await self._yield_when_due()
             return True
-        reach.claiming = self._start(self._claim_loop(reach), "claims")
+        reach.claiming = self._tasks.start(self._claim_loop(reach), "claims")
         await go_on(attempt, waits_for)
         return False
 
@@ -334,30 +325,6 @@ class Worker(Client):
                 until_ms = now_ms + lock_ms[held.queue]
                 in_flight[held.sequence] = msgspec.structs.replace(held, locked_until_ms=until_ms)
 
-    # Sweeping
-
-    async def _sweep_loop(self, ports: StorePorts, scope: Lanes) -> None:
-        """Finish now and then what a crash has left: of this worker or of any other."""
-        start = 0
-        while True:
-            await asyncio.sleep(SWEEP_EVERY_S * (0.5 + random.random()))  # workers that started together drift apart
-            self._tell_unsent(scope)
-            try:
-                swept = await sweep(scope.protocol, *stores_of(ports), now_ms=self._operations.now_ms, start=start)
-            except (Refused, OutcomeUnknown) as error:
-                log.warning("sweep failed", extra={"error": str(error)})
-                continue
-            start = swept.next_start
-            if swept.seen_count:
-                fields = {"unfinished": swept.seen_count, "finished": swept.finished_count, "oldest_s": swept.oldest_s}
-                log.info("swept", extra=fields)
-
-    def _tell_unsent(self, scope: Lanes) -> None:
-        """Say which outputs could not be sent since the last time; they stay pending and are sent again."""
-        for unsent in scope.unsent.take():
-            fields = {"destination": unsent.destination, "count": unsent.count, "ids": unsent.ids}
-            log.warning("outputs cannot be sent", extra={**fields, "error": unsent.error})
-
     async def _pause(self, seconds: float) -> None:
         """Wait for so long, or until the worker stops."""
         with suppress(TimeoutError):
@@ -366,17 +333,7 @@ class Worker(Client):
 
     # Tasks
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._start(coroutine, "messages")
-
-    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(coroutine, name=f"{self.app.name} {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if task.cancelled():
             if self._draining.is_set():
                 return

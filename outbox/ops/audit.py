@@ -18,7 +18,7 @@ from outbox.engine.entities import dead_letter_path
 from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.ports import Backend
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.start.plan import compile_plan
 from outbox.verify.guarantees import check
 from outbox.verify.histories.events import Tally
 from outbox.verify.histories.findings import Verdict

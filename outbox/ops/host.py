@@ -29,7 +29,7 @@ from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, liste
 from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
 from outbox.ports import Backend
-from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.seldom import printable
 from outbox.worker import Worker
 
@@ -195,7 +195,7 @@ def _unwatch(engine: Engine) -> None:
 
 def _declare(engine: Engine, entities: Path | None) -> None:
     if entities is not None:
-        from outbox.emulator.entities_file import read_entities
+        from outbox.emulator.bus.entities_file import read_entities
 
         for entity in read_entities(entities):
             engine.declare(entity)

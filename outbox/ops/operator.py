@@ -42,8 +42,8 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.registry import NOTE_PREFIX, NOTES, states_of, types_of
+from outbox.runtime.delivery.claim_check import check_in, redeem
+from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.verdict import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500

@@ -48,24 +48,24 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime import spill
-from outbox.runtime.access import read, write_blobs, write_one
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again
-from outbox.runtime.batch import Batch
-from outbox.runtime.cache import Held, held
-from outbox.runtime.claims import without_blobs
-from outbox.runtime.endings import Endings
-from outbox.runtime.failures import FailureCounts
-from outbox.runtime.fullness import Fullness
-from outbox.runtime.handling import Life
-from outbox.runtime.left import StagedLeft
-from outbox.runtime.overflow import Overflows, announced, tell_if_missing
-from outbox.runtime.partition_scope import LOOK_COUNT_MAX, PartitionScope, Superseded, run_guarded
-from outbox.runtime.plan import Plan
-from outbox.runtime.step import GIVE_BACK_DELAY_S, Later, Outcome, Work
+from outbox.runtime.commit import overflow
+from outbox.runtime.commit.orphaned_staged import OrphanedStaged
+from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.partition_size import PartitionSizes
+from outbox.runtime.commit.run_handler import Life
+from outbox.runtime.commit.state_cache import CachedState, cached_state
+from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_one
+from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
+from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
+from outbox.runtime.delivery.claim_check import without_blobs
+from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
+from outbox.runtime.failures.failure_counts import FailureCounts
+from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.verdict import Verdict, payload_differs
-from outbox.runtime.waiting import WAITS, Waiting, Waits
+from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import (
     OVERFLOW_PREFIX,
     RECORD_PREFIX,
@@ -97,27 +97,27 @@ class ItemScope:
         states: StateStore,
         infrastructure: StateStore,
         blobs: BlobStore,
-        endings: Endings,
+        settlement: Settlement,
         *,
+        stateless: StoreProtocol,
         now_ms: Callable[[], int],
         new_tx: Callable[[], str],
         is_stopping: Callable[[], bool],
     ) -> None:
+        """Take the parts; `stateless` is the protocol of messages that have no state, over `infrastructure`."""
         self._plan = plan
         self._states = states
         self._infrastructure = infrastructure
         self._blobs = blobs
-        self._endings = endings
+        self._settlement = settlement
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
-        self.stateless = PartitionScope(
-            plan, infrastructure, blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
-        )
+        self.stateless = stateless
         self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
         self._waiting = Waiting(plan, infrastructure, now_ms=now_ms, new_tx=new_tx)
-        self._left = StagedLeft(infrastructure)
-        self.fullness = Fullness(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
+        self._left = OrphanedStaged(infrastructure)
+        self.fullness = PartitionSizes(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, infrastructure, states, blobs, now_ms=now_ms)
 
     @property
@@ -125,114 +125,120 @@ class ItemScope:
         """What was staged here and may come to nothing."""
         return self._left.by_state
 
-    @property
-    def unmarked_count(self) -> int:
-        return self.stateless.unmarked_count
+    # One attempt
 
-    async def finish(self, *, only_full: bool = False) -> None:
-        await self.stateless.finish(only_full=only_full)
-
-    async def together(self, works: Sequence[Work]) -> list[Outcome]:
+    async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         return []  # a pointer names one transaction, a transaction is one message
 
-    async def once(self, work: Work) -> Outcome:
-        if work.state_id is None:
-            return await self.stateless.once(work)
+    async def once(self, attempt: Attempt) -> Outcome:
+        state_id, tx = attempt.work.state_id, ""
+        if state_id is None:
+            return await self.stateless.once(attempt)
         try:
-            state = held(await read(self._states, state_key(work.state_id)))  # 1
-            if state.item.pending:
-                state = await self._complete(work.state_id, state)  # 2
-            return await self._handle(work, work.state_id, state)
+            state = await self._load(state_id)  # 1, 2
+            await self._decide(attempt, state_id, state.item.token)  # 3
+            batch, outcome = await self._run(attempt, state)  # 4
+            tx = batch.tx
+            if not batch.entries:
+                return outcome
+            found = await self._stage(attempt, state_id, batch)  # 5
+            await self._decide(attempt, state_id, found.session)  # 6
+            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7
         except Quarantined:
-            return Later(GIVE_BACK_DELAY_S, work.delivery.failures)
-        except Superseded as found:
-            return self._follow(work, found.record)
-
-    async def hold(self, work: Work) -> Outcome | Waits:
-        if work.state_id is None:
-            return await self.stateless.hold(work)
-        found = await self._waiting.note(work, processed_key(work.state_id, work.inbox))
-        return WAITS if found is None or self._resubmits(work, found) else self._follow(work, found)
-
-    async def _handle(self, work: Work, state_id: str, state: Held) -> Outcome:
-        """Steps 3 to 10 of one message, over a state that points nowhere."""
-        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3
-        if marker is not None and not self._resubmits(work, marker):
-            return self._follow(work, marker)
-        batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
-        self._waiting.forget(work)
-        work.found = None if marker is None else stored.decode(marker, Record)
-        batch.durable = partial(self._look, work, batch, state.item.token)
-        await self._failures.recall(work)
-        outcome = await run_guarded(self._plan, batch, work, self._life)  # 4
-        if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
-            work.refuse_over(state.version, outcome)  # the next attempt records it, under a fence of its own
-            raise Again
-        await self._failures.note(work, outcome)
-        if not batch.entries:
-            return outcome
-        staged = await self._prepared(work, state_id, batch)
-        if batch.is_late(self._now_ms()):
-            raise Again
-        token, version = await self._stage(state_id, batch.tx, staged)  # 5
-        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6
-        if marker is not None and not self._resubmits(work, marker):
-            return self._follow(work, marker)
-        swapped = await self._swap(work, state_id, batch, token)  # 7
-        if isinstance(swapped, Document):
-            return self._follow(work, swapped, own_tx=batch.tx)
-        work.know(staged.record)
-        await self._dispatch(state_id, swapped, Found(staged, version, token))  # 8, 9, 10
+            return Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
+        except Superseded as superseded:
+            return self._follow(attempt, superseded.record, own_tx=tx)
+        attempt.committed(found.staged.record)
+        await self._finish(state_id, swapped, found)  # 8, 9, 10
         return outcome
 
-    # 3, 6. The processed marker
+    async def hold(self, attempt: Attempt) -> Outcome | Waits:
+        work = attempt.work
+        if work.state_id is None:
+            return await self.stateless.hold(attempt)
+        found = await self._waiting.note(work, processed_key(work.state_id, work.inbox))
+        return WAITS if found is None or self._resubmits(work, found) else self._follow(attempt, found)
+
+    # 1, 2. Load the state, and finish the transaction that it points to
+
+    async def _load(self, state_id: str) -> CachedState:
+        """The state, pointing nowhere.
+
+        Raises:
+            Quarantined: it points to a transaction that cannot be found.
+        """
+        state = cached_state(await read(self._states, state_key(state_id)))
+        return await self._complete(state_id, state) if state.item.pending else state
+
+    # 3, 6. Decide: is the message on record already?
+
+    async def _decide(self, attempt: Attempt, state_id: str, token: Session) -> None:
+        """Go on with a message that is not on record as of `token`, or whose marker it replaces.
+
+        Raises:
+            Superseded: there is a marker to follow.
+        """
+        work = attempt.work
+        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)
+        if marker is not None and not self._resubmits(work, marker):
+            raise Superseded(marker)
+        attempt.found = None if marker is None else stored.decode(marker, Record)
 
     def _resubmits(self, work: Work, marker: Document) -> bool:
         """Whether a message is the resubmission of what its marker refused."""
         return work.verdict(stored.decode(marker, Record)) is Verdict.RESUBMISSION
 
-    def _follow(self, work: Work, marker: Document, *, own_tx: str = "") -> Outcome:
-        record = stored.decode(marker, Record)
-        if record.tx != own_tx:
-            work.failure = None  # of an attempt that has lost to the marker
-        if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
-            return payload_differs(work.delivery.message.identity)
-        work.know(record)
-        return record.refusal
-
-    async def _look(self, work: Work, batch: Batch, token: Session) -> None:
+    async def _before_call(self, attempt: Attempt, batch: StoreTransaction, token: Session) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
+        work = attempt.work
         assert work.state_id is not None, "a stateless message has no marker"
         marker = await self._infrastructure.read(processed_key(work.state_id, work.inbox), session=token)
         if marker is not None and not self._resubmits(work, marker):
             batch.superseded = marker
             raise Superseded(marker)
 
+    # 4. Run the handler
+
+    async def _run(self, attempt: Attempt, state: CachedState) -> tuple[StoreTransaction, Outcome]:
+        batch = StoreTransaction(self._plan, self._now_ms(), self._new_tx(), state)
+        self._waiting.forget(attempt.work)
+        batch.durable = partial(self._before_call, attempt, batch, state.item.token)
+        await self._failures.recall(attempt)
+        outcome = await run_in(self._plan, batch, attempt, self._life)
+        if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
+            attempt.refuse_over(state.version, outcome)  # the next try records it, under its own deadline
+            raise NothingCommitted
+        await self._failures.note(attempt.work, outcome)
+        return batch, outcome
+
     # 5. Stage
 
-    async def _prepared(self, work: Work, state_id: str, batch: Batch) -> Staged:
+    async def _prepared(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Staged:
         """What is to be staged, when the blobs are there that it mentions."""
-        entry, limit = batch.entries[0], self._infrastructure.capabilities.item_bytes_max
+        work, entry, limit = attempt.work, batch.entries[0], self._infrastructure.capabilities.item_bytes_max
         staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
         if len(stored.encode(staged)) > limit and entry.record.outputs:
-            record, name, data = spill.spilled(entry.record)
+            record, name, data = overflow.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
             life_ms = 2 * self._plan.attempt_ms_max
             await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms(), life_ms))
             batch.blobs.append((name, data))
         if len(stored.encode(staged)) > limit:
-            refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
-            work.refuse_over(batch.loaded.version, refusal)
-            raise Again
+            refusal = overflow.smaller(entry.record, f"its record is over the store's {limit} bytes")
+            attempt.refuse_over(batch.loaded.version, refusal)
+            raise NothingCommitted
         try:
             await write_blobs(self._blobs, batch.blobs)
         except NoBlobStore as error:
-            work.refuse_over(batch.loaded.version, without_blobs(error))
-            raise Again from error
+            attempt.refuse_over(batch.loaded.version, without_blobs(error))
+            raise NothingCommitted from error
         return staged
 
-    async def _stage(self, state_id: str, tx: str, staged: Staged) -> tuple[Session, Version]:
-        """Stage a result; the session of that write, and the version that it has."""
+    async def _stage(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Found:
+        """Stage a result; as it lies there, with the session of that write."""
+        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx
+        if batch.is_late(self._now_ms()):
+            raise NothingCommitted
         self._left.note(state_id, tx, staged.version)
         key = staged_key(state_id, tx)
         try:
@@ -242,88 +248,68 @@ class ItemScope:
         except OutcomeUnknown as error:
             found = await read(self._infrastructure, key)
             if found is None:
-                raise Again from error
-            return found.session, found.version
+                raise NothingCommitted from error
+            return Found(staged, found.version, found.session)
         if isinstance(answer, Lost):
-            raise Again  # nobody but us knows this id: an earlier try of a client library was it
-        return answer.session, answer.versions[0]
+            raise NothingCommitted  # nobody but us knows this id: an earlier try of a client library was it
+        return Found(staged, answer.versions[0], answer.session)
 
-    # 7. The point of no return
+    # 7. Commit: the point of no return
 
-    async def _swap(self, work: Work, state_id: str, batch: Batch, token: Session) -> Held | Document:
-        """Swap the state; the state then, or the marker that shows that the message is done.
+    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, token: Session) -> CachedState:
+        """Swap the state; the state then.
 
         Raises:
-            Again: it has moved, or nothing is known to have been written.
+            NothingCommitted: it has moved, or nothing is known to have been written.
+            Superseded: the message's marker is there.
         """
+        work = attempt.work
         item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
         body = stored.encode(item)
         record = batch.entries[0].record
-        if len(body) > (limit := spill.bytes_for(self._states.capabilities.item_bytes_max, record)):
-            refusal = spill.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
-            work.refuse_over(batch.loaded.version, refusal)
-            raise Again
+        if len(body) > (limit := overflow.bytes_for(self._states.capabilities.item_bytes_max, record)):
+            refusal = overflow.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
+            attempt.refuse_over(batch.loaded.version, refusal)
+            raise NothingCommitted
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
         try:
             answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
-            found = held(await read(self._states, key))
+            found = cached_state(await read(self._states, key))
             if found.item.pending == batch.tx:
                 return found
             marker = await read(self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token)
             if marker is None or self._resubmits(work, marker):
-                raise Again from error  # it may still land: the next swap loses then
-            return marker
+                raise NothingCommitted from error  # it may still land: the next swap loses then
+            raise Superseded(marker) from error
         if isinstance(answer, Lost):
-            raise Again
-        return Held(item, answer.versions[0], answer.session)
+            raise NothingCommitted
+        return CachedState(item, answer.versions[0], answer.session)
 
-    # 2, 8 to 10. Finish a transaction
+    # 8. Push what is staged
 
-    async def _complete(self, state_id: str, state: Held) -> Held:
-        """Finish the transaction that a state points to, whoever began it; the state when it points nowhere.
-
-        Raises:
-            Quarantined: what it staged cannot be found.
-        """
-        tx = state.item.pending
-        document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
-        if document is None:
-            await self._confirm(state_id, state)
-            log.critical("staged record is missing, key stopped", extra={"state": state_id, "tx": tx})
-            raise Quarantined
-        found = Found(stored.decode(document, Staged), document.version, document.session)
-        return await self._dispatch(state_id, state, found)
-
-    async def _confirm(self, state_id: str, state: Held) -> None:
-        """Make sure that a state is as it was read, by writing it so: another read could be as stale as the first.
-
-        Raises:
-            Again: it has moved on, or nobody can tell.
-        """
-        key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
-        try:
-            answer = await write_one(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
-        except OutcomeUnknown as error:
-            raise Again from error
-        if isinstance(answer, Lost):
-            raise Again  # somebody else has finished it
-
-    async def _dispatch(self, state_id: str, state: Held, found: Found) -> Held:
-        staged, tx = found.staged, state.item.pending
-        token = found.session
+    async def _finish(self, state_id: str, state: CachedState, found: Found) -> CachedState:
+        """Finish the transaction that a state points to: push, mark, clear; the state when it points nowhere."""
+        staged, tx, token = found.staged, state.item.pending, found.session
         if not staged.dispatched:
-            outputs = await spill.outputs_of(staged.record, self._blobs)
-            if outputs is None:
-                await tell_if_missing(self._infrastructure, staged_key(state_id, tx), token, staged.record.spilled)
-                raise Again  # dispatched meanwhile: read it again
-            await self._endings.push(outputs)  # 8
-            token = await self._mark_processed(staged)  # 9
+            await self._push(tx, found)  # 8
+            token = await self._mark(staged)  # 9
             found = await self._mark_dispatched(tx, found)
         return await self._clear(state_id, state, found, token)  # 10
 
-    async def _mark_processed(self, staged: Staged) -> Session:
+    async def _push(self, tx: str, found: Found) -> None:
+        staged = found.staged
+        outputs = await overflow.outputs_of(staged.record, self._blobs)
+        if outputs is None:
+            key = staged_key(staged.state, tx)
+            await tell_if_missing(self._infrastructure, key, found.session, staged.record.spilled)
+            raise NothingCommitted  # dispatched meanwhile: read it again
+        await self._settlement.push(outputs)
+
+    # 9. Mark that it has left: the message's marker, then the staged record
+
+    async def _mark(self, staged: Staged) -> Session:
         """Create the marker, or replace that of an earlier refusal; the session in which it can be read."""
         key, record = processed_key(staged.state, staged.inbox), staged.record.marked()
         body, tag = stored.encode(record), Tag("processed", (staged.inbox,), record.tx)
@@ -333,18 +319,18 @@ class ItemScope:
             try:
                 answer = await write_one(self._infrastructure, write)
             except OutcomeUnknown as error:
-                raise Again from error  # whoever comes next finds the pointer and does it again
+                raise NothingCommitted from error  # whoever comes next finds the pointer and does it again
             if isinstance(answer, Won):
                 self.fullness.note(staged.state, record)
                 return answer.session
             known = answer.current or await read(self._infrastructure, key, answer.session)
             if known is None:
-                raise Again
+                raise NothingCommitted
             earlier = stored.decode(known, Record)
             if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
                 return known.session or answer.session  # that answer told of an earlier one, perhaps
             write = Replace(key, body, known.version, life_s, tag)
-        raise Again
+        raise NothingCommitted
 
     async def _mark_dispatched(self, tx: str, found: Found) -> Found:
         staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
@@ -353,15 +339,17 @@ class ItemScope:
         try:
             answer = await write_one(self._infrastructure, write)
         except OutcomeUnknown as error:
-            raise Again from error
+            raise NothingCommitted from error
         if isinstance(answer, Lost):
-            raise Again  # somebody else is at it: read the state again
+            raise NothingCommitted  # somebody else is at it: read the state again
         if found.staged.record.spilled:
-            with suppress(*NOT_DONE):  # a blob that nobody needs any more
+            with suppress(*MAY_RETRY):  # a blob that nobody needs any more
                 await self._blobs.delete(found.staged.record.spilled)
         return Found(staged, answer.versions[0], found.session)
 
-    async def _clear(self, state_id: str, state: Held, found: Found, token: Session) -> Held:
+    # 10. Clear the pointer
+
+    async def _clear(self, state_id: str, state: CachedState, found: Found, token: Session) -> CachedState:
         tx = state.item.pending
         item = msgspec.structs.replace(state.item, pending="", token=token)
         tag = Tag("clear", (found.staged.inbox,), tx)
@@ -369,15 +357,33 @@ class ItemScope:
         try:
             answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
-            raise Again from error
+            raise NothingCommitted from error
         if isinstance(answer, Lost):
-            raise Again
-        state = Held(item, answer.versions[0], answer.session)
+            raise NothingCommitted
+        state = CachedState(item, answer.versions[0], answer.session)
         await self._delete(staged_key(state_id, tx), found.version, tx)
         await self._left.reclaim(state_id, state, but=tx)
         return state
 
-    # What lost attempts have left
+    @property
+    def unmarked_count(self) -> int:
+        return self.stateless.unmarked_count
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        await self.stateless.finish(only_full=only_full)
+
+    # Lost on the marker: follow it
+
+    def _follow(self, attempt: Attempt, marker: Document, *, own_tx: str = "") -> Outcome:
+        record, work = stored.decode(marker, Record), attempt.work
+        if record.tx != own_tx:
+            attempt.failure = None  # that of an attempt that has lost to the marker
+        if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
+            return payload_differs(work.delivery.message.identity)
+        attempt.committed(record)
+        return record.refusal
+
+    # Recover: whoever finds a state that points to a transaction goes on from there
 
     async def redo(self, document: Document) -> bool:
         """Finish what a crash has left: a state that points to a transaction, a record, a staged record that is lost.
@@ -392,14 +398,43 @@ class ItemScope:
                 return await self._overflows.collect(document, is_staged=is_staged)
             if document.key.id.startswith(STAGED_PREFIX):
                 return await self._reclaimed(stored.decode(document, Staged), document)
-            await self._complete(document.key.partition, held(document))
-        except (Again, Quarantined):
+            await self._complete(document.key.partition, cached_state(document))
+        except (NothingCommitted, Quarantined):
             return False
         return True
 
+    async def _complete(self, state_id: str, state: CachedState) -> CachedState:
+        """Finish the transaction that a state points to, whoever began it; the state when it points nowhere.
+
+        Raises:
+            Quarantined: what it staged cannot be found.
+        """
+        tx = state.item.pending
+        document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
+        if document is None:
+            await self._confirm(state_id, state)
+            log.critical("staged record is missing, key blocked", extra={"state": state_id, "tx": tx})
+            raise Quarantined
+        found = Found(stored.decode(document, Staged), document.version, document.session)
+        return await self._finish(state_id, state, found)
+
+    async def _confirm(self, state_id: str, state: CachedState) -> None:
+        """Make sure that a state is as it was read, by writing it so: another read could be as stale as the first.
+
+        Raises:
+            NothingCommitted: it has moved on, or nobody can tell.
+        """
+        key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
+        try:
+            answer = await write_one(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
+        except OutcomeUnknown as error:
+            raise NothingCommitted from error
+        if isinstance(answer, Lost):
+            raise NothingCommitted  # somebody else has finished it
+
     async def _reclaimed(self, staged: Staged, document: Document) -> bool:
         """Delete a staged record whose state has gone past it without pointing to it; whether that is so."""
-        state = held(await read(self._states, state_key(staged.state)))
+        state = cached_state(await read(self._states, state_key(staged.state)))
         if state.item.version <= staged.version or state.item.pending == staged.pending:
             return False
         await self._delete(document.key, document.version, staged.pending)

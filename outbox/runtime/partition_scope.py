@@ -20,66 +20,33 @@ Every `await` of a port is a crash point.
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
-from outbox.runtime import spill
-from outbox.runtime.access import read, write_blobs
-from outbox.runtime.admission import NOT_DONE
-from outbox.runtime.backoff import Again
-from outbox.runtime.batch import Batch, Entry
-from outbox.runtime.cache import NOTHING, Held, StateCache, held
-from outbox.runtime.claims import without_blobs
-from outbox.runtime.endings import Endings
-from outbox.runtime.failures import FailureCounts
-from outbox.runtime.fullness import Fullness
-from outbox.runtime.handling import Life, run_part
-from outbox.runtime.marks import Marks
-from outbox.runtime.overflow import Overflows, announced, tell_if_missing
-from outbox.runtime.plan import Plan
-from outbox.runtime.step import Later, Outcome, Work
+from outbox.runtime.commit import overflow
+from outbox.runtime.commit.marks import Marks
+from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.partition_size import PartitionSizes
+from outbox.runtime.commit.run_handler import Life
+from outbox.runtime.commit.state_cache import NO_STATE, CachedState, StateCache, cached_state
+from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs
+from outbox.runtime.commit.store_transaction import Entry, Premature, StoreTransaction, Superseded, run_in
+from outbox.runtime.delivery.claim_check import without_blobs
+from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
+from outbox.runtime.failures.failure_counts import FailureCounts
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.verdict import Verdict, payload_differs
-from outbox.runtime.waiting import WAITS, Waiting, Waits
+from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
-
-LOOK_COUNT_MAX = 5
-"""How often a record is read that must be there, before the attempt starts again."""
 
 BEHIND_COUNT_MAX = 10_000
 UNPUSHED_COUNT_MAX = 10_000
 """How many states are remembered to have moved; of others a stale read costs another try."""
-
-
-class Premature(BaseException):
-    """A handler is about to call something outside on a state that is not committed; not for the handler to catch."""
-
-
-class Superseded(BaseException):
-    """The message that a handler is working on has its record already; not for the handler to catch."""
-
-    def __init__(self, record: Document) -> None:
-        super().__init__()
-        self.record = record
-
-
-async def run_guarded(plan: Plan, batch: Batch, work: Work, life: Life) -> Outcome:
-    """Run a handler; whatever it makes of learning that its message was handled already, that is what counts."""
-    try:
-        outcome = await run_part(plan, batch, work, life)
-    except CancelledError:
-        raise
-    except BaseException:
-        if batch.superseded is None and not batch.is_premature:
-            raise
-    if batch.is_premature:
-        raise Premature
-    if batch.superseded is not None:
-        raise Superseded(batch.superseded)
-    return outcome
 
 
 class PartitionScope:
@@ -90,7 +57,7 @@ class PartitionScope:
         plan: Plan,
         store: StateStore,
         blobs: BlobStore,
-        endings: Endings,
+        settlement: Settlement,
         *,
         now_ms: Callable[[], int],
         new_tx: Callable[[], str],
@@ -100,14 +67,14 @@ class PartitionScope:
         self._plan = plan
         self._store = store
         self._blobs = blobs
-        self._endings = endings
+        self._settlement = settlement
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
         self.cache = cache if cache is not None else StateCache()
         self.marks = Marks(plan, store, blobs)
         self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
-        self.fullness = Fullness(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
+        self.fullness = PartitionSizes(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
         """States that were found to have moved, and the session in which that can be seen."""
@@ -124,122 +91,134 @@ class PartitionScope:
         """How long a record is kept."""
         return self._plan.record_life_ms / 1_000
 
-    @property
-    def unmarked_count(self) -> int:
-        return self.marks.partition_count
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        await (self.marks.write_full() if only_full else self.marks.write())
-
     # One attempt
 
-    async def together(self, works: Sequence[Work]) -> list[Outcome]:
-        if any(work.delivery.message.attempt for work in works):
-            raise Again  # what was resubmitted is looked up first, however old it is
-        state_id, outcomes = works[0].state_id, list[Outcome]()
-        batch = await self._begin(state_id)
+    async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
+        if any(attempt.work.delivery.message.attempt for attempt in attempts):
+            raise NothingCommitted  # what was resubmitted is looked up first, however old it is
+        state_id, outcomes = attempts[0].work.state_id, list[Outcome]()
+        batch = await self._load(state_id)
         try:
-            for work in works:
-                outcomes.append(await self._run(batch, work))
-                if work.in_order and outcomes[-1] is not None:
+            for attempt in attempts:
+                outcomes.append(await self._run(batch, attempt))
+                if attempt.work.in_order and outcomes[-1] is not None:
                     break  # its successors may have to wait
                 if batch.is_half_spent(self._now_ms()):
                     break  # the others have a time of their own
         except (Premature, Superseded) as found:
-            raise Again from found
+            raise NothingCommitted from found
         if batch.entries:
             if await self._commit(batch, state_id) is not None:
-                raise Again
-            await self._push(batch, state_id)
+                raise NothingCommitted
+            await self._push(batch)
+            self._mark(batch, state_id)
         return outcomes
 
-    async def once(self, work: Work) -> Outcome:
+    async def once(self, attempt: Attempt) -> Outcome:
+        state_id = attempt.work.state_id
         try:
-            if work.inbox and self._was_here(work):
-                await self._look_first(work)  # spare the handler, which may be slow
-            batch = await self._begin(work.state_id)
-            outcome = await self._run(batch, work)
+            if self._may_be_on_record(attempt.work):
+                await self._decide(attempt)  # spare the handler, which may be slow
+            batch = await self._load(state_id)
+            outcome = await self._run(batch, attempt)
         except Superseded as found:
-            return await self._follow(work, found.record)
+            return await self._follow(attempt, found.record)
         if batch.entries:
-            lost = await self._commit(batch, work.state_id)
+            lost = await self._commit(batch, state_id)
             if lost is not None:
-                return await self._follow(work, lost.current or await self._find(work, lost.session))
-            await self._push(batch, work.state_id)
+                return await self._follow(attempt, lost.current or await self._find(attempt.work, lost.session))
+            await self._push(batch)
+            self._mark(batch, state_id)
         return outcome
 
-    async def hold(self, work: Work) -> Outcome | Waits:
+    async def hold(self, attempt: Attempt) -> Outcome | Waits:
+        work = attempt.work
         found = await self._waiting.note(work, record_key(work.state_id, work.inbox))
         if found is None or work.verdict(stored.decode(found, Record)) is Verdict.RESUBMISSION:
             return WAITS
-        return await self._follow(work, found)
+        return await self._follow(attempt, found)
 
-    # 1. Have the state
+    # 1. Load the state
 
-    async def _begin(self, state_id: str | None) -> Batch:
-        known = NOTHING
+    async def _load(self, state_id: str | None) -> StoreTransaction:
+        """A batch over the state as it is at hand, else as it is read."""
+        known = NO_STATE
         if state_id is not None:
             known = self.cache.find(state_id) or await self._read_state(state_id)
-        return Batch(self._plan, self._now_ms(), self._new_tx(), known)
+        return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), known)
 
-    async def _read_state(self, state_id: str) -> Held:
-        found = held(await read(self._store, state_key(state_id), self._behind.pop(state_id, "")))
+    async def _read_state(self, state_id: str) -> CachedState:
+        found = cached_state(await read(self._store, state_key(state_id), self._behind.pop(state_id, "")))
         self.cache.remember(state_id, found)
         return found
 
-    # 2. Run
+    # 2. Decide: is the message on record already?
 
-    async def _run(self, batch: Batch, work: Work) -> Outcome:
-        await self._failures.recall(work)
-        batch.durable = partial(self._look, work, batch)
-        is_first = not batch.entries
-        outcome = await run_guarded(self._plan, batch, work, self._life)
-        if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
-            if is_first:
-                work.refuse_over(batch.loaded.version, outcome)  # the next attempt records it, under a fence of its own
-            raise Again
-        if isinstance(outcome, Later) and work.inbox:
-            await self._look_first(work)  # its own effect may be why it is to wait
-        await self._failures.note(work, outcome)
-        return outcome
-
-    def _was_here(self, work: Work) -> bool:
-        """Whether there may be a record of a message already."""
+    def _may_be_on_record(self, work: Work) -> bool:
+        """Whether there may be a record of a message already; where there is one all the same, the commit will tell."""
+        if not work.inbox:
+            return False
         return bool(work.delivery.delivery_count or work.delivery.message.attempt or work.inbox in self._unpushed)
 
-    async def _look(self, work: Work, batch: Batch | None) -> None:
+    async def _decide(self, attempt: Attempt) -> None:
+        """Go on with a message that is not on record, or whose record it replaces.
+
+        Raises:
+            Superseded: there is a record to follow.
+        """
+        try:
+            await self._look(attempt)
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
+
+    async def _look(self, attempt: Attempt) -> None:
+        found = await self._store.read(record_key(attempt.work.state_id, attempt.work.inbox))
+        if found is None:
+            attempt.replaces, attempt.found = "", None
+        elif not self._replaces(attempt, found):
+            raise Superseded(found)
+
+    async def _before_call(self, attempt: Attempt, batch: StoreTransaction) -> None:
         """Before a call leaves a handler: a message that was handled already makes none.
 
         Nor does one behind others of its batch, whose state is nobody's yet: it makes its call when it is on its own.
         """
-        if batch is not None and batch.entries:
+        if batch.entries:
             batch.is_premature = True
             raise Premature
-        found = await self._store.read(record_key(work.state_id, work.inbox))
-        if found is None:
-            work.replaces, work.found = "", None
-        elif not self._replaces(work, found):
-            if batch is not None:
-                batch.superseded = found
-            raise Superseded(found)
-
-    async def _look_first(self, work: Work) -> None:
         try:
-            await self._look(work, None)
-        except NOT_DONE as error:
-            raise Again from error
+            await self._look(attempt)
+        except Superseded as found:
+            batch.superseded = found.record
+            raise
 
-    # 3. One batch
+    # 3. Run the handler
 
-    async def _commit(self, batch: Batch, state_id: str | None) -> Lost | None:
+    async def _run(self, batch: StoreTransaction, attempt: Attempt) -> Outcome:
+        await self._failures.recall(attempt)
+        batch.durable = partial(self._before_call, attempt, batch)
+        is_first = not batch.entries
+        outcome = await run_in(self._plan, batch, attempt, self._life)
+        if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
+            if is_first:
+                attempt.refuse_over(batch.loaded.version, outcome)  # the next try records it, under its own deadline
+            raise NothingCommitted
+        if isinstance(outcome, Later) and attempt.work.inbox:
+            await self._decide(attempt)  # its own effect may be why it is to wait
+        await self._failures.note(attempt.work, outcome)
+        return outcome
+
+    # 4. Commit: one batch
+
+    async def _commit(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         """Write the batch; None if it is won, or that a message of it was here before.
 
         Raises:
-            Again: the state has moved, or nothing is known to have been written.
+            NothingCommitted: the state has moved, or nothing is known to have been written.
         """
         writes = await self._prepared(batch, state_id)
         if batch.is_late(self._now_ms()):
-            raise Again
+            raise NothingCommitted
         try:
             answer = await self._store.write(writes)
         except OutcomeUnknown:
@@ -247,9 +226,9 @@ class PartitionScope:
             return await self._resolved(batch, state_id)
         except TooLarge as error:
             raise self._too_large(batch, state_id, str(error)) from error
-        except NOT_DONE as error:
+        except MAY_RETRY as error:
             self.cache.forget(state_id)
-            raise Again from error
+            raise NothingCommitted from error
         if isinstance(answer, Won):
             self._note(batch, state_id, answer)
             return None
@@ -258,42 +237,43 @@ class PartitionScope:
             return answer
         if state_id is not None and answer.session and len(self._behind) < BEHIND_COUNT_MAX:
             self._behind[state_id] = answer.session
-        raise Again
+        raise NothingCommitted
 
-    async def _resolved(self, batch: Batch, state_id: str | None) -> Lost | None:
+    async def _resolved(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         """Find out what became of a batch whose answer was lost: its first record tells whose it is."""
-        record = await read(self._store, record_key(state_id, batch.entries[0].work.inbox))
+        record = await read(self._store, record_key(state_id, batch.entries[0].attempt.work.inbox))
         if record is None:
-            raise Again  # it may still land: the next create loses then
+            raise NothingCommitted  # it may still land: the next create loses then
         if stored.decode(record, Record).tx != batch.tx:
             return Lost(0, record)
         return None
 
-    def _note(self, batch: Batch, state_id: str | None, won: Won) -> None:
+    def _note(self, batch: StoreTransaction, state_id: str | None, won: Won) -> None:
         """Keep what a won batch tells: the state for the next message, the versions of the records for their marks."""
         if state_id is not None:
-            self.cache.remember(state_id, Held(batch.state_after, won.versions[-1], won.session))
+            self.cache.remember(state_id, CachedState(batch.state_after, won.versions[-1], won.session))
         for entry, version in zip(batch.entries, won.versions, strict=False):
             entry.version = version
             self.fullness.note(state_id, entry.stored)
 
-    async def _prepared(self, batch: Batch, state_id: str | None) -> list[Write]:
+    async def _prepared(self, batch: StoreTransaction, state_id: str | None) -> list[Write]:
         """The writes of a batch, when the blobs are there that they mention."""
         writes = self._writes(batch, state_id)
-        limit = spill.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
+        limit = overflow.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
         if _size(writes) > limit:
             if len(batch.entries) > 1:
-                raise Again  # each by itself is smaller
+                raise NothingCommitted  # each by itself is smaller
             entry = batch.entries[0]
             if not entry.record.outputs:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
-            entry.stored, name, data = spill.spilled(entry.record)
+            entry.stored, name, data = overflow.spilled(entry.record)
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
             version = batch.loaded.item.version
             life_ms = self._plan.record_life_ms
-            await self._overflows.announce(*announced(name, batch.tx, entry.work, version, self._now_ms(), life_ms))
+            work, now_ms = entry.attempt.work, self._now_ms()
+            await self._overflows.announce(*announced(name, batch.tx, work, version, now_ms, life_ms))
             batch.blobs.append((name, data))
         try:
             await write_blobs(self._blobs, batch.blobs)
@@ -301,19 +281,19 @@ class PartitionScope:
             raise self._impossible(batch, state_id, without_blobs(error)) from error
         return writes
 
-    def _too_large(self, batch: Batch, state_id: str | None, text: str) -> Again:
+    def _too_large(self, batch: StoreTransaction, state_id: str | None, text: str) -> NothingCommitted:
         """What does not fit."""
-        refusal = spill.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
+        refusal = overflow.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
         return self._impossible(batch, state_id, refusal)
 
-    def _impossible(self, batch: Batch, state_id: str | None, refusal: PoisonMessage) -> Again:
+    def _impossible(self, batch: StoreTransaction, state_id: str | None, refusal: PoisonMessage) -> NothingCommitted:
         """Try in parts what can never be committed; what cannot alone is refused, if the state is still that."""
         self.cache.forget(state_id)
         if len(batch.entries) == 1:
-            batch.entries[0].work.refuse_over(batch.loaded.version, refusal)
-        return Again()
+            batch.entries[0].attempt.refuse_over(batch.loaded.version, refusal)
+        return NothingCommitted()
 
-    def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:
+    def _writes(self, batch: StoreTransaction, state_id: str | None) -> list[Write]:
         writes: list[Write] = [self._record_write(entry, state_id) for entry in batch.entries]
         if state_id is not None:
             item, tag = batch.state_after, Tag("state", batch.inboxes, batch.tx)
@@ -323,13 +303,40 @@ class PartitionScope:
         return writes
 
     def _record_write(self, entry: Entry, state_id: str | None) -> Write:
-        work, record = entry.work, entry.stored
+        attempt, work, record = entry.attempt, entry.attempt.work, entry.stored
         key, body = record_key(state_id, work.inbox), stored.encode(record if record.pending else record.marked())
         ttl_s = None if record.pending else self._life_s
         tag = Tag("refuse" if record.reason else "commit", (work.inbox,), record.tx)
-        return Replace(key, body, work.replaces, ttl_s, tag) if work.replaces else Create(key, body, ttl_s, tag)
+        return Replace(key, body, attempt.replaces, ttl_s, tag) if attempt.replaces else Create(key, body, ttl_s, tag)
 
-    # What a record says
+    # 5. Push what the record holds
+
+    async def _push(self, batch: StoreTransaction) -> None:
+        for entry in batch.entries:
+            entry.attempt.committed(entry.record)
+            self._unpushed[entry.attempt.work.inbox] = None
+        while len(self._unpushed) > UNPUSHED_COUNT_MAX:
+            del self._unpushed[next(iter(self._unpushed))]
+        await self._settlement.push([output for entry in batch.entries for output in entry.record.outputs])
+        for inbox in batch.inboxes:
+            self._unpushed.pop(inbox, None)
+
+    # 6. Mark that it has left, which may wait for others of the partition
+
+    def _mark(self, batch: StoreTransaction, state_id: str | None) -> None:
+        for entry in batch.entries:
+            if entry.record.pending:
+                inbox = entry.attempt.work.inbox
+                self.marks.add(record_key(state_id, inbox), entry.version, entry.stored, inbox)
+
+    @property
+    def unmarked_count(self) -> int:
+        return self.marks.partition_count
+
+    async def finish(self, *, only_full: bool = False) -> None:
+        await (self.marks.write_full() if only_full else self.marks.write())
+
+    # Lost on the record: follow it
 
     async def _find(self, work: Work, session: Session) -> Document:
         """The record that a create has lost to, read at least as fresh as that loss."""
@@ -337,44 +344,32 @@ class PartitionScope:
             found = await read(self._store, record_key(work.state_id, work.inbox), session)
             if found is not None:
                 return found
-        raise Again
+        raise NothingCommitted
 
-    async def _follow(self, work: Work, document: Document) -> Outcome:
+    async def _follow(self, attempt: Attempt, document: Document) -> Outcome:
         """Do what is left to do of a message that has a record."""
-        work.failure = None  # of an attempt that has lost to the record
-        if self._replaces(work, document):
+        work = attempt.work
+        attempt.failure = None  # that of an attempt that has lost to the record
+        if self._replaces(attempt, document):
             self._waiting.forget(work)
-            raise Again
+            raise NothingCommitted
         record = stored.decode(document, Record)
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
             return payload_differs(work.delivery.message.identity)
-        work.know(record)
-        await self.dispatch(document.key, document, record, work.inbox)
+        attempt.committed(record)
+        await self._finish(document.key, document, record, work.inbox)
         return record.refusal
 
     @staticmethod
-    def _replaces(work: Work, document: Document) -> bool:
+    def _replaces(attempt: Attempt, document: Document) -> bool:
         """Whether a message is run though it has a record; it replaces this one then."""
         record = stored.decode(document, Record)
-        if work.verdict(record) is not Verdict.RESUBMISSION:
+        if attempt.work.verdict(record) is not Verdict.RESUBMISSION:
             return False
-        work.replaces, work.found = document.version, record
+        attempt.replaces, attempt.found = document.version, record
         return True
 
-    async def dispatch(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
-        """Push what a record holds, if it may not have left, and mark it; for whoever finds it.
-
-        Raises:
-            Again: it could not be pushed now.
-        """
-        if not record.pending or self.marks.is_due(key):
-            return
-        outputs = await spill.outputs_of(record, self._blobs)
-        if outputs is None:
-            await tell_if_missing(self._store, key, document.session, record.spilled)
-            raise Again  # marked meanwhile, or its blob is gone: the record will tell
-        await self._endings.push(outputs)
-        self.marks.add(key, document.version, record, inbox)
+    # Recover: whoever finds a record pending goes on from there
 
     async def redo(self, document: Document) -> bool:
         """Finish a record that a crash has left pending, or collect an overflow blob; whether it is done."""
@@ -383,26 +378,25 @@ class PartitionScope:
                 return await self._overflows.collect(document, is_staged=False)
             record = stored.decode(document, Record)
             inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
-            await self.dispatch(document.key, document, record, inbox)
-        except Again:
+            await self._finish(document.key, document, record, inbox)
+        except NothingCommitted:
             return False
         return True
 
-    # Push
+    async def _finish(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
+        """Push what a record holds, if it may not have left, and mark it; for whoever finds it.
 
-    async def _push(self, batch: Batch, state_id: str | None) -> None:
-        for entry in batch.entries:
-            entry.work.know(entry.record)
-            self._unpushed[entry.work.inbox] = None
-        while len(self._unpushed) > UNPUSHED_COUNT_MAX:
-            del self._unpushed[next(iter(self._unpushed))]
-        await self._endings.push([output for entry in batch.entries for output in entry.record.outputs])
-        for inbox in batch.inboxes:
-            self._unpushed.pop(inbox, None)
-        for entry in batch.entries:
-            if entry.record.pending:
-                key = record_key(state_id, entry.work.inbox)
-                self.marks.add(key, entry.version, entry.stored, entry.work.inbox)
+        Raises:
+            NothingCommitted: it could not be pushed now.
+        """
+        if not record.pending or self.marks.is_due(key):
+            return
+        outputs = await overflow.outputs_of(record, self._blobs)
+        if outputs is None:
+            await tell_if_missing(self._store, key, document.session, record.spilled)
+            raise NothingCommitted  # marked meanwhile, or its blob is gone: the record will tell
+        await self._settlement.push(outputs)
+        self.marks.add(key, document.version, record, inbox)
 
 
 def _size(writes: Sequence[Write]) -> int:

@@ -26,10 +26,10 @@ from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.log import records
 from outbox.engine.log.wal import Log
 from outbox.message import Message
-from outbox.runtime.group import Group, wanted
-from outbox.runtime.plain import start_all
-from outbox.runtime.plan import Plan, compile_plan
-from outbox.runtime.step import admit
+from outbox.runtime.commit.engine_transaction import EngineTransaction, wanted
+from outbox.runtime.commit.fast_path import start_all
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.start.plan import Plan, compile_plan
 from tests.benchmarks import ours, report
 from tests.benchmarks.apart import Apart
 from tests.benchmarks.measure import MESSAGE_COUNT, Measurement, inputs
@@ -112,9 +112,9 @@ async def _batch(engine: Engine, plan: Plan, stages: Stages) -> None:
     works = admit(plan, deliveries, engine.now_ms())
     end("admit")
     documents, markers = await journal.load(*wanted(works))
-    group = Group(plan, engine.now_ms(), documents, markers, journal.durable)
+    group = EngineTransaction(plan, engine.now_ms(), documents, markers, journal.durable)
     end("load")
-    assert start_all(plan, group, works, 0, len(works)) == (len(works), None)
+    assert start_all(plan, group, works, 0, len(works)) == (len(works), None, None)
     end("run")
     consumed, lost = journal.held(group.commit.consumed)
     assert not (lost or journal.moved(group.commit) or journal.taken(group.commit))

@@ -17,8 +17,8 @@ from msgspec import json
 
 from outbox import Client, Engine
 from outbox.azure import AzureBackend
-from outbox.azure.functions_processor import Processor
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions.processor import Processor
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.entities import QueueSettings
@@ -55,7 +55,7 @@ class HostHere:
 
     async def kill(self) -> None:
         """End it between two of its calls; what it had committed stays, what it meant to do does not happen."""
-        tasks = list(self.processor._tasks)
+        tasks = list(self.processor._tasks.running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outbox.azure.functions_processor import GivenBack
+from outbox.azure.functions.processor import GivenBack
 from outbox.emulator.faults import FaultRule
 from shooting_range.handlers import FireAt
 from shooting_range.storage import INFRASTRUCTURE, STATES

@@ -14,7 +14,7 @@ from outbox.errors import Refused
 from outbox.lineage import Key
 from outbox.message import Message
 from outbox.ports import Delivery, StorePorts
-from outbox.runtime.letters import Letters
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.testing import START_S, VirtualClock
 from outbox.worker import Worker
 
@@ -47,7 +47,7 @@ class Place:
     app: App
     backend: NarrowEngine
     client: Client
-    letters: Letters
+    letters: StoredDeadLetters
     ports: StorePorts
     engine: Engine
     clock: VirtualClock
@@ -82,7 +82,7 @@ async def place() -> AsyncIterator[Place]:
         ports = backend.ports()
         client = Client(app, backend)
         await client.declare()
-        yield Place(app, backend, client, Letters(ports.store, ports.blobs), ports, engine, clock)
+        yield Place(app, backend, client, StoredDeadLetters(ports.store, ports.blobs), ports, engine, clock)
 
 
 async def test_a_letter_that_is_kept_twice_is_one(place: Place) -> None:
@@ -170,7 +170,7 @@ async def test_a_letter_of_a_subscription_goes_to_its_topic(place: Place) -> Non
 async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(place: Place) -> None:
     await place.keep("a", 7)
     (letter,) = await place.letters.list("notes")
-    store, others = place.ports.store, [Letters(place.ports.store, place.ports.blobs)]
+    store, others = place.ports.store, [StoredDeadLetters(place.ports.store, place.ports.blobs)]
     read = store.read
 
     async def read_and_lose(key: Any, *, session: str = "") -> Any:

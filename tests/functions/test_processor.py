@@ -16,9 +16,9 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Context, Engine, Reject, Retries, Retry
 from outbox.azure import functions
-from outbox.azure.functions_messages import to_delivery
-from outbox.azure.functions_processor import Processor, pause_s
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions.messages import to_delivery
+from outbox.azure.functions.processor import Processor, pause_s
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import Key
@@ -393,7 +393,7 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         handling = asyncio.create_task(processor.message("adds", message))
         await pauses["swap"].reached.wait()  # its attempt is staged, over the state that the request left
         pauses["unstage"].over.set()
-        while any(task.get_name().endswith("requests") for task in processor._tasks):  # noqa: ASYNC110  # nobody says when
+        while any(task.get_name().endswith("requests") for task in processor._tasks.running):  # noqa: ASYNC110  # nobody says when
             await asyncio.sleep(0)
         pauses["swap"].over.set()
         await handling

@@ -17,9 +17,9 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
 from outbox import App, Client, Reject, Retries
-from outbox.azure.functions_processor import GivenBack, Processor
-from outbox.azure.functions_settings import FunctionsSettings
-from outbox.azure.servicebus_messages import plain
+from outbox.azure.functions.processor import GivenBack, Processor
+from outbox.azure.functions.settings import FunctionsSettings
+from outbox.azure.servicebus.messages import plain
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.entities import QueueSettings
 from tests.wire.on_azure.ground import Place, place
@@ -150,8 +150,8 @@ async def ground(
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.azure.functions_processor.LOOK_FIRST_S", 0.1)
-    monkeypatch.setattr("outbox.azure.functions_processor.LOOK_MAX_S", 0.2)
+    monkeypatch.setattr("outbox.azure.functions.processor.LOOK_FIRST_S", 0.1)
+    monkeypatch.setattr("outbox.azure.functions.processor.LOOK_MAX_S", 0.2)
 
 
 async def test_what_waits_behind_a_dead_letter_keeps_its_deliveries_and_its_order() -> None:

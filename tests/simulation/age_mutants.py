@@ -9,7 +9,7 @@ from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, MAR
 
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
-RETENTION = "outbox/runtime/retention.py"
+RETENTION = "outbox/runtime/start/retention.py"
 CHAINS = "unit/app/test_chains.py"
 BLOCKED = "unit/app/test_blocked_keys.py"
 SHOWN = "unit/engine/test_blocked.py"
@@ -77,7 +77,7 @@ AGE_MUTANTS = (
         f"{CHANGES}::test_what_was_created_before_the_overlap_ends_is_too_old_as_the_lower_retention_has_it|"
         "test_a_worker_that_starts_later_heeds_the_earlier_retention_as_the_first_does|"
         "test_a_worker_that_starts_in_the_overlap_remembers_for_the_higher_retention",
-        ("Era(now_ms + overlap_ms,", "Era(now_ms,"),
+        ("PastRetention(now_ms + overlap_ms,", "PastRetention(now_ms,"),
     ),
     mutant(
         "the overlap is the later margin", RETENTION,
@@ -131,7 +131,7 @@ AGE_MUTANTS = (
     mutant(
         "nothing is put on record of what waits", LANES,
         f"{BLOCKED}::test_what_waited_behind_a_block_is_handled_in_order_however_long_it_was",
-        ("            outcome = await self.protocol.hold(work)\n", "            outcome = await self.protocol.hold(work) if not work else waits\n"),
+        ("            outcome = await self.protocol.hold(attempt)\n", "            outcome = await self.protocol.hold(attempt) if not attempt else waits\n"),
     ),
     # What waits behind a blocked key, on an engine
     mutant(
@@ -223,7 +223,7 @@ AGE_MUTANTS = (
         ("        if 0 < task.remembered_until_ms <= core.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
     ),
     mutant(
-        "a Retry beyond retention comes again", "outbox/runtime/handling.py",
+        "a Retry beyond retention comes again", "outbox/runtime/commit/run_handler.py",
         f"{AGES}::test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words|"
         "test_what_was_put_off_until_it_was_too_old_can_be_resubmitted",
         ("        outcome = _put_off(", "        _put_off("),

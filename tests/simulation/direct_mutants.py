@@ -23,17 +23,18 @@ from tests.simulation.planting import (
 )
 from tests.simulation.thread_mutants import THREAD_MUTANTS
 
-TRIGGER_BUS = "outbox/azure/functions_bus.py"
-PROCESSOR = "outbox/azure/functions_processor.py"
-FUNCTIONS_MESSAGES = "outbox/azure/functions_messages.py"
-STORED_LETTERS = "outbox/runtime/letters.py"
-BUS_LETTERS = "outbox/azure/servicebus_letters.py"
+TRIGGER_BUS = "outbox/azure/functions/bus.py"
+PROCESSOR = "outbox/azure/functions/processor.py"
+FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
+STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
+BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
-HANDLING = "outbox/runtime/handling.py"
+HANDLING = "outbox/runtime/commit/run_handler.py"
+WORK = "outbox/runtime/work.py"
 DELIVERIES = "outbox/deliveries.py"
-FAILURE_LOG = "outbox/runtime/failure_log.py"
-REDACTING = "outbox/runtime/redacting.py"
-REQUESTS = "outbox/runtime/requests.py"
+FAILURE_LOG = "outbox/runtime/failures/failure_log.py"
+REDACTING = "outbox/runtime/failures/redacting.py"
+REQUESTS = "outbox/runtime/http/requests.py"
 CLAIMS = "outbox/emulator/bus/claims.py"
 ADMINISTRATION = "outbox/emulator/bus/http.py"
 ACCESS_KEY = "outbox/ops/access_key.py"
@@ -47,6 +48,7 @@ OF_SCOPES = "unit/test_store_scopes.py"
 OF_MESSAGES = "unit/app/test_messages.py"
 OF_ORDER = "unit/app/test_ordering.py"
 OF_APART = "unit/test_store_apart.py"
+OF_PLACED = "wire/on_azure/test_placed_states.py"
 OF_REMEMBERED = "unit/engine/test_remembered.py"
 OF_ENTRIES = "unit/test_http_entries.py"
 OF_RESUBMITTING = "unit/app/test_resubmitting.py"
@@ -120,14 +122,14 @@ DIRECT_MUTANTS = (
     ),
     # Several handlers of one message
     mutant(
-        "several: a refusal by one handler ends what another is to try again", ENDINGS,
+        "several: a refusal by one handler ends what another is to try again", WORK,
         f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
-        ("later[0] if later else refusal_of_all(parts, found)", "refusal_of_all(parts, found) or (later[0] if later else None)"),
+        ("return outcome_of_all(self.branches, [self.outcomes[id(branch)] for branch in self.branches])", "outcomes = [self.outcomes[id(branch)] for branch in self.branches]\n        refused = [None if isinstance(outcome, Later) else outcome for outcome in outcomes]\n        return outcome_of_all(self.branches, refused) or outcome_of_all(self.branches, outcomes)"),
     ),
     mutant(
         "several: a refusal by one handler ends what another is to try again, in the engine", HANDLING,
         f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
-        ("    return later[0] if later else refusal_of_all(parts, outcomes)\n", "    return refusal_of_all(parts, outcomes) or (later[0] if later else None)\n"),
+        ("    return outcome_of_all(branches, [await run_branch(plan, group, branch, life) for branch in branches])\n", "    outcomes = [await run_branch(plan, group, branch, life) for branch in branches]\n    refused = [None if isinstance(outcome, Later) else outcome for outcome in outcomes]\n    return outcome_of_all(branches, refused) or outcome_of_all(branches, outcomes)\n"),
     ),
     # Dead letters
     mutant(
@@ -216,7 +218,7 @@ DIRECT_MUTANTS = (
         ("due_ms = self._now_ms() + round(outcome.delay_s * 1_000) if outcome.delay_s > 0 else 0\n                    counts", "due_ms = 0\n                    counts"),
     ),
     mutant(
-        "in place: what fails in a subscription is put off as a copy", "outbox/runtime/step.py",
+        "in place: what fails in a subscription is put off as a copy", WORK,
         f"{OF_CONNECTING}::test_what_fails_in_one_subscription_is_tried_again_there_alone",
         ('self.in_order or "/Subscriptions/" in self.delivery.queue', "self.in_order"),
     ),
@@ -224,24 +226,24 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key is unblocked behind the completion", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("            if work.is_stopper and self._endings.is_applied(work):\n                try:\n", "            if work.is_stopper and self._endings.is_applied(work):\n                await self._endings.end(work, outcome)\n                try:\n"),
+        ("            if attempt.is_blocker and self._settlement.is_applied(attempt):\n                try:\n", "            if attempt.is_blocker and self._settlement.is_applied(attempt):\n                await self._settlement.settle(attempt, outcome)\n                try:\n"),
     ),
     mutant(
         "blocked: a message is completed although its key could not be unblocked", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("                    await self._stops.went_on(work)\n                except Again:\n                    await self._endings.give_back(work)\n                    return True\n", "                    await self._stops.went_on(work)\n                except Again:\n                    pass\n"),
+        ("                    await self._blocked.unblock_after(attempt)\n                except NothingCommitted:\n                    await self._settlement.release(attempt)\n                    return True\n", "                    await self._blocked.unblock_after(attempt)\n                except NothingCommitted:\n                    pass\n"),
     ),
     mutant(
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
-        ("        await self._let_go(queue, letter)  # first: of a letter that is gone nobody could let the session go\n", ""),
-        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        await self._let_go(queue, letter)\n"),
+        ("        await self._unblock(queue, letter)  # first: of a letter that is gone nobody could let the session go\n", ""),
+        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        await self._unblock(queue, letter)\n"),
     ),
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it",
-        ("        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)  # its session goes on when it is applied\n", ""),
-        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)\n"),
+        ("        if letter is not None and letter.message.session_id:\n            await self._blocked.resubmitted(queue, letter, attempt)  # its session goes on when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if letter is not None and letter.message.session_id:\n            await self._blocked.resubmitted(queue, letter, attempt)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
@@ -251,7 +253,7 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a block does not say behind which payload", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
-        ("Stop(delivery.message.identity, fingerprint=_digest(delivery.message))", "Stop(delivery.message.identity)"),
+        ("BlockedSession(delivery.message.identity, fingerprint=_digest(delivery.message))", "BlockedSession(delivery.message.identity)"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter unblocks its key", STOPS,
@@ -266,12 +268,12 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a block that somebody else wrote blocks nothing", STOPS,
         f"{OF_STOPPED}::test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes",
-        ('        return _decoded(found) or Stop("")', "        return _decoded(found)"),
+        ('        return _decoded(found) or BlockedSession("")', "        return _decoded(found)"),
     ),
     mutant(
         "blocked: a store that is away blocks nothing", LANES,
         f"{OF_STOPPED}::test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell",
-        ("            await self._give_up(works, error)\n            return [], works[0].delivery.sequence\n", "            del error\n            return works, None\n"),
+        ("            await self._give_up(attempts, error)\n            return [], attempts[0].work.delivery.sequence\n", "            del error\n            return attempts, None\n"),
     ),
     # Reads
     mutant(
@@ -283,6 +285,10 @@ DIRECT_MUTANTS = (
         "read: a GET passes the gate before it looks", HTTP_SCOPES,
         f"{OF_ENTRIES}::test_a_read_waits_until_what_it_has_seen_is_durable",
         ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+    ),
+    mutant(
+        "notes lie among the states", OPERATIONS, f"{OF_PLACED}::test_notes_lie_with_the_infrastructure_whoever_asks",
+        ("self._infrastructure = ports.infrastructure or ports.store", "self._infrastructure = ports.store"),
     ),
     mutant(
         "read: a GET looks for states among the records", HTTP_SCOPES,
@@ -308,22 +314,22 @@ DIRECT_MUTANTS = (
     mutant(
         "deadline: an attempt past it commits", PARTITION,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        writes = await self._prepared(batch, state_id)\n"),
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
         "deadline: an attempt past it stages", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        if batch.is_late(self._now_ms()):\n            raise Again\n        token", "        token"),
+        ("        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        self._left", "        self._left"),
     ),
     mutant(
         "deadline: what blobs take does not count for a commit", PARTITION,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        writes = await self._prepared(batch, state_id)\n"),
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
         "deadline: what blobs take does not count for what is staged", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        staged = await self._prepared(work, state_id, batch)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        staged = await self._prepared(work, state_id, batch)\n"),
+        ("        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n"),
     ),
     mutant(
         "deadline: it is twice as far", BATCH,
@@ -332,14 +338,14 @@ DIRECT_MUTANTS = (
     ),
     # Several handlers of one message
     mutant(
-        "settlement: a key is unblocked though another handler refused its message again", ENDINGS,
+        "settlement: a key is unblocked though another handler refused its message again", WORK,
         f"{OF_JUDGING}::test_a_key_stops_behind_a_message_that_any_of_its_handlers_stops_for",
-        (" and not any(whole.outcomes.values())", ""),
+        (" and not any(self.outcomes.values())", ""),
     ),
     mutant(
         "blocked: what may be on record as waiting counts as on record", WAITING,
         f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is",
-        ("        except OutcomeUnknown as error:\n            raise Again from error\n        if isinstance(answer, Lost)",
+        ("        except OutcomeUnknown as error:\n            raise NothingCommitted from error\n        if isinstance(answer, Lost)",
          "        except OutcomeUnknown:\n            answer = None\n        if isinstance(answer, Lost)"),
     ),
     mutant(
@@ -365,7 +371,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: invocations that have ended are kept", PROCESSOR,
         f"{OF_PROCESSOR}::test_nothing_is_kept_of_an_invocation_that_has_ended",
-        ("        finally:\n            self._bus.let_go(invocation)\n", "        finally:\n            pass\n"),
+        ("        finally:\n            self._bus.unblock(invocation)\n", "        finally:\n            pass\n"),
     ),
     mutant(
         "blocked: a block is of a key on every queue", STOPS,
@@ -413,7 +419,7 @@ DIRECT_MUTANTS = (
     mutant(
         "log: an attempt that lost to the record is told of, partition", PARTITION,
         f"{OF_FAILURES}::test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet",
-        ("        work.failure = None  # of an attempt that has lost to the record\n", ""),
+        ("        attempt.failure = None  # that of an attempt that has lost to the record\n", ""),
     ),
     mutant(
         "log: each failure puts off the next traceback", FAILURE_LOG,

@@ -40,14 +40,14 @@ MUTANTS = (
     ),
     mutant(
         "a head that is put off is overtaken", "partition", "InOrder", LANES,
-        ("            free = [work for work in group if holder in (None, work.delivery.sequence)]\n            await self._give_back([work for work in group if holder not in (None, work.delivery.sequence)])\n", "            free = list(group)\n"),
-        ("            if holder not in (None, work.delivery.sequence):\n                await self._endings.give_back(work)\n            elif await", "            if await"),
+        ("            free = [one for one in group if holder in (None, one.work.delivery.sequence)]\n            await self._release([one for one in group if holder not in (None, one.work.delivery.sequence)])\n", "            free = list(group)\n"),
+        ("            if holder not in (None, attempt.work.delivery.sequence):\n                await self._settlement.release(attempt)\n            elif await", "            if await"),
         app="standing", amounts=(5, 3), batch=2, faults={"error": 3}, patience_ms=11_000,
     ),
     # Partition scope
     mutant(
         "pushes before the commit", "partition", "NoGhost", PARTITION,
-        ("            lost = await self._commit(batch, work.state_id)\n", "            await self._push(batch, work.state_id)\n            lost = await self._commit(batch, work.state_id)\n"),
+        ("            lost = await self._commit(batch, state_id)\n", "            await self._push(batch)\n            lost = await self._commit(batch, state_id)\n"),
     ),
     mutant(
         "no dedupe: the record's id is the attempt's", "partition", "NoGhost", PARTITION,
@@ -61,12 +61,12 @@ MUTANTS = (
     ),
     mutant(
         "ETag is not checked", "partition", "ConsistentOutput|OneChangePerETag", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2,
     ),
     mutant(
         "a state at version 0 is written over", "partition", "OneChangePerETag|Serializable|ConsistentOutput", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2, given=None,
     ),
     mutant(
@@ -76,22 +76,22 @@ MUTANTS = (
     ),
     mutant(
         "new ids when pushed again", "partition", "NoGhost", PARTITION,
-        ("        await self._endings.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._endings.push(again)\n"),
+        ("        await self._settlement.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._settlement.push(again)\n"),
         ("from collections.abc import Callable, Sequence\n", "from collections.abc import Callable, Sequence\n\nimport msgspec\n\nfrom outbox.ports import Output\n"),
         faults={"crash": 1},
     ),
     mutant(
         "the loser pushes its own", "partition", "ConsistentOutput|NoGhost", PARTITION,
-        ("            if lost is not None:\n                return", "            if lost is not None:\n                await self._push(batch, work.state_id)\n                return"),
+        ("            if lost is not None:\n                return", "            if lost is not None:\n                await self._push(batch)\n                return"),
         copies=2,
     ),
     mutant(
         "completes before the commit", "partition", "NothingLeavesEarly", PARTITION,
-        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._endings.end(work, outcome)\n            lost"),
+        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._settlement.settle(attempt, outcome)\n            lost"),
     ),
     mutant(
         "completes before the push", "partition", "NoLost", PARTITION,
-        ("            await self._push(batch, work.state_id)\n        return outcome", "            await self._endings.end(work, outcome)\n            await self._push(batch, work.state_id)\n        return outcome"),
+        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            await self._settlement.settle(attempt, outcome)\n            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -106,7 +106,7 @@ MUTANTS = (
     ),
     mutant(
         "fence and expiry at one age", "partition", "NoDuplicate", PLAN,
-        ("Memory(retention_ms, retention_ms + margin_ms)", "Memory(retention_ms, retention_ms)"),
+        ("RetentionWindow(retention_ms, retention_ms + margin_ms)", "RetentionWindow(retention_ms, retention_ms)"),
         copies=2, faults={"jump": 1}, ahead_ms=1_000,
     ),
     mutant(
@@ -121,18 +121,18 @@ MUTANTS = (
     ),
     mutant(
         "an unknown outcome is taken as won", "partition", "NoGhost", PARTITION,
-        ("        if record is None:\n            raise Again  # it may still land: the next create loses then\n", "        if record is None:\n            return None\n"),
+        ("        if record is None:\n            raise NothingCommitted  # it may still land: the next create loses then\n", "        if record is None:\n            return None\n"),
         faults={"delay": 1},
     ),
     mutant(
         "an unknown outcome is taken as lost on the record", "partition", "NothingLeavesEarly", PARTITION,
         ("            return await self._resolved(batch, state_id)\n", "            return Lost(0)\n"),
-        ("            if found is not None:\n                return found\n        raise Again\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), stored.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
+        ("            if found is not None:\n                return found\n        raise NothingCommitted\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), stored.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
         faults={"delay": 1},
     ),
     mutant(
         "a push that failed is taken as done", "partition", "NoLost", ENDINGS,
-        ("            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            pass\n", "            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            return\n"),
+        ("            await self._bus.send(outputs)\n            return\n        except (*MAY_RETRY, UnknownDestination):\n            pass\n", "            await self._bus.send(outputs)\n            return\n        except (*MAY_RETRY, UnknownDestination):\n            return\n"),
         faults={"error": 1},
     ),
     mutant(
@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     mutant(
         "what is found pending is marked and not pushed", "partition", "NoLost", PARTITION,
-        ("        await self._endings.push(outputs)\n        self.marks", "        self.marks"),
+        ("        await self._settlement.push(outputs)\n        self.marks", "        self.marks"),
         faults={"crash": 1},
     ),
     mutant(
@@ -181,13 +181,13 @@ MUTANTS = (
     ),
     mutant(
         "the staged record goes when the swap loses and a client re-sends", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("        if isinstance(answer, Lost):\n            raise Again\n        return Held(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise Again\n        return Held(item"),
+        ("        if isinstance(answer, Lost):\n            raise NothingCommitted\n        return CachedState(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise NothingCommitted\n        return CachedState(item"),
         ("            answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found", "            try:\n                answer = await write_one(self._states, write)\n            except OutcomeUnknown:\n                answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found"),
         faults={"lost": 1},
     ),
     mutant(
         "a staged record goes by an opaque version", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
+        ("            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
         amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2,
     ),
     mutant(
@@ -197,13 +197,13 @@ MUTANTS = (
     ),
     mutant(
         "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
+        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise NothingCommitted\n            return CachedState(item, answer.versions[0], answer.session)\n"),
         ('Create(key, stored.encode(staged), None, Tag("stage"', 'Create(key, stored.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(
         "a missing staged record is confirmed by a read", "item", "NoAlarm", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            state = held(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise Again\n"),
+        ("            await self._confirm(state_id, state)\n", "            state = cached_state(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise NothingCommitted\n"),
         copies=2, workers=2, faults={"stale": 1},
     ),
     mutant(
@@ -213,29 +213,29 @@ MUTANTS = (
     ),
     mutant(
         "the sweeper starts from staged records", "item", "NoGhost", ITEM,
-        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._endings.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
+        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._settlement.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
         sweepers=1, faults={"crash": 1},
     ),
     mutant(
         "no marker is read", "item", "NoDuplicate", ITEM,
-        ("        if marker is not None and not self._resubmits(work, marker):\n            return self._follow(work, marker)\n        batch = Batch", "        batch = Batch"),
-        ("        if marker is not None and not self._resubmits(work, marker):\n            return self._follow(work, marker)\n        swapped", "        swapped"),
+        ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", ""),
+        ("            await self._decide(attempt, state_id, found.session)  # 6\n", ""),
         copies=2,
     ),
     mutant(
         "markers are read without their session", "item", "NoDuplicate", ITEM,
-        ("        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), state.item.token)  # 3\n", "        marker = await read(self._infrastructure, processed_key(state_id, work.inbox))  # 3\n"),
-        ("        marker = await read(self._infrastructure, processed_key(state_id, work.inbox), token)  # 6\n", "        marker = await read(self._infrastructure, processed_key(state_id, work.inbox))  # 6\n"),
+        ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", "            await self._decide(attempt, state_id, \"\")  # 3\n"),
+        ("            await self._decide(attempt, state_id, found.session)  # 6\n", "            await self._decide(attempt, state_id, \"\")  # 6\n"),
         copies=2, workers=2, faults={"stale": 2},
     ),
     mutant(
         "the pointer is cleared before what is staged leaves", "item", "NoLost|NoGhost|StagedVanish", ITEM,
-        ("            await self._endings.push(outputs)  # 8\n            token = await self._mark_processed(staged)  # 9\n            found = await self._mark_dispatched(tx, found)\n        return await self._clear(state_id, state, found, token)  # 10\n", "            token = await self._mark_processed(staged)  # 9\n            state = await self._clear(state_id, state, found, token)  # 10\n            await self._endings.push(outputs)  # 8\n            return state\n        return await self._clear(state_id, state, found, token)\n"),
+        ("            await self._push(tx, found)  # 8\n            token = await self._mark(staged)  # 9\n            found = await self._mark_dispatched(tx, found)\n        return await self._clear(state_id, state, found, token)  # 10\n", "            token = await self._mark(staged)  # 9\n            state = await self._clear(state_id, state, found, token)  # 10\n            await self._push(tx, found)  # 8\n            return state\n        return await self._clear(state_id, state, found, token)\n"),
         faults={"crash": 1},
     ),
     mutant(
         "cleared without a marker", "item", "NoDuplicate", ITEM,
-        ("            token = await self._mark_processed(staged)  # 9\n", "            token = found.session\n"),
+        ("            token = await self._mark(staged)  # 9\n", "            token = found.session\n"),
         copies=2,
     ),
     mutant(
@@ -245,13 +245,13 @@ MUTANTS = (
     ),
     mutant(
         "a deleted state is deleted for good", "item", "NoDuplicate|OneChangePerETag|Serializable", ITEM,
-        ("        state = Held(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = Held(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
+        ("        state = CachedState(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = CachedState(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
         ("    Create,\n    Document,\n", "    Create,\n    Delete,\n    Document,\n"),
         app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2,
     ),
     mutant(
         "pushed before the swap", "item", "NoGhost", ITEM,
-        ("        swapped = await self._swap(work, state_id, batch, token)  # 7\n", "        await self._endings.push(staged.record.outputs)\n        swapped = await self._swap(work, state_id, batch, token)  # 7\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            await self._settlement.push(found.staged.record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
     ),
     # Engine scope
     mutant(
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     mutant(
         "engine: the state of a handler that fails is kept", "engine", "Serializable|OneChangePerETag|NoGhost", PLAIN,
-        ("            return index, failed(plan, group, work, error)\n", "            if codec is not None and id is not None:\n                states[id] = StateChange(codec.codec.encode(state), codec.version, 9)\n            return index, failed(plan, group, work, error)\n"),
+        ("            return index, (attempt := attempt_at(work)), failed(plan, group, attempt, error)\n", "            if codec is not None and id is not None:\n                states[id] = StateChange(codec.codec.encode(state), codec.version, 9)\n            return index, (attempt := attempt_at(work)), failed(plan, group, attempt, error)\n"),
         amounts=(-11,),
     ),
     mutant(

@@ -7,12 +7,12 @@ from tests.simulation.planting import BATCH, ENTRY, GROUP, HTTP_CLAIMS, HTTP_SCO
 REQUEST_MUTANTS = (
     mutant(
         "requests: answered before the commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("            await self._commit(group)\n        except TooLarge", "            work.know(self._record(group, work))\n            await self._commit(group)\n        except TooLarge"),
+        ("            await self._commit(group)\n        except TooLarge", "            attempt.committed(self._record(group, attempt.work))\n            await self._commit(group)\n        except TooLarge"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(
         "requests: a conflict is taken for a commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("        if await self._journal.commit(commit) is not None:\n            raise Again\n", "        await self._journal.commit(commit)\n"),
+        ("        if await self._journal.commit(commit) is not None:\n            raise NothingCommitted\n", "        await self._journal.commit(commit)\n"),
         amounts=(), asked=(("k1", "a", 5), ("k2", "a", 3)), fronts=2,
     ),
     mutant(
@@ -27,12 +27,12 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an attempt answers before its commit", "partition", "NothingLeavesEarly|OneAnswer", PARTITION,
-        ("            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n", "            for entry in batch.entries:\n                entry.work.know(entry.record)\n            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n"),
+        ("            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n", "            for entry in batch.entries:\n                entry.attempt.committed(entry.record)\n            answer = await self._store.write(writes)\n        except OutcomeUnknown:\n            self.cache.forget(state_id)\n            return await self._resolved(batch, state_id)\n"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(
         "requests: an attempt answers before its swap", "item", "NothingLeavesEarly|OneAnswer", ITEM,
-        ("        swapped = await self._swap(work, state_id, batch, token)  # 7\n", "        work.know(staged.record)\n        swapped = await self._swap(work, state_id, batch, token)  # 7\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            attempt.committed(found.staged.record)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(
@@ -47,7 +47,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: there are no claims", "item", "NoDuplicate", HTTP_SCOPES,
-        ("            return await self._claims.take(work)\n", "            return None\n"),
+        ("            return await self._claims.take(attempt)\n", "            return None\n"),
         amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)),
     ),
     mutant(
@@ -57,7 +57,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an unknown end is an answer", "engine", "NothingLeavesEarly", ENTRY,
-        ("            return self._telling.unavailable(error)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(work, outcome)\n        if"),
+        ("            return self._log.unavailable(error)\n        except CorruptRecord as error:\n            return self._log.put_off(error)\n        self._log.ended(attempt, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._log.put_off(error)\n        self._log.ended(attempt, outcome)\n        if"),
         amounts=(), asked=(("k1", "a", 5),), faults={"error": 3},
     ),
 )  # fmt: skip

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutant
 
-THREADS = "outbox/runtime/threads.py"
-HANDLING = "outbox/runtime/handling.py"
-STEPPING = "outbox/runtime/stepping.py"
+THREADS = "outbox/runtime/commit/handler_threads.py"
+HANDLING = "outbox/runtime/commit/run_handler.py"
+STEPPING = "outbox/runtime/commit/stepping.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 BLOCKING = "unit/test_blocking_handlers.py::"
 AGAIN = "unit/app/test_attempts_again.py::"
@@ -67,7 +67,7 @@ THREAD_MUTANTS = (
     mutant(
         "a message that finds no thread has failed", THREADS,
         BLOCKING + "test_a_place_stays_taken_until_its_thread_ends",
-        ("            raise Retry(text, after_s=AGAIN_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
+        ("            raise Retry(text, after_s=RETRY_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
     ),
     mutant(
         "a blocking handler runs inline", THREADS,
@@ -97,17 +97,17 @@ THREAD_MUTANTS = (
     mutant(
         "an attempt sees what an earlier one made of its message", HANDLING,
         AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
-        ("            work.was_run = True\n", ""),
+        ("            attempt.ran()\n", ""),
     ),
     mutant(
         "an attempt sees what its batch made of its message", ENGINE,
         AGAIN + "test_every_attempt_sees_the_message_as_it_was_sent",
-        ("                            part.was_run = True\n", "                            pass\n"),
+        ("                            branch.ran()\n", "                            pass\n"),
     ),
     mutant(
         "a handling that is begun again sees what it made of its message", ENGINE,
         AGAIN + "test_a_handling_that_is_begun_again_sees_its_message_as_it_was_sent",
-        ("            work.was_run = True\n            await self._finish", "            await self._finish"),
+        ("msgspec.structs.replace(work, was_run=True)", "work"),
     ),
     mutant(
         "a batch that took too long is committed", ENGINE,

@@ -26,15 +26,15 @@ from outbox.entry import HttpEntry
 from outbox.lineage import as_key, inbox_key
 from outbox.message import Message
 from outbox.ports import Delivery, Document, DocumentKey, Output, Ports, StorePorts, Version
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.lanes import Lanes
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.retention import register_retention
+from outbox.runtime.commit.sweeper import sweep
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.sweep import sweep
+from outbox.runtime.store_scope import StoreScope
 from outbox.testing_http import Watched
 from outbox.verify.faults import SimulatedCrash
 from tests.transcripts.recording import (
@@ -293,7 +293,9 @@ class Process:
         await self._until_killed(self._swept())
 
     async def _swept(self) -> None:
-        assert isinstance(self._scope, Lanes) and isinstance(self._ports, StorePorts), "engine scope leaves nothing"
+        assert isinstance(self._scope, StoreScope) and isinstance(self._ports, StorePorts), (
+            "engine scope leaves nothing"
+        )
         found = await sweep(self._scope.protocol, *stores_of(self._ports), now_ms=self.site.engine.now_ms)
         said = f"{found.seen_count} seen, {found.finished_count} finished, {found.young_count} too young"
         self.site.page.line(self.name, "swept", said)
@@ -312,7 +314,7 @@ class Process:
             self._app,
             Watched(self._ports),
             plan=self._plan,
-            protocol=scope.protocol if isinstance(scope, Lanes) else None,
+            protocol=scope.protocol if isinstance(scope, StoreScope) else None,
             mark_after_s=0,
             sleep=no_wait,
             spawn=self._spawn,

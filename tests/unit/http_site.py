@@ -37,5 +37,5 @@ async def post(entry: HttpEntry, message: Any, key: str = "k", path: str = "/pay
 
 async def settled(entry: HttpEntry) -> None:
     """Wait until nothing goes on behind the responses."""
-    while entry._tasks:
-        await asyncio.gather(*entry._tasks)
+    while entry._tasks.running:
+        await asyncio.gather(*entry._tasks.running)

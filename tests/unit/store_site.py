@@ -29,12 +29,12 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.endings import Endings
-from outbox.runtime.lanes import StoreProtocol
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit.sweeper import Swept, sweep
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.scopes import store_protocol, stores_of
-from outbox.runtime.sweep import Swept, sweep
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.store_protocol import StoreProtocol
 from outbox.testing import START_S, VirtualClock
 
 
@@ -224,8 +224,8 @@ def protocol_of(at: HasPorts, app: App) -> StoreProtocol:
     """The protocol of a site as a sweeper has it: with no deliveries to end."""
     plan, ports = compile_plan(app), at.ports()
     options: Any = {"now_ms": at.engine.now_ms, "new_tx": lambda: "t"}
-    endings = Endings(plan, ports.bus, ports.blobs, backoff=NO_WAIT, settled=lambda _: None, **options)
-    return store_protocol(plan, ports, endings, is_stopping=lambda: False, **options)
+    settlement = Settlement(plan, ports.bus, ports.blobs, backoff=NO_WAIT, settled=lambda _: None, **options)
+    return store_protocol(plan, ports, settlement, is_stopping=lambda: False, **options)
 
 
 async def swept(at: HasPorts, app: App, **options: Any) -> Swept:

@@ -24,8 +24,9 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import HandlingEnded, NotRegistrable
 from outbox.ports import Backend
-from outbox.runtime import handling, threads
-from outbox.runtime.threads import HandlerThreads
+from outbox.runtime.commit import handler_threads as threads
+from outbox.runtime.commit import run_handler as handling
+from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.testing import Harness
 from outbox.verify.exploring import explore
 

@@ -18,7 +18,7 @@ from outbox.engine.log.disk import MemoryDisk
 from outbox.entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Output, Ports, Replace
-from outbox.runtime.backoff import ATTEMPT_COUNT_MAX
+from outbox.runtime.delivery.retrying import ATTEMPT_COUNT_MAX
 from outbox.stored import record_key, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.app.jobs import Note
@@ -105,7 +105,7 @@ async def test_what_cannot_be_sent_is_left_to_the_sweeper_after_one_round_of_tri
 
 @STORES
 async def test_a_worker_without_queues_sweeps_for_the_entries(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.worker.SWEEP_EVERY_S", 0.01)
+    monkeypatch.setattr("outbox.runtime.shell.SWEEP_EVERY_S", 0.01)
     async with site(scope) as at:
         async with serving(at) as entry:
             at.bus.is_mute = True
@@ -182,7 +182,7 @@ async def test_requests_whose_clients_have_gone_are_counted_until_they_end() -> 
     async with Engine.in_memory() as engine, serving(engine, paying(book), **options) as entry:
         first, *later = [await post(entry, Pay("a", 1), f"k{n}") for n in range(8)]  # behind the first one's turn
         look = await entry.handle("GET", "/purses/a", {})
-        assert first.status == 503 and "under way" not in first.json()["detail"] and len(entry._tasks) == 3
+        assert first.status == 503 and "under way" not in first.json()["detail"] and len(entry._tasks.running) == 3
         assert [(answer.status, answer.headers["retry-after"]) for answer in (*later, look)] == [(503, "1")] * 8
         assert all("3 requests are under way" in answer.json()["detail"] for answer in (*later[2:], look))
         assert (await post(entry, Pay("a", 1), "k0")).json()["code"] == "in-progress" and book.gate is not None
@@ -201,7 +201,7 @@ async def test_requests_that_are_answered_count_while_their_outputs_cannot_leave
 
         at.bus.send = send  # type: ignore[method-assign]  # a bus that neither takes nor refuses
         answers = [await post(entry, Pay(f"p{n}", 1), f"k{n}") for n in range(20)]
-        assert [answer.status for answer in answers] == [200] * 2 + [503] * 18 and len(entry._tasks) == 2
+        assert [answer.status for answer in answers] == [200] * 2 + [503] * 18 and len(entry._tasks.running) == 2
         silent.set()
         await settled(entry)
         assert (await post(entry, Pay("a", 1))).status == 200
@@ -221,7 +221,11 @@ async def test_a_state_that_cannot_be_read_puts_requests_off_and_is_named(
             look = await fresh.handle("GET", "/purses/a", {})
             paid = await post(fresh, Pay("a", 5), "k2")
         assert (look.status, paid.status) == (503, 503) and look.headers["retry-after"] == "1"
-        named = [vars(record)["error"] for record in caplog.records if record.message == "request put off"]
+        named = [
+            vars(record)["error"]
+            for record in caplog.records
+            if record.message == "request met an unreadable document; repair or delete it"
+        ]
         assert len(named) == 2 and all("Purse:a" in error for error in named)
 
 

@@ -15,7 +15,7 @@ from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.ports import Create, Delivery, StorePorts
-from outbox.runtime.letters import Letters
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.store_operations import operations_over
 from outbox.stored import Record, Staged, encode, staged_key
 from outbox.testing import START_S, VirtualClock
@@ -91,7 +91,7 @@ async def test_dead_letters_that_a_store_keeps_are_listed_and_discarded_apart_fr
     async with apart() as at:
         client, message = Client(adding(), at), Message(body=b'{"key":"a"}', message_id="m1", type="Add")
         await client.declare()
-        letters = Letters(EngineStore(at.engine.core, at.engine.documents), at.ports().blobs)
+        letters = StoredDeadLetters(EngineStore(at.engine.core, at.engine.documents), at.ports().blobs)
         await letters.keep(Delivery("adds", 7, message, 0, 0, 0), "no", "")
         assert [letter.id for letter in await client.dead_letters("adds")] == ["m1"]
         assert not await operations_over(at.ports()).is_drained(["adds"])

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from outbox import Worker
-from outbox.runtime.fullness import KEY_COUNT_MAX, TELL_EVERY_S, WINDOW_S, Fullness
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit.partition_size import KEY_COUNT_MAX, TELL_EVERY_S, WINDOW_S, PartitionSizes
+from outbox.runtime.start.plan import compile_plan
 from outbox.stored import Record
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import Add, adding, site
@@ -19,11 +19,11 @@ DAY_S = 86_400
 RECORD = Record("t" * 32, b"f" * 32, 1_767_225_600_000)
 
 
-def metered(gigabytes: float, clock: VirtualClock) -> Fullness:
-    return Fullness(compile_plan(adding()), round(gigabytes * (1 << 30)), now_ms=clock.wall_ms)
+def metered(gigabytes: float, clock: VirtualClock) -> PartitionSizes:
+    return PartitionSizes(compile_plan(adding()), round(gigabytes * (1 << 30)), now_ms=clock.wall_ms)
 
 
-def run(fullness: Fullness, clock: VirtualClock, *, rate: float, for_s: float, key: str = "Sum:a") -> None:
+def run(fullness: PartitionSizes, clock: VirtualClock, *, rate: float, for_s: float, key: str = "Sum:a") -> None:
     for _ in range(round(rate * for_s)):
         clock.seconds += 1 / rate
         fullness.note(key, RECORD)

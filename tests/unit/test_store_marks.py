@@ -9,7 +9,7 @@ import pytest
 
 from outbox import App, Context, HttpEntry, Response, Worker, stored
 from outbox.engine.backend.store import EngineStore
-from outbox.runtime.marks import FULL_COUNT
+from outbox.runtime.commit.marks import FULL_COUNT
 from outbox.stored import RECORD_PREFIX, Record
 from tests.unit.store_site import Add, Site, Sum, Told, adding, site, swept
 

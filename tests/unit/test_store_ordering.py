@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from outbox import App, Engine, Reject, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
-from outbox.ports import Delivery, Operations, Output, StorePorts
-from outbox.runtime.claims import redeem
-from outbox.runtime.step import Work
-from outbox.runtime.stops import Stops
+from outbox.ports import BusOperations, Delivery, Output, StorePorts
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.claim_check import redeem
+from outbox.runtime.work import Attempt, Work
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import AtTheEnd, Seen, Step, Trail
 
@@ -27,7 +27,7 @@ SCOPES = ("partition", "item")
 class Site:
     """Steps that are refused while they are `bad`, on a queue whose keys stop behind a dead letter."""
 
-    def __init__(self, engine: Engine, clock: VirtualClock, scope: str, operations: Operations) -> None:
+    def __init__(self, engine: Engine, clock: VirtualClock, scope: str, operations: BusOperations) -> None:
         ports = NarrowEngine(engine, "item" if scope == "item" else "partition").ports()
         self._ports = StorePorts(ports.store, ports.bus, operations, ports.blobs)
         self.engine, self.clock = engine, clock
@@ -71,14 +71,14 @@ class Site:
             await asyncio.sleep(0.005)
 
 
-def own_operations(engine: Engine) -> Operations:
+def own_operations(engine: Engine) -> BusOperations:
     return engine.ports().operations
 
 
 @asynccontextmanager
 async def stopped(
     scope: str,
-    operations: Callable[[Engine], Operations] = AtTheEnd,
+    operations: Callable[[Engine], BusOperations] = AtTheEnd,
     *,
     count: int = 5,
     both: bool = False,
@@ -106,7 +106,7 @@ async def steps(worker: Worker, kind: type[Trail] | type[Seen] = Trail) -> list[
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("operations", [AtTheEnd, own_operations])
 async def test_a_resubmitted_message_goes_ahead_of_its_successors(
-    scope: str, operations: Callable[[Engine], Operations]
+    scope: str, operations: Callable[[Engine], BusOperations]
 ) -> None:
     async with stopped(scope, operations) as (at, worker):
         at.bad.clear()
@@ -177,8 +177,10 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             await at.until(lambda: worker.dead_letters("steps"))  # refused again
             at.bad.clear()
             (letter,) = await at.ports().operations.dead_letters("steps")
-            await Stops(at.ports().store, at.ports().blobs).resubmitted("steps", letter, 2)
-            stop = await Stops(at.ports().store, at.ports().blobs).stopped_behind(Delivery("steps", 0, whole, 0, 0, 0))
+            await BlockedSessions(at.ports().store, at.ports().blobs).resubmitted("steps", letter, 2)
+            stop = await BlockedSessions(at.ports().store, at.ports().blobs).blocked_behind(
+                Delivery("steps", 0, whole, 0, 0, 0)
+            )
             assert stop is not None and stop.again is not None and stop.again.body == b""
             assert (await redeem(stop.again, at.ports().blobs)).body == body
             await worker.resubmit("steps", "s1")
@@ -196,9 +198,9 @@ async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(sco
             message = replace(letter.message, created_ms=0)
             letter = replace(letter, message=message, enqueued_ms=letter.message.created_ms - 5)
         at.clock.seconds += 60
-        stops = Stops(at.ports().store, at.ports().blobs)
+        stops = BlockedSessions(at.ports().store, at.ports().blobs)
         await stops.resubmitted("steps", letter, 1)
-        stop = await stops.stopped_behind(Delivery("steps", 0, letter.message, 0, 0, 0))
+        stop = await stops.blocked_behind(Delivery("steps", 0, letter.message, 0, 0, 0))
         assert stop is not None and stop.again is not None
         assert (stop.again.attempt, stop.again.failures) == (1, 0)
         assert stop.again.created_ms == (letter.message.created_ms or letter.enqueued_ms) < at.engine.now_ms()
@@ -208,16 +210,14 @@ async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(sco
 async def test_an_earlier_attempt_that_comes_once_more_does_not_undo_a_resubmission(scope: str) -> None:
     async with stopped(scope) as (at, worker):
         (letter,) = await at.ports().operations.dead_letters("steps")
-        stops = Stops(at.ports().store, at.ports().blobs)
+        stops = BlockedSessions(at.ports().store, at.ports().blobs)
         await stops.resubmitted("steps", letter, 1)
         work = Work(Delivery("steps", 0, letter.message, 0, 0, 0))
-        work.is_stopper = True
-        await stops.stop(work)  # of attempt 0: its host had died before it could complete it
-        stop = await stops.stopped_behind(work.delivery)
+        await stops.stop(Attempt(work, is_blocker=True))  # of attempt 0: its host had died before it could complete it
+        stop = await stops.blocked_behind(work.delivery)
         assert stop is not None and stop.again is not None and stop.again.attempt == 1
         again = Work(Delivery("steps", 0, stop.again, 0, 0, 0))
-        again.is_stopper = True
-        await stops.stop(again)  # the attempt itself, refused again
-        stop = await stops.stopped_behind(work.delivery)
+        await stops.stop(Attempt(again, is_blocker=True))  # the attempt itself, refused again
+        stop = await stops.blocked_behind(work.delivery)
         assert stop is not None and stop.again is None
         assert await steps(worker) == [0]

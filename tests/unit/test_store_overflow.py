@@ -12,9 +12,9 @@ from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.message import Message
 from outbox.ports import Create, Delivery
-from outbox.runtime.overflow import Overflows, announced
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.step import Work
+from outbox.runtime.commit.overflow import Overflows, announced
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.work import Work
 from outbox.stored import OVERFLOW_PREFIX, Record, StateItem, record_key, state_key
 from tests.unit.store_site import Add, Site, adding, found, handled, site, swept
 

@@ -9,7 +9,7 @@ import pytest
 
 from outbox import App, Context, Engine, HttpEntry, Worker
 from outbox.errors import Refused
-from outbox.runtime.backoff import REST_FIRST_S, REST_MAX_S, Backoff
+from outbox.runtime.delivery.retrying import REST_FIRST_S, REST_MAX_S, Backoff
 from tests.unit.store_site import Add, Sum, adding, site
 
 
@@ -83,7 +83,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(mo
         async with asyncio.timeout(15):
             async with Worker(adding(), at) as worker:
                 await worker.send("adds", Add("a"), id="m")
-                while not worker._scope.giving_up.count:  # noqa: ASYNC110  # it tells nobody
+                while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # it tells nobody
                     await asyncio.sleep(0.01)
         assert at.engine.broker.queue("adds").counts()["active"] == 1
 

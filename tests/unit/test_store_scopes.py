@@ -18,7 +18,7 @@ from outbox.ports import (
     DocumentKey,
     StoreCapabilities,
 )
-from outbox.runtime.cache import Held, StateCache
+from outbox.runtime.commit.state_cache import CachedState, StateCache
 from outbox.stored import Record, StateItem, state_key
 from outbox.testing import START_S, VirtualClock
 from tests.unit.store_site import Add, Sum, adding, found, handled, site
@@ -194,7 +194,7 @@ async def test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing(scop
 
 def test_a_cache_takes_nothing_older_than_it_has() -> None:
     cache = StateCache(count_max=2)
-    newer, older = Held(StateItem(version=3), "c"), Held(StateItem(version=2), "b")
+    newer, older = CachedState(StateItem(version=3), "c"), CachedState(StateItem(version=2), "b")
     cache.remember("a", newer)
     cache.remember("a", older)
     assert cache.find("a") == newer

@@ -14,7 +14,7 @@ from outbox.ports import (
     Output,
     StoreCapabilities,
 )
-from outbox.runtime import spill
+from outbox.runtime.commit import overflow
 from outbox.stored import Record
 from tests.unit.store_site import Add, Sum, adding, handled, site
 
@@ -106,7 +106,7 @@ async def test_a_state_at_the_limit_leaves_room_for_what_is_refused_next(scope: 
 @pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_refusal_that_does_not_fit_is_cut_to_its_reason(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    monkeypatch.setattr("outbox.runtime.spill.REFUSAL_BYTES_MAX", 0)  # as it was before room was left
+    monkeypatch.setattr("outbox.runtime.overflow.REFUSAL_BYTES_MAX", 0)  # as it was before room was left
     async with site(scope) as at, Worker(growing(seen), at) as worker:
         at.store.capabilities = replace(at.store.capabilities, item_bytes_max=1_000)
         await worker.send("adds", Add("a", 500), id="large")
@@ -118,9 +118,9 @@ async def test_a_refusal_that_does_not_fit_is_cut_to_its_reason(scope: str, monk
 
 
 async def test_overflow_that_is_not_what_was_written_is_told() -> None:
-    record, name, _ = spill.spilled(Record("tx", b"", 0, outputs=(Output("q", 0, Message(body=b"1")),)))
+    record, name, _ = overflow.spilled(Record("tx", b"", 0, outputs=(Output("q", 0, Message(body=b"1")),)))
     blobs = MemoryBlobStore()
-    assert await spill.outputs_of(record, blobs) is None
+    assert await overflow.outputs_of(record, blobs) is None
     await blobs.write(name, b"[]")
     with pytest.raises(CorruptRecord, match="not what was written"):
-        await spill.outputs_of(record, blobs)
+        await overflow.outputs_of(record, blobs)

@@ -17,8 +17,8 @@ from outbox import App, Reject, Worker
 from outbox.engine.backend.store import EngineStore
 from outbox.errors import OutboxError, Throttled
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Replace
-from outbox.runtime.stops import Stops
-from outbox.runtime.stops import _key as block_key
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.blocked_sessions import _key as block_key
 from tests.unit.store_site import Site, site
 
 SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
@@ -183,14 +183,14 @@ async def test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it(sco
 async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         (letter,) = await at.ports().operations.dead_letters("lines")
-        stops = Stops(at.ports().store, at.ports().blobs)
+        stops = BlockedSessions(at.ports().store, at.ports().blobs)
         other = msgspec.structs.replace(letter.message, body=b'{"book":"red","n":7}')
-        await stops.let_go("lines", other)
+        await stops.unblock("lines", other)
         await stops.resubmitted("lines", msgspec.structs.replace(letter, message=other), 1)
-        stop = await stops.stopped_behind(Delivery("lines", 0, other, 0, 0, 0))
+        stop = await stops.blocked_behind(Delivery("lines", 0, other, 0, 0, 0))
         assert stop is not None and not stop.resubmitted and not stop.is_behind(other)
-        await stops.let_go("lines", letter.message)
-        assert await stops.stopped_behind(Delivery("lines", 0, other, 0, 0, 0)) is None
+        await stops.unblock("lines", letter.message)
+        assert await stops.blocked_behind(Delivery("lines", 0, other, 0, 0, 0)) is None
         await rest(at, 30)
         assert await worker.state(Book, "red") == Book([0, 2])
 

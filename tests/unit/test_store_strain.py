@@ -11,8 +11,8 @@ from outbox import App, Reject, Worker, stored
 from outbox.engine.backend.store import EngineStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.ports import Create, Delivery, DocumentKey, Lost, Settle, StorePorts, Won, Write
-from outbox.runtime.marks import Marks
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit.marks import Marks
+from outbox.runtime.start.plan import compile_plan
 from outbox.stored import Record, record_key
 from tests.unit.store_site import Add, AtTheEnd, Seen, Site, Step, Sum, Trail, adding, site, swept
 

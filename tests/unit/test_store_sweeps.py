@@ -11,7 +11,7 @@ import pytest
 from outbox import Worker
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Output
-from outbox.runtime.sweep import SWEEP_FOR_S
+from outbox.runtime.commit.sweeper import SWEEP_FOR_S
 from outbox.testing import VirtualClock
 from tests.unit.store_site import Add, Site, adding, site, swept
 

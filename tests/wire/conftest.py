@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusClient, _servicebus_receiver, _servicebus
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async, _session_browser_async
 
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings

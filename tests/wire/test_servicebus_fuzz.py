@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.types import binary, described, map_, string, symbol
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.administration import Administration

@@ -19,7 +19,7 @@ from aiohttp import ClientSession
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
 
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import binary, decode, described, int_, list_, map_, string, symbol, uint
 from outbox.emulator.bus.claims import Claims, check_signature

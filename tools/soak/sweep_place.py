@@ -24,11 +24,11 @@ import msgspec
 
 from function_app.bank import OpenAccount, app
 from outbox.azure.connecting import CONTAINER, connect
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.cosmos_items import encode_id, from_item, to_item
+from outbox.azure.cosmos.items import encode_id, from_item, to_item
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.client import Client
 from outbox.emulator.cosmos.answers import Rejection
-from outbox.emulator.cosmos.items import Moment, Operation, decide
+from outbox.emulator.cosmos.decisions import Moment, Operation, decide
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.store import Put, Store
 from outbox.emulator.cosmos.values import etag_of, key_text, parse_stored, wire_form
@@ -37,13 +37,13 @@ from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Lost, Output, Session, StorePorts, Won, Write
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.lanes import Lanes
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.retention import register_retention
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
+from outbox.runtime.store_scope import StoreScope
 
 DATABASE = "bank"
 AGO_MS = 2 * 3_600_000
@@ -140,7 +140,7 @@ async def leave(near: NearStore, ports: StorePorts, name: str, count: int, every
         new_tx=lambda: f"tx{next(numbers)}",
         failure_log=FailureLog(then_ms),
     )
-    assert isinstance(scope, Lanes), "a store and a bus make lanes"
+    assert isinstance(scope, StoreScope), "a store and a bus make lanes"
     opened = [opening(number, account, then_ms()) for number, account in enumerate(accounts(name, count), 1)]
     for at in range(0, count, BATCH_COUNT):
         await scope.attempt(opened[at : at + BATCH_COUNT])

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from outbox.emulator.amqp import performatives, types
 from outbox.emulator.amqp.errors import INVALID_FIELD, NOT_FOUND, SESSION_CANNOT_BE_LOCKED, TIMEOUT, LinkFault
-from outbox.emulator.amqp.link import Link, LinkState
+from outbox.emulator.amqp.link import Link
+from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import Described
 from outbox.emulator.bus.receivers import Receiver
 from outbox.emulator.bus.transport import Transport

@@ -1,7 +1,7 @@
 """The administration client's requests: entities and rules to create, read, list, change and delete.
 
 Data in, data out: a method, a path, a query and a body give a status and a document.  Every change is one call of the
-engine and a description kept beside it; that both are safe before the answer leaves is for whoever calls.
+engine and a description kept beside it; that both are safe before the answer leaves is the caller's part.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
 
 from outbox.emulator.bus import atom, descriptions, rule_xml
+from outbox.emulator.bus.addresses import canonical_path, declared_path
 from outbox.emulator.bus.descriptions import Description
-from outbox.emulator.bus.nodes import canonical_path, declared_path
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
@@ -89,7 +89,7 @@ class Administration:
         return handler(target, body, update)
 
     def _declared(self, target: Target) -> Target:
-        """A target in the letters in which what it names was declared."""
+        """A target in the case in which its entity was declared."""
         entity = declared_path(self._engine, target.entity)
         if not target.subscription:
             return target._replace(entity=entity)

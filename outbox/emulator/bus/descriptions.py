@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from outbox.emulator.bus import atom
-from outbox.emulator.entities_file import DURATION_FOREVER_S, Section, queue_settings
+from outbox.emulator.bus.entities_file import DURATION_FOREVER_S, Section, queue_settings
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, dead_letter_path, subscription_path
 from outbox.engine.log.records import DocRef, DocWrite, Modify
@@ -41,7 +41,7 @@ _KEPT = {
     "UserMetadata": None,
     "MaxMessageSizeInKilobytes": None,
 }
-"""What is taken, told again and without effect, with what it is when nobody says."""
+"""What is kept and read back without effect, with its defaults."""
 
 _SUBSCRIPTION = (
     "LockDuration", "RequiresSession", "DefaultMessageTimeToLive", "DeadLetteringOnMessageExpiration",

@@ -42,15 +42,8 @@ REORDER_WITHIN_S = 1.0
 ASIDE_COUNT_MAX = 1_000
 
 
-class Nowhere(Replies):
-    """Where the answer to a request goes that is to have none."""
-
-    def send(self, request_link: Link, request: Request, payload: bytes) -> None:
-        pass
-
-
 def describe(rule: FaultRule) -> str:
-    """What a client is told of a fault."""
+    """The text of a fault, for the client."""
     wait = f"; try again in {rule.retry_after_s:g} s" if rule.retry_after_s else ""
     return f"an installed fault rule ({rule.kind}) refuses this{wait}"
 
@@ -116,7 +109,7 @@ def on_request(transport: Transport, manage: Management, event: Delivery, path: 
     rule = ask(transport, operation, MANAGE, path)
     match None if rule is None else rule.kind:
         case "lost-reply":
-            manage.on_request(event.link, path, event.payload, Nowhere())
+            manage.on_request(event.link, path, event.payload, None)
         case "refused" | "throttled" as kind:
             assert rule is not None
             fault = OperationFault(SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))

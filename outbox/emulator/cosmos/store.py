@@ -236,7 +236,7 @@ class Store:
         return count
 
     def sweep_quietly(self) -> None:
-        """The same, for a timer: an engine that has stopped is told to those who ask, not here."""
+        """The same, for a timer: that an engine has stopped is raised to callers, not here."""
         if self.engine.stopped is not None:
             return
         try:

@@ -89,7 +89,7 @@ class EngineOperations:
         self._dead_letters.discard(queue, sequence)
         await self._core.gate()
 
-    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
+    async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
         return False  # a session is blocked by what is among the dead letters, and by nothing else
 
     async def is_idle(self, queues: Sequence[str]) -> bool:

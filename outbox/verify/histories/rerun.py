@@ -12,10 +12,11 @@ from zlib import crc32
 from outbox.app import App
 from outbox.errors import PoisonMessage
 from outbox.ports import Delivery, Refusal, StateChange, StateDocument
-from outbox.runtime.group import Group
-from outbox.runtime.handling import Suspended, start
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.step import Work, admit
+from outbox.runtime.commit.engine_transaction import EngineTransaction
+from outbox.runtime.commit.run_handler import Suspended, start
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.work import Work, attempt_at
 from outbox.verify.histories.events import Change, Commit, Whole
 from outbox.verify.histories.serializable import Place, Redone, Rerun
 from outbox.verify.histories.telling import emitted
@@ -34,7 +35,7 @@ class AppRerun:
             return None
         touched = [*(change.state for change in commit.changes), *(seen.state for seen in commit.seen)]
         documents = {id: self._states[id] for id in touched if id in self._states}
-        group = Group(self._plan, commit.at_ms, documents, {}, _nothing)
+        group = EngineTransaction(self._plan, commit.at_ms, documents, {}, _nothing)
         wanted, replacing = {*commit.applied, *commit.refused}, set(commit.replacing)
         for work in admit(self._plan, [_delivery(place, whole) for place, whole in deliveries], commit.at_ms):
             for part in (work, *work.others):
@@ -50,14 +51,15 @@ class AppRerun:
             tuple([key.hex() for key in group.commit.refused]),
         )
 
-    def _handle(self, group: Group, work: Work) -> bool:
+    def _handle(self, group: EngineTransaction, work: Work) -> bool:
         """Run one handler's part; False if it waits for something."""
-        outcome = start(self._plan, group, work)
+        attempt = attempt_at(work)
+        outcome = start(self._plan, group, attempt)
         if isinstance(outcome, Suspended):
             outcome.coroutine.close()
             return False
         if isinstance(outcome, PoisonMessage) and work.inbox not in group.commit.refused:
-            group.refuse(work, outcome)
+            group.refuse(attempt, outcome)
         return True
 
     def _changed(self, id: str, change: StateChange) -> Change:

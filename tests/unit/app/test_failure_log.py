@@ -16,9 +16,9 @@ from outbox.entry import HttpEntry
 from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, Settle
-from outbox.runtime.failure_log import PLACE_COUNT_MAX, FailureLog, failure_of
-from outbox.runtime.step import Later, Work
-from outbox.runtime.telling import STACK_LENGTH_MAX, stack_of
+from outbox.runtime.failures.error_text import STACK_LENGTH_MAX, stack_of
+from outbox.runtime.failures.failure_log import PLACE_COUNT_MAX, FailureLog, failure_of
+from outbox.runtime.work import Attempt, Later, Work
 from outbox.testing import Harness
 from outbox.worker import Worker
 from tests.unit.app.plant import Count, Plant, Task, only, raising
@@ -343,10 +343,10 @@ async def test_what_fails_all_the_time_shows_its_traceback_each_minute() -> None
         lambda: now_ms[0], lambda level, event, fields, traceback: shown.append(now_ms[0]) if traceback else None
     )
     later, work = Later(10.0, 1), Work(Delivery("q", 1, Message(body=b"", outbox_id="m0"), 1, 0, 0))
-    work.failure = failure_of(ValueError("no such thing"), later, work, Retries(limit=1_000))
+    failure = failure_of(ValueError("no such thing"), later, work, Retries(limit=1_000))
     for second in range(0, 181, 10):
         now_ms[0] = second * 1_000
-        log.note([work], later)
+        log.note([Attempt(work, failure=failure)], later)
     assert shown == [0, 60_000, 120_000, 180_000]
 
 

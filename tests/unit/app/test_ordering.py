@@ -10,7 +10,7 @@ import pytest
 
 from outbox import App, Context, Reject, Retries, Retry
 from outbox.lineage import as_key
-from outbox.runtime.redacting import redacted
+from outbox.runtime.failures.redacting import redacted
 from outbox.testing import Harness
 from outbox.verify.faults import Faults
 

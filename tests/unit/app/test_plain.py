@@ -11,11 +11,12 @@ from outbox import App, Context, Reject
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Delivery, Marker, StateDocument
-from outbox.runtime.group import Group
-from outbox.runtime.handling import Suspended, start
-from outbox.runtime.plain import start_all
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.step import Work, admit
+from outbox.runtime.commit.engine_transaction import EngineTransaction
+from outbox.runtime.commit.fast_path import start_all
+from outbox.runtime.commit.run_handler import Suspended, start
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.work import Work, attempt_at
 
 NOW_MS = 1_800_000_000_000
 app = App("bank", claim_check_bytes=27)
@@ -50,7 +51,7 @@ async def move(message: Move, account: Account, ctx: Context) -> None:
             ctx.write_blob("slip", b"x")
 
 
-def batch(seed: int) -> tuple[list[Work], Group]:
+def batch(seed: int) -> tuple[list[Work], EngineTransaction]:
     """Messages of every sort, and a group that knows of some states and some markers."""
     rng, plan, sent = random.Random(seed), compile_plan(app), []
     for sequence in range(1, 25):
@@ -61,31 +62,32 @@ def batch(seed: int) -> tuple[list[Work], Group]:
     works = admit(plan, sent, NOW_MS)
     states = {f"Account:{key}": StateDocument(b'{"balance":7}' * (key != "b"), 5) for key in "ab"}
     markers: dict[bytes, Marker] = {w.inbox: fingerprint(w.delivery.message.body, "Move") for w in works[:3]}
-    return works, Group(plan, NOW_MS, states, markers, _never)
+    return works, EngineTransaction(plan, NOW_MS, states, markers, _never)
 
 
 async def _never() -> None:
     raise AssertionError("nothing here calls outside")
 
 
-def one_by_one(works: list[Work], group: Group) -> None:
+def one_by_one(works: list[Work], group: EngineTransaction) -> None:
     for work in works:
-        outcome = start(compile_plan(app), group, work)
+        attempt = attempt_at(work)
+        outcome = start(compile_plan(app), group, attempt)
         assert not isinstance(outcome, Suspended)
         if outcome is None:
             group.complete(work)
         else:
-            group.settle(work, outcome)
+            group.settle(attempt, outcome)
 
 
-def in_one_go(works: list[Work], group: Group) -> int:
+def in_one_go(works: list[Work], group: EngineTransaction) -> int:
     """The same by `start_all`; how often it stopped at a message that was not applied."""
     index = stops = 0
     while index < len(works):
-        index, outcome = start_all(compile_plan(app), group, works, index, len(works))
+        index, attempt, outcome = start_all(compile_plan(app), group, works, index, len(works))
         if outcome is not None:
-            assert not isinstance(outcome, Suspended)
-            group.settle(works[index], outcome)
+            assert attempt is not None and not isinstance(outcome, Suspended)
+            group.settle(attempt, outcome)
             index, stops = index + 1, stops + 1
     return stops
 
@@ -104,5 +106,5 @@ def test_what_a_handler_changed_before_it_raised_is_not_seen_by_the_next() -> No
     plain = [w for w in works if w.refusal is None and w.delivery.message.created_ms > NOW_MS - 2]
     before = dict(group.commit.states)
     failing = next(w for w in plain if w.value.amount % 7 in (1, 2) and w.inbox not in group.markers)
-    index, outcome = start_all(compile_plan(app), group, [failing], 0, 1)
+    index, _, outcome = start_all(compile_plan(app), group, [failing], 0, 1)
     assert (index, outcome is None, group.commit.states, group.commit.outputs) == (0, False, before, [])

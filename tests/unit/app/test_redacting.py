@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from outbox.runtime.redacting import redacted
-from outbox.runtime.telling import _line, told
+from outbox.runtime.failures.error_text import _line, safe_text
+from outbox.runtime.failures.redacting import redacted
 
 pytestmark = pytest.mark.engine_only
 
@@ -97,7 +97,7 @@ LEAKS = (
 
 @pytest.mark.parametrize("text", LEAKS)
 async def test_a_secret_is_not_told(text: str) -> None:
-    assert "hunter2" not in told(text) and "aHVu" not in told(text) and "***" in told(text)
+    assert "hunter2" not in safe_text(text) and "aHVu" not in safe_text(text) and "***" in safe_text(text)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ async def test_a_secret_is_not_told(text: str) -> None:
     ],
 )
 async def test_what_is_no_secret_is_told(text: str) -> None:
-    assert told(text) == text
+    assert safe_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ async def test_what_is_no_secret_is_told(text: str) -> None:
     ],
 )
 async def test_what_stands_round_a_secret_is_told(text: str, shown: str) -> None:
-    assert told(text) == shown
+    assert safe_text(text) == shown
 
 
 LONG = f"token={'x' * 5_000}"
@@ -165,9 +165,9 @@ async def test_a_password_whose_end_is_behind_the_cut_is_not_told(room: int, pas
     url = f"amqps://bob:{password}@hunter2@host/queue"
     for length in (4_000, 800):  # of a text, and of a line of a stack
         text = f"{LONG[: length - room]} {url}"
-        shown = told(text) if length == 4_000 else _line(text)
+        shown = safe_text(text) if length == 4_000 else _line(text)
         assert "hunt" not in shown and "1" not in shown
-    assert told(f"{'a' * 30} https://host:80/hunter") == f"{'a' * 30} https://host:80/hunter"
+    assert safe_text(f"{'a' * 30} https://host:80/hunter") == f"{'a' * 30} https://host:80/hunter"
 
 
 PARTS = ["a", "a-", "key", "key=", '"', "://", "key = '", " ", "basic ", "a.b:", "\\", "key=(", "key='\\", "key=<"]

@@ -13,7 +13,7 @@ import pytest
 
 from outbox import App, Context, UnknownDestination
 from outbox.errors import NotRegistrable
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.start.plan import compile_plan
 from outbox.testing import Harness
 
 

@@ -13,7 +13,7 @@ from outbox import App, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
-from outbox.runtime.retention import ERA_COUNT_MAX, Era, Memory
+from outbox.runtime.start.retention import ERA_COUNT_MAX, PastRetention, RetentionWindow
 from outbox.testing import START_S, VirtualClock
 
 HOUR_S = 3_600
@@ -131,8 +131,8 @@ async def test_too_many_retentions_that_still_matter_are_refused(site: Site) -> 
 
 
 def test_a_message_is_too_old_by_the_shortest_retention_of_its_time() -> None:
-    memory = Memory(7 * DAY_S, 8 * DAY_S)
-    memory.heed((Era(10 * DAY_S, DAY_S, HOUR_S), Era(5 * DAY_S, 9 * DAY_S, HOUR_S)), 9 * DAY_S)
+    memory = RetentionWindow(7 * DAY_S, 8 * DAY_S)
+    memory.heed((PastRetention(10 * DAY_S, DAY_S, HOUR_S), PastRetention(5 * DAY_S, 9 * DAY_S, HOUR_S)), 9 * DAY_S)
     assert memory.oldest_ms(10 * DAY_S) == 9 * DAY_S
     assert memory.oldest_ms(12 * DAY_S) == 10 * DAY_S
     assert memory.oldest_ms(20 * DAY_S) == 13 * DAY_S

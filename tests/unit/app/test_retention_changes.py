@@ -18,12 +18,12 @@ import pytest
 from outbox import App, Client, Engine
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.ports import Backend, Ports
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.retention import register_retention
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.testing import START_S, VirtualClock
 

@@ -16,7 +16,7 @@ import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.errors import HandlingEnded, NotRegistrable
-from outbox.runtime import stepping
+from outbox.runtime.commit import stepping
 from outbox.testing import Harness
 
 Scope = Literal["engine", "partition", "item"]

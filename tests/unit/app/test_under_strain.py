@@ -13,9 +13,9 @@ from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Create, DocumentKey, StorePorts
-from outbox.runtime.lanes import Lanes
+from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.sweep import sweep
+from outbox.runtime.store_scope import StoreScope
 from outbox.testing import Harness
 from outbox.verify import Faults
 
@@ -216,7 +216,7 @@ async def test_a_sweep_goes_on_behind_a_document_that_is_not_ours(scope: str) ->
         total.n += 1
 
     async with Harness(app) as world:
-        assert isinstance(world._ports, StorePorts) and isinstance(world._scope, Lanes)
+        assert isinstance(world._ports, StorePorts) and isinstance(world._scope, StoreScope)
         store = world._ports.store
         for body in (b'{"pending":true}', b'{"pending":true,"at_ms":"x"}'):
             await store.write([Create(DocumentKey("aaa", f"inbox:{body.hex()}"), body)])

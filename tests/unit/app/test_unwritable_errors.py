@@ -11,8 +11,8 @@ import pytest
 
 from outbox import App, Reject, Retries, Retry
 from outbox.errors import PoisonMessage
-from outbox.runtime.plan import REASON_LENGTH_MAX
-from outbox.runtime.telling import failure_text, written
+from outbox.runtime.failures.error_text import as_text, failure_text
+from outbox.runtime.start.plan import REASON_LENGTH_MAX
 from outbox.testing import Harness
 
 
@@ -184,7 +184,7 @@ async def test_notes_have_the_room_that_an_error_leaves() -> None:
 
 @pytest.mark.engine_only
 async def test_a_text_is_plain_whatever_it_was() -> None:
-    assert type(written(Sly("a"))) is str and written(NoRepr(), repr) == "<exception str() failed>"
+    assert type(as_text(Sly("a"))) is str and as_text(NoRepr(), repr) == "<exception str() failed>"
 
 
 @pytest.mark.engine_only

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbox.emulator.entities_file import parse_entities, read_entities
+from outbox.emulator.bus.entities_file import parse_entities, read_entities
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.state.rules import Rule, RuleSettings

@@ -128,7 +128,7 @@ async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operat
         async with asyncio.timeout(5):
             while not (found := await operator.status()).queues["ledger"].standing:  # noqa: ASYNC110  # it tells nobody
                 await asyncio.sleep(0.01)
-        assert "ledger: 1 of its keys stand still behind a dead letter" in text.status(found)
+        assert "ledger: 1 of its keys are blocked behind a dead letter" in text.status(found)
         await operator.discard("ledger", "e0")
         await worker.wait_idle(timeout_s=5)
     found = await operator.status()

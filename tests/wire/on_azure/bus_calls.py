@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from outbox.azure.servicebus import ServiceBusBus
+from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.emulator.faults import FaultRule
 from outbox.message import Message
 from outbox.ports import Delivery, Output

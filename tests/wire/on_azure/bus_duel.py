@@ -25,8 +25,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from outbox.azure.servicebus import ServiceBusBus
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
+from outbox.azure.servicebus.bus import ServiceBusBus
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.backend.bus import EngineBus
 from outbox.engine.engine import Engine

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, Literal
 
 from outbox.azure.connecting import AzureBackend, connect
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.cosmos_account import CosmosAccount
-from outbox.azure.cosmos_containers import ContainerSpec
-from outbox.azure.servicebus import ServiceBusBus
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
+from outbox.azure.cosmos.account import CosmosAccount
+from outbox.azure.cosmos.containers import ContainerSpec
+from outbox.azure.cosmos.store import CosmosStateStore
+from outbox.azure.servicebus.bus import ServiceBusBus
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import Faults
 from outbox.emulator.servicebus import ServiceBusServer

@@ -12,11 +12,12 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
 from outbox import App, Client, Reject, Retries, Worker, azure
-from outbox.azure.cosmos_containers import ContainerSpec
+from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.emulator.faults import FaultRule
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.message import Message
 from outbox.ports import Output, StorePorts
+from outbox.stored import state_key
 from tests.wire.on_azure.ground import Place, place
 from tests.wire.on_azure.ledger_app import Account, Order, ledger_app
 
@@ -64,7 +65,7 @@ async def test_no_key_is_logged_or_told_when_nothing_answers(caplog: pytest.LogC
     told = ""
     async with backend:
         for call in (
-            backend.operations.state("Account:alice"),
+            backend.store.read(state_key("Account:alice")),
             backend.bus.send([Output("orders", 0, Message(body=b"1"))]),
             backend.bus.receive("orders", count_max=1, wait_s=0.1),
             backend.blobs.write("a", b"1"),

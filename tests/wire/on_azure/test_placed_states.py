@@ -16,8 +16,8 @@ import pytest
 from azure.cosmos.aio import CosmosClient
 
 from outbox import Client, Engine, Worker, azure
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
+from outbox.azure.cosmos.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.engine.backend.blobs import FolderBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore
@@ -279,9 +279,10 @@ async def test_states_lie_in_their_container_and_everything_else_in_the_other() 
 async def test_notes_lie_with_the_infrastructure_whoever_asks() -> None:
     async with place() as world, world.connect(states="accounts") as backend:
         await Client(ledger_app(), backend).declare()
-        assert await operations_over(backend.ports()).write_note("spark:r1", b"{}", "")
-        note = await backend.operations.note("spark:r1")
-        assert note is not None and await backend.operations.write_note("spark:r1", b"{}", note.version)
+        operations = operations_over(backend.ports())
+        assert await operations.write_note("spark:r1", b"{}", "")
+        note = await operations.note("spark:r1")
+        assert note is not None and await operations.write_note("spark:r1", b"{}", note.version)
         assert [item["id"] for item in await contents(world, "outbox")] == ["spark:r1"]
         assert await contents(world, "accounts") == []
 
@@ -306,7 +307,7 @@ async def test_the_second_of_two_states_in_one_place_stands_still_and_is_told(
             await worker.wait_idle(timeout_s=20)
             await worker.send("orders", Order("bob", 2), id="o2")
             async with asyncio.timeout(20):
-                while "message put off" not in caplog.messages:  # noqa: ASYNC110  # a log record tells nobody
+                while "message rescheduled" not in caplog.messages:  # noqa: ASYNC110  # a log record tells nobody
                     await asyncio.sleep(0.01)
             assert await worker.state(Account, "alice") == Account(1, 1)
             with pytest.raises(CorruptRecord, match="Account:alice and Account:bob are both placed"):

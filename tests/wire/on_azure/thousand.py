@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbox import Client, Worker
-from outbox.azure import servicebus_namespace, servicebus_sending
+from outbox.azure.servicebus import namespace, sending
 from outbox.azure.usage import Usage
 from outbox.emulator.faults import KINDS, FaultRule, Faults
 from outbox.engine.entities import QueueSettings
@@ -193,8 +193,8 @@ def tell(report: Report, usage: Usage) -> None:
 
 def shorten_waits() -> None:
     """Wait shortly for answers that faults have swallowed."""
-    servicebus_sending.SEND_S = WAIT_S
-    servicebus_namespace._LINK["timeout"] = WAIT_S
+    sending.SEND_S = WAIT_S
+    namespace._LINK["timeout"] = WAIT_S
 
 
 def unseen_kinds(report: Report) -> set[str]:
