@@ -1,9 +1,9 @@
 """The plain handling, written out: most of a batch is handled by one loop, at the cost of its own steps.
 
 A message is plain when no record of it and no refusal is known, it is younger than retention, its handler has a state,
-and the handler neither waits nor replaces the state nor writes blobs.  What `run_handler.start` and `EngineTransaction` do for
-any message is done here for such a one in the same order, without their calls; whatever is not plain goes to them.
-Both ways come to the same commit.
+and the handler neither waits nor replaces the state nor writes blobs.  What `run_handler.start` and `EngineTransaction`
+do for any message is done here for such a one in the same order, without their calls; whatever is not plain goes to
+them.  Both ways come to the same commit.
 """
 
 from __future__ import annotations

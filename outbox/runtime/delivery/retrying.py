@@ -49,7 +49,7 @@ class Backoff:
     pause: Callable[[float], Awaitable[None]] | None = None
 
     def attempts(self) -> tenacity.AsyncRetrying:
-        """Tries to iterate over; one that raises `NothingCommitted` is followed by another, the last by `RetryError`."""
+        """Tries to iterate over: another follows one that raises `NothingCommitted`, and `RetryError` the last."""
         return tenacity.AsyncRetrying(
             sleep=self.sleep,
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.5),

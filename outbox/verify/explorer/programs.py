@@ -117,7 +117,7 @@ def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int 
 def protocol_over(
     calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol, settlement: Settlement | None = None
 ) -> Protocol:
-    """The protocol of a store scope, as an attempt makes it; with the `settlement` that a worker's lanes have as well."""
+    """The protocol of a store scope, as an attempt makes it; with the `settlement` of the worker's scope."""
     settlement = settlement or _settlement(plan, ports, calls)
     made: Protocol = make(plan, ports, settlement, now_ms=calls.now_ms, new_tx=calls.new_id, is_stopping=lambda: False)
     return made
