@@ -22,8 +22,6 @@ ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv"}
 HEIRS = {"outbox.worker.Worker": "outbox.client.Client"}
 """The class that inherits method bodies from another of ours for good: to applications a worker is a client."""
 HEIRS_STILL = {
-    "outbox.emulator.bus.faulty.Nowhere": "outbox.emulator.bus.requests.Replies",
-    "outbox.emulator.cosmos.query_parser._Parser": "outbox.emulator.cosmos.query_grammar.Grammar",
     "outbox.verify.explorer.differential_queues.BusDuel": "outbox.verify.explorer.differential_queues.QueueDuel",
     "outbox.verify.explorer.differential_queues.JournalDuel": "outbox.verify.explorer.differential_queues.QueueDuel",
     "outbox.verify.explorer.models.bus.BusModel": "outbox.verify.explorer.models.queues.Queues",
@@ -116,8 +114,8 @@ BESIDE = [
     ("azure.cosmos.store", "outbox.azure.servicebus.links"),
     ("azure.servicebus.bus", "outbox.azure.connecting"),
     ("azure.blobs.store", "outbox.azure.cosmos.store"),
-    ("engine.adapters", "outbox.runtime.work"),
-    ("engine.state", "outbox.worker"),
+    ("engine.backend.bus", "outbox.runtime.work"),
+    ("engine.core", "outbox.worker"),
     ("emulator.serve", "outbox.runtime.work"),
     ("emulator.bus.peer", "outbox.ports"),
     ("emulator.amqp.link", "outbox.emulator.bus.peer"),
