@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.planting import (
-    ADAPTERS,
     BATCH,
     ENDINGS,
+    ENGINE_OPERATIONS,
     HTTP_SCOPES,
     ITEM,
     LANES,
@@ -296,14 +296,14 @@ DIRECT_MUTANTS = (
         ("await read(self._states, state_key", "await read(self._records, state_key"),
     ),
     mutant(
-        "read: a client's read of a state does not wait for the gate", ADAPTERS,
+        "read: a client's read of a state does not wait for the gate", ENGINE_OPERATIONS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = self._documents.read(STATES, id)\n        await self._engine.gate()\n", "        found = self._documents.read(STATES, id)\n"),
+        ("        found = self._documents.read(STATES, id)\n        await self._core.gate()\n", "        found = self._documents.read(STATES, id)\n"),
     ),
     mutant(
-        "read: a list of dead letters does not wait for the gate", ADAPTERS,
+        "read: a list of dead letters does not wait for the gate", ENGINE_OPERATIONS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = dead_letters(self._engine, queue)\n        await self._engine.gate()\n", "        found = dead_letters(self._engine, queue)\n"),
+        ("        found = dead_letters(self._broker, queue)\n        await self._core.gate()\n", "        found = dead_letters(self._broker, queue)\n"),
     ),
     # Deadlines
     mutant(

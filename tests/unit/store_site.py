@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import msgspec
 
 from outbox import App, Context, Engine, Reject, Worker
-from outbox.engine.adapters import EngineOperations, EngineStore
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.operations import EngineOperations
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.ports import (
     Document,
@@ -95,6 +96,9 @@ class Seen:
 
 class AtTheEnd(EngineOperations):
     """Puts what is resubmitted behind everything that waits, as Service Bus does."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine.core, engine.broker, engine.topology, engine.documents, engine.dead_letters)
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         (letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
@@ -178,11 +182,13 @@ class Site:
         return self._ports
 
     async def document(self, partition: str, id: str) -> bytes | None:
-        found = await EngineStore(self.engine).read(DocumentKey(partition, id))
+        found = await EngineStore(self.engine.core, self.engine.documents).read(DocumentKey(partition, id))
         return None if found is None else found.body
 
     async def documents(self, partition: str) -> list[str]:
-        return [document.key.id async for document in EngineStore(self.engine).scan(partition)]
+        return [
+            document.key.id async for document in EngineStore(self.engine.core, self.engine.documents).scan(partition)
+        ]
 
 
 @asynccontextmanager
@@ -206,7 +212,7 @@ async def handled(at: Site, app: App, *messages: Add, again: bool = False) -> Wo
 
 
 async def found(at: Site, key: DocumentKey) -> Document:
-    document = await EngineStore(at.engine).read(key)
+    document = await EngineStore(at.engine.core, at.engine.documents).read(key)
     assert document is not None
     return document
 

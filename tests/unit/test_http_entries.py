@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Worker
-from outbox.engine.adapters import EngineStore
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.limits import EngineLimits
+from outbox.engine.log.disk import MemoryDisk
 from outbox.entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Output, Ports, Replace
@@ -53,7 +53,7 @@ async def test_outputs_that_fill_a_blob_leave_the_reply_in_the_record(scope: str
     async with site(scope) as at, serving(at, app) as entry:
         first = await post(entry, Ask("a", 20), path="/many")
         await settled(entry)
-        assert (first.status, first.json()) == (200, 20) and len(at.engine.queue("paid").tasks) == 20
+        assert (first.status, first.json()) == (200, 20) and len(at.engine.broker.queue("paid").tasks) == 20
         assert await post(entry, Ask("a", 20), path="/many") == first
 
 
@@ -76,12 +76,12 @@ async def test_a_reply_is_given_while_the_bus_is_silent_and_the_sweeper_sends(sc
     async with site(scope) as at, serving(at) as entry:
         at.bus.is_mute = True
         response = await asyncio.wait_for(post(entry, Pay("a", 5)), timeout=5)
-        assert response.status == 200 and at.engine.queue("paid").tasks == {}
+        assert response.status == 200 and at.engine.broker.queue("paid").tasks == {}
         await settled(entry)
         at.bus.is_mute = False
         at.clock.seconds += 120
         assert (await swept(at, paying())).finished_count == 1
-        (task,) = at.engine.queue("paid").tasks.values()
+        (task,) = at.engine.broker.queue("paid").tasks.values()
         assert msgspec.json.decode(task.message.body, type=Paid) == Paid("a", 5)
         assert await post(entry, Pay("a", 5)) == response
 
@@ -113,7 +113,7 @@ async def test_a_worker_without_queues_sweeps_for_the_entries(scope: str, monkey
         at.bus.is_mute = False
         at.clock.seconds += 120
         async with Worker(paying(), at):
-            assert await at.engine.wait_available("paid", 5)
+            assert await at.engine.broker.wait_available("paid", 5)
 
 
 async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand() -> None:
@@ -213,7 +213,7 @@ async def test_a_state_that_cannot_be_read_puts_requests_off_and_is_named(
 ) -> None:
     async with site(scope) as at, serving(at) as entry:
         await post(entry, Pay("a", 5))
-        key, store = state_key("Purse:a"), EngineStore(at.engine)
+        key, store = state_key("Purse:a"), EngineStore(at.engine.core, at.engine.documents)
         document = await store.read(key)
         assert document is not None
         await store.write([Replace(key, b'{"value": 3, "version": "x"}', document.version)])
@@ -276,9 +276,9 @@ async def test_requests_of_one_state_take_turns_and_of_others_do_not_wait() -> N
 
 async def test_requests_side_by_side_share_a_flush() -> None:
     async with Engine.open(MemoryDisk("disk"), clock=VirtualClock(START_S)) as engine, serving(engine) as entry:
-        before = engine.flush_count
+        before = engine.core.flush_count
         await asyncio.gather(*[post(entry, Pay(f"p{n}", 1), f"k{n}") for n in range(50)])
-        assert engine.flush_count - before <= 3
+        assert engine.core.flush_count - before <= 3
 
 
 async def test_a_replayed_reply_waits_until_its_record_is_durable() -> None:
@@ -286,7 +286,7 @@ async def test_a_replayed_reply_waits_until_its_record_is_durable() -> None:
     async with Engine.open(disk, clock=VirtualClock(START_S)) as engine, serving(engine) as entry:
         await post(entry, Pay("a", 5))
         log = engine.log
-        engine.send("paid", [Message(body=b"{}", outbox_id="1")])
+        engine.broker.send("paid", [Message(body=b"{}", outbox_id="1")])
         assert log is not None and log.synced < log.appended
         await post(entry, Pay("a", 5))
         assert log.synced == log.appended
@@ -302,7 +302,7 @@ class Busy:
         self.renew, self.release = self._journal.renew, self._journal.release
 
     async def load(self, states: Sequence[str], markers: Sequence[bytes]) -> Any:
-        self._engine.send("paid", [Message(body=b"{}", outbox_id="of another")])
+        self._engine.broker.send("paid", [Message(body=b"{}", outbox_id="of another")])
         return await self._journal.load(states, markers)
 
 
@@ -344,7 +344,7 @@ async def test_an_engine_counts_the_replies_that_it_remembers() -> None:
         async with serving(engine) as entry:
             assert await post(entry, Ask("a" * 1_000), path="/echoes") == response
         engine.state.forget(engine.now_ms() + 8 * 86_400_000)
-        assert engine.state.body_bytes <= after - grown and engine.state.markers == {}
+        assert engine.state.body_bytes <= after - grown and engine.state.markers.known == {}
 
 
 async def test_an_engine_that_is_full_takes_no_requests() -> None:
@@ -367,4 +367,4 @@ async def test_where_two_requests_race_for_a_state_in_two_processes_both_count()
         book.gate.set()
         replies = [response.json() for response in await asyncio.gather(*asked)]
         assert sorted(reply["balance"] for reply in replies[:2]) == [1, 2] and replies[0] == replies[2]
-        assert len(engine.queue("paid").tasks) == 2
+        assert len(engine.broker.queue("paid").tasks) == 2

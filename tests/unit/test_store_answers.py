@@ -20,15 +20,17 @@ async def test_what_a_crash_left_unsent_is_sent_by_a_sweeper(scope: str) -> None
         async with worker:
             await worker.send("adds", Add("a"), id="m1")
             await asyncio.sleep(0.3)
-        assert at.engine.queue("told").counts()["active"] == 0
-        for task in list(at.engine.queue("adds").tasks.values()):  # the input is gone, and nobody will deliver it again
-            at.engine.lapse_lock("adds", task.sequence)
+        assert at.engine.broker.queue("told").counts()["active"] == 0
+        for task in list(
+            at.engine.broker.queue("adds").tasks.values()
+        ):  # the input is gone, and nobody will deliver it again
+            at.engine.broker.lapse_lock("adds", task.sequence)
         at.bus.is_mute = False
         at.clock.seconds += 61
         first = await swept(at, app)
-        assert first.finished_count >= 1 and at.engine.queue("told").counts()["active"] == 1
+        assert first.finished_count >= 1 and at.engine.broker.queue("told").counts()["active"] == 1
         again = await swept(at, app)
-        assert again.seen_count == 0 and at.engine.queue("told").counts()["active"] == 1
+        assert again.seen_count == 0 and at.engine.broker.queue("told").counts()["active"] == 1
 
 
 @pytest.mark.parametrize("what", ["commit", "mark"])
@@ -37,7 +39,7 @@ async def test_a_lost_answer_is_read_back_and_nothing_is_doubled(what: str) -> N
         at.store.lost = what
         worker = await handled(at, adding(), Add("a", 5))
         assert await worker.state(Sum, "a") == Sum(5)
-        assert at.engine.queue("told").counts()["active"] == 1
+        assert at.engine.broker.queue("told").counts()["active"] == 1
 
 
 @pytest.mark.parametrize("what", ["stage", "swap", "processed", "dispatched", "clear", "unstage"])
@@ -46,7 +48,7 @@ async def test_a_lost_answer_at_any_step_of_item_scope_is_read_back(what: str) -
         at.store.lost = what
         worker = await handled(at, adding(), Add("a", 5), Add("a", 2))
         assert await worker.state(Sum, "a") == Sum(7) and not at.store.lost
-        ids = {task.message.identity for task in at.engine.queue("told").tasks.values()}
+        ids = {task.message.identity for task in at.engine.broker.queue("told").tasks.values()}
         assert len(ids) == 2
         item = stored.decode(await found(at, state_key("Sum:a")), StateItem)
         assert item.pending == "" and item.version == 2

@@ -10,8 +10,8 @@ import pytest
 
 from outbox import App, Engine, Worker
 from outbox.client import Client
-from outbox.engine.adapters import EngineStore
-from outbox.engine.narrow import ItemStore, NarrowEngine
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore, NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.ports import Create, Delivery, StorePorts
@@ -32,7 +32,7 @@ class Apart:
         self.states, self.engine, self.clock = states, engine, clock
         known = NarrowEngine(engine, "item").ports()
         self.bus = Mute(known.bus)
-        own = ItemStore(EngineStore(states))
+        own = ItemStore(EngineStore(states.core, states.documents))
         self._ports = StorePorts(own, self.bus, known.operations, known.blobs, known.store)
 
     def ports(self) -> StorePorts:
@@ -41,7 +41,7 @@ class Apart:
 
 def kinds(engine: Engine) -> set[str]:
     """What kinds of documents lie in an engine, by the beginning of their ids."""
-    spaces = engine.state.documents.items()
+    spaces = engine.state.documents.spaces.items()
     return {id.split(":")[0] for name, space in spaces if name.startswith("p/") for id in space}
 
 
@@ -91,7 +91,7 @@ async def test_dead_letters_that_a_store_keeps_are_listed_and_discarded_apart_fr
     async with apart() as at:
         client, message = Client(adding(), at), Message(body=b'{"key":"a"}', message_id="m1", type="Add")
         await client.declare()
-        letters = StoredDeadLetters(EngineStore(at.engine), at.ports().blobs)
+        letters = StoredDeadLetters(EngineStore(at.engine.core, at.engine.documents), at.ports().blobs)
         await letters.keep(Delivery("adds", 7, message, 0, 0, 0), "no", "")
         assert [letter.id for letter in await client.dead_letters("adds")] == ["m1"]
         assert not await operations_over(at.ports()).is_drained(["adds"])
@@ -134,10 +134,10 @@ async def test_both_stores_are_swept() -> None:
             while await worker.state(Sum, "a") is None:  # noqa: ASYNC110  # the store does not tell
                 await asyncio.sleep(0.01)
         lost = Staged("t", b"m2", "Sum:a", 0, Record("t", b"", 0))  # of an attempt that can not land any more
-        await EngineStore(at.engine).write([Create(staged_key("Sum:a", "t"), encode(lost))])
+        await EngineStore(at.engine.core, at.engine.documents).write([Create(staged_key("Sum:a", "t"), encode(lost))])
         at.bus.is_mute = False
         at.clock.seconds += 61
         found = await swept(at, adding())
         assert (found.seen_count, found.finished_count) == (2, 2), "a pointer there, a staged result here"
         assert kinds(at.engine) == {"done", "handlers", "retention"}
-        assert at.engine.queue("told").counts()["active"] == 1
+        assert at.engine.broker.queue("told").counts()["active"] == 1

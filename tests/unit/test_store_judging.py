@@ -62,7 +62,7 @@ async def test_what_was_too_large_over_one_state_is_run_again_over_another(scope
         await writer.send("writes", Write("a", HALF), id="2")
         await until(lambda: len(seen) == 2)
         await clearer.send("clears", Clear("a"), id="c")
-        await until(lambda: at.engine.is_idle(["clears"]))
+        await until(lambda: at.engine.broker.is_idle(["clears"]))
         gate.set()
         await writer.wait_idle()
         assert (seen, await writer.dead_letters("writes")) == ([0, HALF, 0], [])
@@ -132,8 +132,8 @@ async def test_a_handler_that_waits_for_its_own_effect_is_done(scope: str, order
     runs: list[int] = []
     async with site(scope) as at:
         await pushed_late(at, shipping(runs, ordering), Ship("a", 1), workers=2)
-        assert at.engine.queue("out").counts()["active"] == 1
-        assert not at.engine.queue("ships").tasks
+        assert at.engine.broker.queue("out").counts()["active"] == 1
+        assert not at.engine.broker.queue("ships").tasks
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -147,7 +147,7 @@ async def test_a_worker_that_cannot_push_runs_no_message_again_and_writes_no_oth
             assert (runs, len(blobs_of(at))) == ([1], 1)
             at.bus.is_mute = False
             await worker.wait_idle()
-        assert at.engine.queue("out").counts()["active"] == 15
+        assert at.engine.broker.queue("out").counts()["active"] == 15
 
 
 @dataclass
@@ -193,7 +193,7 @@ async def test_a_key_stops_behind_a_message_that_any_of_its_handlers_stops_for(s
     async with site(scope) as at, Worker(both(first), at) as worker:
         for n in range(4):
             await worker.send("items", Item("a", n), id=f"i{n}")
-        await until(lambda: len(at.engine.queue("items/$DeadLetterQueue").tasks) == 1)
+        await until(lambda: len(at.engine.broker.queue("items/$DeadLetterQueue").tasks) == 1)
         for _ in range(20):
             at.clock.seconds += 5
             at.engine.tick()

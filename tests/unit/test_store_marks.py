@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import App, Context, HttpEntry, Response, Worker, stored
-from outbox.engine.adapters import EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.runtime.commit.marks import FULL_COUNT
 from outbox.stored import RECORD_PREFIX, Record
 from tests.unit.store_site import Add, Site, Sum, Told, adding, site, swept
@@ -23,7 +23,10 @@ async def send_apart(worker: Worker, count: int, keys: int = 1) -> None:
 
 async def pending(at: Site, key: str = "k0") -> int:
     """How many records of a key are pending; none of them may expire."""
-    found = [document async for document in EngineStore(at.engine).scan(f"Sum:{key}", prefix=RECORD_PREFIX)]
+    found = [
+        document
+        async for document in EngineStore(at.engine.core, at.engine.documents).scan(f"Sum:{key}", prefix=RECORD_PREFIX)
+    ]
     records = [stored.decode(document, Record) for document in found]
     return sum(record.pending for record in records)
 
@@ -67,7 +70,7 @@ async def test_a_copy_of_a_message_whose_mark_lingers_is_not_pushed_again(monkey
     async with site() as at, Worker(adding(), at) as worker:
         await send_apart(worker, 1)
         await send_apart(worker, 1)
-        assert at.engine.queue("told").counts()["active"] == 1 and await worker.state(Sum, "k0") == Sum(1)
+        assert at.engine.broker.queue("told").counts()["active"] == 1 and await worker.state(Sum, "k0") == Sum(1)
 
 
 async def test_what_a_worker_left_unmarked_is_finished_by_a_sweeper(monkeypatch: pytest.MonkeyPatch) -> None:

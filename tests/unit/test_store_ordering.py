@@ -12,8 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from outbox import App, Engine, Reject, Worker
-from outbox.engine.adapters import EngineOperations
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import BusOperations, Delivery, Output, StorePorts
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -72,14 +71,23 @@ class Site:
             await asyncio.sleep(0.005)
 
 
+def own_operations(engine: Engine) -> BusOperations:
+    return engine.ports().operations
+
+
 @asynccontextmanager
 async def stopped(
-    scope: str, kind: type[EngineOperations] = AtTheEnd, *, count: int = 5, both: bool = False, concurrency: int = 64
+    scope: str,
+    operations: Callable[[Engine], BusOperations] = AtTheEnd,
+    *,
+    count: int = 5,
+    both: bool = False,
+    concurrency: int = 64,
 ) -> AsyncIterator[tuple[Site, Worker]]:
     """A worker whose key stands still behind step 1 of some."""
     clock = VirtualClock(START_S)
     async with Engine.in_memory(clock=clock) as engine:
-        at = Site(engine, clock, scope, kind(engine))
+        at = Site(engine, clock, scope, operations(engine))
         if both:
             at.also_seen()
             at.bad.add(("seen", 1))
@@ -96,9 +104,11 @@ async def steps(worker: Worker, kind: type[Trail] | type[Seen] = Trail) -> list[
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("kind", [AtTheEnd, EngineOperations])
-async def test_a_resubmitted_message_goes_ahead_of_its_successors(scope: str, kind: type[EngineOperations]) -> None:
-    async with stopped(scope, kind) as (at, worker):
+@pytest.mark.parametrize("operations", [AtTheEnd, own_operations])
+async def test_a_resubmitted_message_goes_ahead_of_its_successors(
+    scope: str, operations: Callable[[Engine], BusOperations]
+) -> None:
+    async with stopped(scope, operations) as (at, worker):
         at.bad.clear()
         await worker.resubmit("steps", "s1")
         await at.until(lambda: done(worker, 5))

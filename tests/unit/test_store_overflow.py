@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from outbox import Worker, stored
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import MemoryBlobStore
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
 from outbox.message import Message
 from outbox.ports import Create, Delivery
 from outbox.runtime.commit.overflow import Overflows, announced
@@ -48,9 +48,9 @@ async def test_the_blob_of_an_attempt_that_lost_is_collected(scope: str) -> None
         await swept(at, adding())
         assert blobs_of(at) == [] and await announcements(at) == []
         await at.store._store.write(at.store.on_its_way)  # it lands after all; in partition scope it loses
-        assert at.engine.queue("told").counts()["active"] == 20
+        assert at.engine.broker.queue("told").counts()["active"] == 20
         await swept(at, adding())
-        assert at.engine.queue("told").counts()["active"] == 20
+        assert at.engine.broker.queue("told").counts()["active"] == 20
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
@@ -86,7 +86,7 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
     version: int, record: Record | None, age_s: float, goes: bool
 ) -> None:
     async with site() as at:
-        store, blobs, now_ms = EngineStore(at.engine), MemoryBlobStore(), at.engine.now_ms
+        store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
         await blobs.write("b", b"[]")
         await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=version)))])
         if record is not None:
@@ -116,7 +116,7 @@ async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
     record: Record | None, age_s: float, goes: bool
 ) -> None:
     async with site() as at:
-        store, blobs, now_ms = EngineStore(at.engine), MemoryBlobStore(), at.engine.now_ms
+        store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
         await blobs.write("b", b"[]")
         overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
         key, overflow = announced("b", "mine", work(None, attempt=1), 0, now_ms())

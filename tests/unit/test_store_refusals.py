@@ -85,7 +85,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(mo
                 await worker.send("adds", Add("a"), id="m")
                 while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # it tells nobody
                     await asyncio.sleep(0.01)
-        assert at.engine.queue("adds").counts()["active"] == 1
+        assert at.engine.broker.queue("adds").counts()["active"] == 1
 
 
 async def test_rests_grow_up_to_a_limit() -> None:

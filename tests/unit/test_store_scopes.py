@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 
 from outbox import App, Engine, Retries, Worker, stored
-from outbox.engine.adapters import EngineStore
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Scalar
 from outbox.ports import (
     Backend,
@@ -38,7 +38,7 @@ async def test_messages_of_one_key_that_come_together_share_a_commit_and_a_mark(
         worker = await handled(at, adding(), *[Add("a", n) for n in range(40)])
         assert await worker.state(Sum, "a") == Sum(sum(range(40)))
         assert at.store.calls["commit"] == 1 and at.store.calls["mark"] == 1
-        assert at.engine.queue("told").counts()["active"] == 40
+        assert at.engine.broker.queue("told").counts()["active"] == 40
 
 
 async def test_a_warm_key_is_not_read_again() -> None:
@@ -64,7 +64,7 @@ async def test_a_message_that_comes_twice_in_one_batch_acts_once(scope: str) -> 
     async with site(scope) as at:
         worker = await handled(at, adding(), Add("a", 5), Add("a", 2), again=True)
         assert await worker.state(Sum, "a") == Sum(7)
-        assert at.engine.queue("told").counts()["active"] == 2
+        assert at.engine.broker.queue("told").counts()["active"] == 2
 
 
 @pytest.mark.parametrize(("scope", "is_kept"), [("partition", False), ("item", True)])
@@ -82,10 +82,12 @@ async def test_a_deleted_state_leaves_a_tombstone_that_partition_scope_lets_expi
 @pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_document_that_is_not_ours_puts_its_messages_off_and_stops_nobody_else(scope: str) -> None:
     async with site(scope) as at:
-        await EngineStore(at.engine).write([Create(state_key("Sum:a"), b'{"version": "none"}')])
+        await EngineStore(at.engine.core, at.engine.documents).write(
+            [Create(state_key("Sum:a"), b'{"version": "none"}')]
+        )
         worker = await handled(at, adding(), Add("a"), Add("b"))
         assert await worker.state(Sum, "b") == Sum(1)
-        counts = at.engine.queue("adds").counts()
+        counts = at.engine.broker.queue("adds").counts()
         assert counts["active"] + counts["scheduled"] == 1 and await worker.dead_letters("adds") == []
 
 
@@ -107,7 +109,7 @@ async def test_two_workers_at_once_add_up(scope: str = "partition") -> None:
             await one.wait_idle()
             await two.wait_idle()
             assert [await one.state(Sum, f"k{n}") for n in range(3)] == [Sum(20), Sum(20), Sum(20)]
-        assert len({task.message.identity for task in at.engine.queue("told").tasks.values()}) == 60
+        assert len({task.message.identity for task in at.engine.broker.queue("told").tasks.values()}) == 60
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
@@ -187,7 +189,7 @@ async def test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing(scop
         await handled(at, adding(), Add("a", text="shout"))
         assert len(set(written)) == 2, "another attempt was made, as a transaction of its own"
         assert at.store.calls["commit"] + at.store.calls["swap"] == 1
-        assert len(at.engine.queue("told").tasks) == 20
+        assert len(at.engine.broker.queue("told").tasks) == 20
 
 
 def test_a_cache_takes_nothing_older_than_it_has() -> None:

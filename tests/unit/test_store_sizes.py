@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.blobs import MemoryBlobStore
+from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.message import Message
 from outbox.ports import (
@@ -23,7 +23,7 @@ from tests.unit.store_site import Add, Sum, adding, handled, site
 async def test_outputs_that_do_not_fit_lie_in_a_blob_until_they_have_left(scope: str) -> None:
     async with site(scope) as at:
         await handled(at, adding(), Add("a", text="shout"))
-        assert at.engine.queue("told").counts()["active"] == 20
+        assert at.engine.broker.queue("told").counts()["active"] == 20
         blobs = at.engine.blobs
         names = [name for name in getattr(blobs, "_blobs", {}) if name.startswith("overflow/")]
         assert names == []
@@ -40,7 +40,7 @@ async def test_a_blob_that_cannot_be_deleted_keeps_nobody_from_going_on(
         monkeypatch.setattr(at.engine.blobs, "delete", refused)
         worker = await handled(at, adding(), Add("a", text="shout"), Add("a", 2))
         assert await worker.state(Sum, "a") == Sum(3)
-        assert at.engine.queue("told").counts()["active"] == 21
+        assert at.engine.broker.queue("told").counts()["active"] == 21
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])

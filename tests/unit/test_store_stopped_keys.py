@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from outbox import App, Reject, Worker
-from outbox.engine.adapters import EngineOperations, EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.errors import OutboxError, Throttled
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Replace
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
@@ -63,7 +63,7 @@ async def test_a_key_whose_dead_letter_was_purged_is_told_of_and_let_go(
         for n in range(3):
             await worker.send("lines", Line("red", n), id=f"l{n}")
         await rest(at, 30)
-        operations = EngineOperations(at.engine)  # the broker's own tool
+        operations = at.engine.ports().operations  # the broker's own tool
         for letter in await operations.dead_letters("lines"):
             await operations.discard("lines", letter.sequence)
         await rest(at, 120)
@@ -136,7 +136,7 @@ async def test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked(
         at.store.refused = "let-go"
         await worker.resubmit("lines", "l1")
         await rest(at, 30)
-        waiting = {task.message.identity for task in at.engine.queue("lines").tasks.values()}
+        waiting = {task.message.identity for task in at.engine.broker.queue("lines").tasks.values()}
         assert await worker.state(Book, "red") == Book([0, 1]) and waiting == {"l1", "l2"}
         at.store.refused = ""
         await rest(at, 60)
@@ -163,7 +163,7 @@ async def test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it(scope:
         with pytest.raises(OutboxError):
             await worker.resubmit("lines", "l1")
         assert await letters(worker) == [("l1", "no")]
-        assert {task.message.identity for task in at.engine.queue("lines").tasks.values()} == {"l2"}
+        assert {task.message.identity for task in at.engine.broker.queue("lines").tasks.values()} == {"l2"}
 
 
 @SCOPES
@@ -198,7 +198,7 @@ async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_it
 @SCOPES
 async def test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
-        store = EngineStore(at.engine)
+        store = EngineStore(at.engine.core, at.engine.documents)
         found = await store.read(block_key("lines", "red"))
         assert found is not None
         await store.write([Replace(found.key, b'{"by":"hand"}', found.version)])

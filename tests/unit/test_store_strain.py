@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from outbox import App, Reject, Worker, stored
-from outbox.engine.adapters import EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.errors import CorruptRecord, Throttled
 from outbox.ports import Create, Delivery, DocumentKey, Lost, Settle, StorePorts, Won, Write
 from outbox.runtime.commit.marks import Marks
@@ -97,7 +97,7 @@ async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(monkeypatch
             await settle(delivery, how)
 
         async def counting_write(operations: Sequence[Write]) -> Won | Lost:
-            if operations[0].tag.what == "commit" and at.engine.queue("adds").counts()["active"] > 60:
+            if operations[0].tag.what == "commit" and at.engine.broker.queue("adds").counts()["active"] > 60:
                 marks_while_busy.append(at.store.calls["mark"])
             return await write(operations)
 
@@ -110,7 +110,7 @@ async def test_a_key_whose_lane_never_empties_is_marked_all_the_same(monkeypatch
 
 async def test_a_record_that_two_have_followed_is_marked_with_the_others_of_its_batch() -> None:
     async with site() as at:
-        store = EngineStore(at.engine)
+        store = EngineStore(at.engine.core, at.engine.documents)
         marks = Marks(compile_plan(adding()), store, at.engine.blobs)
         record = Record("t", b"", 0, pending=True)
         for number in range(5):
@@ -132,7 +132,7 @@ DEEP = b'{"a":' * DEPTH + b"1" + b"}" * DEPTH
 @pytest.mark.parametrize("body", [b"[", DEEP])
 async def test_a_note_that_cannot_be_read_is_named_with_what_to_do(name: str, body: bytes) -> None:
     async with site() as at:
-        await EngineStore(at.engine).write([Create(DocumentKey("notes", name), body)])
+        await EngineStore(at.engine.core, at.engine.documents).write([Create(DocumentKey("notes", name), body)])
         with pytest.raises(CorruptRecord, match=f"notes/{name} .* Delete it"):
             async with Worker(adding(), at):
                 pass
@@ -141,14 +141,17 @@ async def test_a_note_that_cannot_be_read_is_named_with_what_to_do(name: str, bo
 @pytest.mark.parametrize("scope", ["partition", "item"])
 async def test_a_document_nested_without_end_keeps_nobody_from_the_rest(scope: str) -> None:
     async with site(scope) as at:
-        await EngineStore(at.engine).write([Create(DocumentKey("Sum:a", "state"), DEEP)])
-        await EngineStore(at.engine).write(
+        await EngineStore(at.engine.core, at.engine.documents).write([Create(DocumentKey("Sum:a", "state"), DEEP)])
+        await EngineStore(at.engine.core, at.engine.documents).write(
             [Create(DocumentKey("Sum:c", "state"), b'{"pending":"t","x":' + DEEP + b"}")]
         )
         async with Worker(adding(), at, drain_s=0.1) as worker:
             for key in ("a", "b"):
                 await worker.send("adds", Add(key), id=key)
             await pass_until(at, lambda: worker.state(Sum, "b"), Sum(1))
-            assert at.engine.queue("adds").counts()["active"] + at.engine.queue("adds").counts()["scheduled"] == 1
+            assert (
+                at.engine.broker.queue("adds").counts()["active"] + at.engine.broker.queue("adds").counts()["scheduled"]
+                == 1
+            )
             at.clock.seconds += 100
             assert (await swept(at, adding())).next_start == 0  # it came to the end

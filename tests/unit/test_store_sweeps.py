@@ -53,7 +53,7 @@ async def test_what_can_never_be_sent_keeps_no_sweep_from_what_is_behind_it() ->
             start = found.next_start
             counts.append(found.finished_count)
         assert sum(counts) == 4 and counts[0] == 0
-        assert at.engine.queue("told").counts()["active"] == 4
+        assert at.engine.broker.queue("told").counts()["active"] == 4
 
 
 async def test_a_sweep_that_takes_long_is_gone_on_with_by_the_next() -> None:
@@ -64,7 +64,7 @@ async def test_a_sweep_that_takes_long_is_gone_on_with_by_the_next() -> None:
         assert 0 < first.finished_count < 6
         while first.next_start or first.finished_count:
             first = await swept(at, adding(), start=first.next_start)
-        assert at.engine.queue("told").counts()["active"] == 6
+        assert at.engine.broker.queue("told").counts()["active"] == 6
 
 
 async def test_outputs_that_cannot_be_sent_are_told_with_their_ids(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Client, Context, Engine, Reject, Retries, Retry
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import PoisonMessage, Refused
 from outbox.message import Message

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Engine, Worker
-from outbox.engine import records
+from outbox.engine.log import records
 from outbox.message import Message
 from outbox.testing import Harness, SentRecord
 from outbox.verify.faults import Faults
@@ -158,7 +158,7 @@ async def test_an_identity_that_is_no_text_is_refused_and_stops_nobody() -> None
     async with Engine.in_memory() as engine, Worker(app, engine) as worker:
         message = Message(body=b'{"n": 1}', outbox_id="\ud800", type="Plain")
         engine.state.apply(records.Sent(engine.now_ms(), "q", 0, [message]), 1)  # past `send`, which refuses it
-        engine.wake()
+        engine.broker.wake()
         await worker.wait_idle(timeout_s=10)
         (letter,) = await worker.dead_letters("q")
         assert letter.reason == "no-identity"

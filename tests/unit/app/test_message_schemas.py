@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context, Engine, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.testing import Harness
@@ -86,7 +86,7 @@ async def test_a_newer_message_is_given_back_uncounted_and_never_decoded(orderin
         await world.send_raw("people", b'{"key":"a","name":"not what it was"}', properties=properties)
         await world.advance(hours=1)
         assert world.dead_letters("people") == [] and await world.state(Names, "a") is None
-        (task,) = world.engine.queue("people").tasks.values()
+        (task,) = world.engine.broker.queue("people").tasks.values()
         assert task.failures == 0 and task.message.failures == 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Engine, Reject, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from outbox import App, Engine, Reject, Retry, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.testing import START_S, VirtualClock

@@ -164,13 +164,13 @@ async def test_a_resubmission_that_is_put_off_past_retention_applies_nothing_twi
 @pytest.mark.parametrize("has_time", [True, False])
 async def test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_record_is_gone(has_time: bool) -> None:
     async with Harness(two_books([], is_reading=False)) as world:
-        queue = world.engine.queues["q"]
+        queue = world.engine.topology.queues["q"]
         world.engine.declare(msgspec.structs.replace(queue, time_to_live_s=60, dead_letter_on_expiry=True))
         created = world.engine.now_ms() if has_time else 0
         copy = Message(body=b'{"account":"a","amount":5}', outbox_id="m", created_ms=created)
-        world.engine.send("q", [copy])
+        world.engine.broker.send("q", [copy])
         await world.wait_idle()
-        world.engine.send("q", [copy])
+        world.engine.broker.send("q", [copy])
         world._clock.seconds += 120  # nobody works for two minutes
         world.engine.tick()
         assert [letter.id for letter in world.dead_letters("q")] == ["m"]
@@ -178,7 +178,9 @@ async def test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_recor
         with pytest.raises(Refused, match="so long ago"):
             await world.resubmit("q", "m")
         assert [letter.reason for letter in world.dead_letters("q")] == ["TTLExpiredException"]
-        world.engine.resubmit("q", world.engine.peek("q/$DeadLetterQueue", 0, 1)[0].sequence)  # as a tool of a broker
+        world.engine.dead_letters.resubmit(
+            "q", world.engine.broker.peek("q/$DeadLetterQueue", 0, 1)[0].sequence
+        )  # as a tool of a broker
         await world.wait_idle()
         assert await world.state(Ledger, "a") == Ledger(1)
         assert [letter.reason for letter in world.dead_letters("q")] == ["too-old"]

@@ -139,7 +139,7 @@ async def test_a_call_is_made_only_on_a_state_that_is_committed() -> None:
 async def test_a_large_body_without_an_identity_is_sent_whole() -> None:
     async with Harness(picky([False], identity="sequence-number")) as world:
         await world.send_raw("q", BODY + 300_000 * b" ", properties={"outbox-type": "Tick"})
-        (task,) = world.engine.queue("q").tasks.values()
+        (task,) = world.engine.broker.queue("q").tasks.values()
         assert len(task.message.body) > 300_000 and not task.message.claim
         await world.wait_idle()
         assert await world.state(Count, "k") == Count(1)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import App, Engine, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable
 from outbox.ports import Backend
 from outbox.runtime.start.retention import ERA_COUNT_MAX, PastRetention, RetentionWindow

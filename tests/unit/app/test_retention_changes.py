@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Client, Engine
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.ports import Backend, Ports
 from outbox.runtime.delivery.intake import BusIntake, Intake
 from outbox.runtime.delivery.retrying import Backoff

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Retry, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import Create, DocumentKey, StorePorts
 from outbox.runtime.commit.sweeper import sweep
@@ -49,7 +49,7 @@ async def test_a_large_body_that_came_whole_is_not_lost_when_its_message_is_put_
 
     async with Harness(app) as world:
         body = msgspec.json.encode(Add("k", 1, "x" * 2_000))
-        world.engine.send("q", [Message(body=body, outbox_id="m1", created_ms=world.engine.now_ms())])
+        world.engine.broker.send("q", [Message(body=body, outbox_id="m1", created_ms=world.engine.now_ms())])
         await world.advance(seconds=100)
         assert await world.state(Sum, "k") == Sum(1)
 
@@ -163,9 +163,9 @@ async def test_a_message_of_several_handlers_that_comes_again_meanwhile_stops_no
         async with Worker(app, backend) as worker:
             await worker.send("q", Add("k"), id="m1")
             await started.wait()
-            for sequence in list(engine.queue("q").tasks):
-                engine.lapse_lock("q", sequence)
-            engine.wake()
+            for sequence in list(engine.broker.queue("q").tasks):
+                engine.broker.lapse_lock("q", sequence)
+            engine.broker.wake()
             await asyncio.sleep(0.05)
             gate.set()
             await worker.wait_idle()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Engine, Reject, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.ops.operator import Operator
 from outbox.testing import START_S, Harness, VirtualClock
 

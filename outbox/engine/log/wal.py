@@ -29,12 +29,12 @@ from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 
-from outbox.engine.closed import CLOSED_NAME, Closed, remove_closed, store_closed
-from outbox.engine.disk import TEMPORARY, Disk, DiskFile, replace_file
-from outbox.engine.framing import DELIMITER, HEADER_SEED, check_payload, encode_record, seed_of
-from outbox.engine.memory_disk import NO_ROOM
-from outbox.engine.room import Room
-from outbox.engine.segments import (
+from outbox.engine.log.closed import CLOSED_NAME, Closed, remove_closed, store_closed
+from outbox.engine.log.disk import TEMPORARY, Disk, DiskFile, replace_file
+from outbox.engine.log.framing import DELIMITER, HEADER_SEED, check_payload, encode_record, seed_of
+from outbox.engine.log.memory_disk import NO_ROOM
+from outbox.engine.log.preallocation import Preallocation
+from outbox.engine.log.segments import (
     LOG_ID_SIZE,
     TYPE_HEADER,
     TYPE_WITNESS,
@@ -85,7 +85,7 @@ class Log:
         self._first = recovered.last_segment
         self._retired_to = recovered.snapshot
         self._file: DiskFile | None = None
-        self._room = Room(limits.room_bytes, limits.segment_size_bytes)
+        self._room = Preallocation(limits.room_bytes, limits.segment_size_bytes)
 
     @classmethod
     def open(

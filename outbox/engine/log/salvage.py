@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from struct import Struct as Layout
 
-from outbox.engine.closed import Closed, store_closed
-from outbox.engine.disk import Disk, replace_file
-from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, encode_record, seed_of, unstuff
-from outbox.engine.segments import (
+from outbox.engine.log.closed import Closed, store_closed
+from outbox.engine.log.disk import Disk, replace_file
+from outbox.engine.log.framing import DELIMITER, HEADER_SEED, Damage, Record, encode_record, seed_of, unstuff
+from outbox.engine.log.segments import (
     OWN_TYPES,
     TYPE_HEADER,
     TYPE_WITNESS,

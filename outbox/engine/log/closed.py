@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from struct import Struct as Layout
 from zlib import crc32
 
-from outbox.engine.disk import Disk, replace_file
-from outbox.engine.framing import seed_of
+from outbox.engine.log.disk import Disk, replace_file
+from outbox.engine.log.framing import seed_of
 
 CLOSED_NAME = "closed"
 FORMAT_VERSION = 1

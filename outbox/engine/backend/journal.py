@@ -11,36 +11,17 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-from outbox.engine import records
+from outbox.engine.backend.deliveries import as_deliveries, token_of
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_room
+from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
-from outbox.engine.items import LOCKED, Task, pack_token
-from outbox.engine.queues import Queue
-from outbox.engine.state import STATES
+from outbox.engine.log import records
+from outbox.engine.state.documents import STATES
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.tasks import LOCKED, Task
 from outbox.errors import LockLost, UnknownDestination
 from outbox.ports import Commit, Conflict, Delivery, Journal, Marker, Output, Refusal, StateDocument
-
-
-def as_deliveries(tasks: Sequence[Task], *, waits: bool = False) -> list[Delivery]:
-    """What the runtime sees of claimed tasks; `waits` says that their keys are blocked."""
-    return [
-        Delivery(
-            task.path,
-            task.sequence,
-            task.message,
-            task.lock,
-            task.enqueued_ms,
-            task.locked_until_ms,
-            task.delivery_count,
-            task.failures,
-            task.external,
-            task.fingerprint,
-            waits,
-        )
-        for task in tasks
-    ]
-
 
 SUSPECT_EVERY = 4
 """Each so many claims a suspect comes first, so that a steady stream of new messages does not keep it waiting."""
@@ -51,55 +32,57 @@ BLOCKED_EVERY = 16
 class EngineJournal:
     """Engine scope over an embedded engine."""
 
-    def __init__(self, engine: Broker) -> None:
-        self._engine = engine
+    def __init__(self, core: Core, broker: Broker) -> None:
+        self._core = core
+        self._broker = broker
+        self._state = core.state
         self._turn = 0
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        engine = self._engine
         deliveries = self._take(queues, count_max)
-        if not deliveries and wait_s > 0 and await engine.wait_any(queues, wait_s, blocked=True):
+        if not deliveries and wait_s > 0 and await self._broker.wait_any(queues, wait_s, blocked=True):
             deliveries = self._take(queues, count_max)
         if deliveries:
-            engine.write()
+            self._core.write()
         return deliveries
 
     def _take(self, queues: Sequence[str], count_max: int) -> list[Delivery]:
         """Messages to be handled, or such as wait behind a dead letter: if there are no others, and now and then."""
         self._turn += 1
-        found = [self._engine.queue(path) for path in queues]
+        found = [self._broker.queue(path) for path in queues]
         is_their_turn = self._turn % BLOCKED_EVERY == 0
-        tasks = [] if is_their_turn and any(queue.has_blocked for queue in found) else self._ready(found, count_max)
+        are_first = is_their_turn and any(queue.order.has_blocked for queue in found)
+        tasks = [] if are_first else self._ready(found, count_max)
         if tasks:
             return as_deliveries(tasks)
         for queue in found:
-            tasks += self._engine.take_blocked(queue, count_max - len(tasks))
+            tasks += self._broker.take_blocked(queue, count_max - len(tasks))
         return as_deliveries(tasks, waits=True)
 
     def _ready(self, found: Sequence[Queue], count_max: int) -> list[Task]:
         """Messages never delivered before, or a suspect alone: if there is nothing else, and now and then."""
-        engine = self._engine
+        broker = self._broker
         taken: list[Task] = []
         if self._turn % SUSPECT_EVERY == 0:
-            taken = engine.take_suspect(found)
+            taken = broker.take_suspect(found)
         for step in range(len(found) if not taken else 0):
-            taken += engine.take(found[(self._turn + step) % len(found)], count_max - len(taken), wary=True)
+            taken += broker.take(found[(self._turn + step) % len(found)], count_max - len(taken), wary=True)
             if len(taken) >= count_max:
                 break
-        return taken or engine.take_suspect(found)
+        return taken or broker.take_suspect(found)
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
     ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
-        state = self._engine.state
-        known, seen = state.documents[STATES], state.markers
+        state = self._state
+        known, seen = state.documents.spaces[STATES], state.markers.known
         documents = {id: found for id in states if (found := known.get(id)) is not None}
         if seen.keys().isdisjoint(markers):  # as nearly always: most messages come once
             return documents, {}
         return documents, {key: seen[key] for key in markers if key in seen}
 
     async def commit(self, commit: Commit) -> Conflict | None:
-        engine = self._engine
+        core = self._core
         if commit.outputs:
             self._check_outputs(commit.outputs)
         consumed, locks = self.held(commit.consumed)
@@ -112,10 +95,10 @@ class EngineJournal:
             return Conflict(frozenset(locks), frozenset(states), frozenset(markers))
         is_request = not (commit.consumed or commit.buried or commit.postponed)
         if is_request:
-            check_room(engine.state, engine.limits)
-        engine.do(self.record(commit, consumed))
-        engine.wake()
-        await engine.gate(alone=not is_request)  # requests come side by side: those of one turn share a flush
+            check_room(self._state, core.limits)
+        core.do(self.record(commit, consumed))
+        self._broker.wake()
+        await core.gate(alone=not is_request)  # requests come side by side: those of one turn share a flush
         return None
 
     def _check_outputs(self, outputs: Sequence[Output]) -> None:
@@ -124,7 +107,7 @@ class EngineJournal:
         Raises:
             UnknownDestination: no such queue or topic, or one that is ordered by key for a message without one.
         """
-        routes = self._engine.state.routes
+        routes = self._state.routes
         unordered: str | None = None
         for output in outputs:
             path, message = output.destination, output.message
@@ -145,7 +128,7 @@ class EngineJournal:
 
     def held(self, deliveries: Sequence[Delivery]) -> tuple[dict[int, list[int]], list[int]]:
         """The sequences of deliveries by queue number, and those of them whose lock is not ours any more."""
-        paths = self._engine.state.paths
+        paths = self._state.paths
         held: dict[int, list[int]] = {}
         lost: list[int] = []
         path = None
@@ -163,7 +146,7 @@ class EngineJournal:
 
     def moved(self, commit: Commit) -> list[str]:
         """The states that do not have the version any more under which they were read."""
-        known = self._engine.state.documents[STATES]
+        known = self._state.documents.spaces[STATES]
         moved: list[str] = []
         for id, version in commit.if_versions.items():
             found = known.get(id)
@@ -173,7 +156,7 @@ class EngineJournal:
 
     def taken(self, commit: Commit) -> list[bytes]:
         """The markers that are there already and may not be replaced."""
-        markers, replacing = self._engine.state.markers, commit.replacing
+        markers, replacing = self._state.markers.known, commit.replacing
         seen = markers.keys()
         if seen.isdisjoint(commit.applied) and seen.isdisjoint(commit.refused):
             return []
@@ -182,7 +165,7 @@ class EngineJournal:
 
     def record(self, commit: Commit, consumed: dict[int, list[int]]) -> records.Committed:
         """The log's record of a commit whose conditions hold."""
-        paths = self._engine.state.paths
+        paths = self._state.paths
         return records.Committed(
             commit.now_ms,
             commit.markers_expire_ms,
@@ -192,7 +175,7 @@ class EngineJournal:
             commit.applied,
             commit.refused,
             [
-                records.Buried(
+                records.DeadLettered(
                     paths[b.delivery.queue].number,
                     b.delivery.sequence,
                     b.reason,
@@ -209,30 +192,24 @@ class EngineJournal:
         )
 
     async def durable(self) -> None:
-        await self._engine.gate()
+        await self._core.gate()
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         renewed = 0
         for delivery in deliveries:
             with suppress(LockLost):  # one that ran out does not keep the others from it
-                self._engine.renew(self._token(delivery))
+                self._broker.renew(self._token(delivery))
                 renewed += 1
         return renewed
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        engine = self._engine
         for delivery in deliveries:
             with suppress(LockLost):
-                engine.settle(self._token(delivery), Settlement.RELEASE)
-        engine.write()
+                self._broker.settle(self._token(delivery), Settlement.RELEASE)
+        self._core.write()
 
     def _token(self, delivery: Delivery) -> bytes:
-        return token_of(self._engine, delivery)
-
-
-def token_of(engine: Broker, delivery: Delivery) -> bytes:
-    """The lock token of a delivery."""
-    return pack_token(engine.epoch, delivery.lock, delivery.sequence, engine.queue(delivery.queue).number)
+        return token_of(delivery, self._core, self._broker)
 
 
 def _may_replace(marker: Marker, attempt: int | None) -> bool:

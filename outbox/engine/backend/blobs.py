@@ -25,7 +25,7 @@ class FolderBlobStore:
             Throttled: it cannot be made.
         """
         self._folder = Path(folder)
-        with _told(f"the folder {folder} of blobs cannot be made"):
+        with _described(f"the folder {folder} of blobs cannot be made"):
             _make_folder(self._folder)
 
     def _path(self, name: str) -> Path:
@@ -33,18 +33,18 @@ class FolderBlobStore:
 
     async def write(self, name: str, data: bytes) -> bool:
         path = self._path(name)
-        with _told(f"blob {name} could not be written"):
+        with _described(f"blob {name} could not be written"):
             is_new = _write_once(path, path.with_suffix(f".{os.getpid()}.tmp"), data)
             _sync_folder(self._folder)  # also where the blob was: whoever wrote it may have ended before this
         return is_new
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
-        with _told(f"blob {name} could not be read"):
+        with _described(f"blob {name} could not be read"):
             data = _read_at_most(self._path(name), bytes_max + 1)
         return None if data is None else _checked(name, data, bytes_max)
 
     async def delete(self, name: str) -> None:
-        with _told(f"blob {name} could not be deleted"):
+        with _described(f"blob {name} could not be deleted"):
             self._path(name).unlink(missing_ok=True)
 
 
@@ -69,7 +69,7 @@ class MemoryBlobStore:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _described(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

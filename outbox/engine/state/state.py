@@ -8,10 +8,8 @@ record exists.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappop, heappush
 from typing import Any
 
-from outbox.engine import records
 from outbox.engine.entities import (
     DEAD_LETTER_SUFFIX,
     QueueSettings,
@@ -20,15 +18,25 @@ from outbox.engine.entities import (
     dead_letter_path,
     subscription_path,
 )
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task, held_bytes, held_bytes_of, reply_bytes_of
-from outbox.engine.queues import KeyedQueue, Queue, make_queue
-from outbox.engine.rules import Rules, admits
+from outbox.engine.log import records
+from outbox.engine.state.documents import DocumentSpaces
+from outbox.engine.state.markers import Markers
+from outbox.engine.state.plain_order import PlainOrder
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.rules import Rules, admits
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.tasks import (
+    ACTIVE,
+    DEFERRED,
+    LOCKED,
+    SCHEDULED,
+    Task,
+    held_bytes,
+    held_bytes_of,
+)
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Marker, Output, StateDocument
-
-STATES = "state"
-"""The namespace of the documents that engine scope commits."""
+from outbox.ports import Output, StateDocument
 
 OPERATION_COUNT_MAX = 100_000
 """How many operation ids are remembered, oldest forgotten first."""
@@ -45,22 +53,15 @@ class State:
         self.rules: Rules = {}
         self.free: list[int] = []
         """The numbers of queues that are gone, lowest first."""
-        self.documents: dict[str, dict[str, StateDocument]] = {STATES: {}}
-        self.other_count = 0  # documents that are no states
-        self.markers: dict[bytes, Marker] = {}
-        self.marker_ages: list[tuple[int, list[bytes]]] = []
-        """When markers are to be forgotten, soonest first, and which; a heap."""
-        self.renewed: dict[bytes, int] = {}
-        """The last of the ages of each marker that has several, or may come to: of a refusal, which can be replaced."""
+        self.documents = DocumentSpaces()
+        self.markers = Markers()
         self.operations: dict[str, tuple[int, list[int]]] = {}
         self.sequence = 0
         self.time_ms = 0
-        self.body_bytes = 0
-        """What the contents of messages and documents take."""
-        self.on_given_up: Callable[[str, Task], None] | None = None
+        self.message_bytes = 0
+        """What the contents of messages take."""
+        self.on_dead_lettered: Callable[[str, Task], None] | None = None
         """Called with the queue and message that the engine itself dead-letters; set after a log was replayed."""
-        self.expiring: list[tuple[int, str, str]] = []
-        """Documents that expire, tombstones among them: when, namespace, id; soonest first."""
         self._apply: dict[type[Any], Callable[[Any, int], None]] = {
             records.Opened: self._opened,
             records.Declared: self._declared,
@@ -79,10 +80,15 @@ class State:
         }
 
     @property
+    def body_bytes(self) -> int:
+        """What the contents of messages and documents and the replies of requests take."""
+        return self.message_bytes + self.documents.value_bytes + self.markers.reply_bytes
+
+    @property
     def overhead_bytes(self) -> int:
         """An estimate of what everything but the bodies takes in memory."""
         tasks = sum(len(queue.tasks) for queue in self.queues)
-        return tasks * 700 + (len(self.documents[STATES]) + self.other_count) * 400 + len(self.markers) * 200
+        return tasks * 700 + self.documents.count * 400 + len(self.markers.known) * 200
 
     def apply(self, record: records.Record, version: int) -> None:
         """Let a record take effect; `version` is the epoch and ordinal under which it was logged."""
@@ -113,7 +119,7 @@ class State:
             self.free_slot(len(self.queues))
         number = self.free.pop(0)
         for at, name in ((number, path), (number + 1, dead_letter_path(path))):
-            self.queues[at] = self.paths[name] = make_queue(at, name, settings, dead_letters=at > number)
+            self.queues[at] = self.paths[name] = Queue(at, name, settings, is_primary=at == number)
         self.routes[path] = (self.paths[path],)
 
     def _ruled(self, record: records.Ruled, version: int) -> None:
@@ -131,7 +137,7 @@ class State:
     def _delete_queue(self, path: str) -> None:
         number = self.paths[path].number
         for at in (number, number + 1):
-            self.body_bytes -= sum(held_bytes(task.message) for task in self.queues[at].tasks.values())
+            self.message_bytes -= sum(held_bytes(task.message) for task in self.queues[at].tasks.values())
             del self.paths[self.queues[at].path]
         self.free_slot(number)
         self.routes.pop(path, None)
@@ -145,7 +151,7 @@ class State:
     def free_slot(self, number: int) -> None:
         """Let the next queue have this number; until then, whatever names it meets an empty one without a path."""
         for at, path in ((number, ""), (number + 1, DEAD_LETTER_SUFFIX)):
-            empty = make_queue(at, path, QueueSettings(""), dead_letters=True)
+            empty = Queue(at, path, QueueSettings(""), is_primary=False)
             if at < len(self.queues):
                 self.queues[at] = empty
             else:
@@ -158,7 +164,7 @@ class State:
         self.time_ms = max(self.time_ms, record.now_ms)
         for queue in list(self.queues):
             for task in [task for task in queue.tasks.values() if task.status == LOCKED]:
-                self._release(queue, task, record.now_ms, counted=True)
+                self._unlock(queue, task, record.now_ms, counted=True)
 
     def _sent(self, record: records.Sent, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
@@ -189,7 +195,7 @@ class State:
         if message.time_to_live_ms or queue.settings.time_to_live_s:
             ceiling_ms = round(queue.settings.time_to_live_s * 1_000) or message.time_to_live_ms
             task.expires_ms = max(now_ms, due_ms) + min(message.time_to_live_ms or ceiling_ms, ceiling_ms)
-        self.body_bytes += held_bytes(message)
+        self.message_bytes += held_bytes(message)
         queue.append(task)
 
     def _claimed(self, record: records.Claimed, version: int) -> None:
@@ -211,34 +217,34 @@ class State:
             if how is Settlement.COMPLETE:
                 self.remove(queue, task)
             elif how is Settlement.DEAD_LETTER:
-                self._bury(queue, task, record.reason, record.description)
+                self._dead_letter(queue, task, record.reason, record.description)
             elif how is Settlement.DEFER:
                 task.status, task.lock = DEFERRED, 0
-                queue.unlocked(task)
+                queue.order.unlocked(task)
             else:
-                self._release(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
+                self._unlock(queue, task, record.now_ms, counted=how is Settlement.ABANDON)
 
-    def _release(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
+    def _unlock(self, queue: Queue, task: Task, now_ms: int, *, counted: bool) -> None:
         task.status, task.lock = ACTIVE, 0
         task.delivery_count += counted
         if counted and task.delivery_count >= queue.settings.max_delivery_count and queue.is_primary:
             text = f"delivered {task.delivery_count} times without being settled"
-            self._give_up(queue, task, "MaxDeliveryCountExceeded", text)
+            self._dead_letter_over_limit(queue, task, "MaxDeliveryCountExceeded", text)
             return
-        queue.given_back(task)
+        queue.order.returned(task)
         queue.index(task)
-        queue.unlocked(task)
+        queue.order.unlocked(task)
 
     def _lapsed(self, record: records.Lapsed, version: int) -> None:
         self.time_ms = max(self.time_ms, record.now_ms)
         queue = self.queues[record.queue]
         for sequence in record.unlocked:
-            self._release(queue, queue.tasks[sequence], record.now_ms, counted=True)
+            self._unlock(queue, queue.tasks[sequence], record.now_ms, counted=True)
         for sequence in record.expired:
             task = queue.tasks[sequence]
             if queue.settings.dead_letter_on_expiry and queue.is_primary:
                 text = "the message expired and was dead lettered"
-                self._give_up(queue, task, "TTLExpiredException", text)
+                self._dead_letter_over_limit(queue, task, "TTLExpiredException", text)
             else:
                 self.remove(queue, task)
 
@@ -255,50 +261,50 @@ class State:
         fresh = Task(task.sequence, queue.path, message, record.now_ms, version, external=task.external)
         if task.external:
             fresh.fingerprint = fingerprint(message.body, message.type)
-        self.body_bytes += held_bytes(message)
+        self.message_bytes += held_bytes(message)
         queue.tasks[fresh.sequence] = fresh
         queue.index(fresh)
 
     def _session_set(self, record: records.SessionSet, version: int) -> None:
-        queue = self.queues[record.queue]
-        assert isinstance(queue, KeyedQueue)
-        queue.session(record.session).state = record.state
+        self.queues[record.queue].sessions.session(record.session).state = record.state
 
     # What may happen to one task
 
     def remove(self, queue: Queue, task: Task) -> None:
         """Take a task out of the engine for good."""
         del queue.tasks[task.sequence]
-        self.body_bytes -= held_bytes(task.message)
-        queue.unlocked(task)
-        self._let_key_go(queue, task)
+        self.message_bytes -= held_bytes(task.message)
+        queue.order.unlocked(task)
+        self._unblock(queue, task)
 
-    def _let_key_go(self, dead: Queue, task: Task) -> None:
-        """A dead letter that stops its key is leaving its queue: the key goes on."""
+    def _unblock(self, dead: Queue, task: Task) -> None:
+        """Unblock the session behind a dead letter that is leaving its queue."""
         if not task.stops_session:
             return
         task.stops_session = False
-        primary = None if dead.is_primary else self.queues[dead.number - 1]
-        if isinstance(primary, KeyedQueue):
-            primary.go_on(primary.session(task.message.session_id), task.sequence)
+        order = None if dead.is_primary else self.queues[dead.number - 1].order
+        if isinstance(order, SessionOrder):
+            order.unblock(order.session(task.message.session_id), task.sequence)
 
-    def _give_up(self, queue: Queue, task: Task, reason: str, description: str) -> None:
+    def _dead_letter_over_limit(self, queue: Queue, task: Task, reason: str, description: str) -> None:
         """Dead-letter a task because of the queue's own limits."""
-        self._bury(queue, task, reason, description, stops_session=queue.settings.stop_key)
-        if self.on_given_up is not None:
-            self.on_given_up(queue.path, task)
+        self._dead_letter(queue, task, reason, description, stops_session=queue.settings.stop_key)
+        if self.on_dead_lettered is not None:
+            self.on_dead_lettered(queue.path, task)
 
-    def _bury(self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False) -> None:
+    def _dead_letter(
+        self, queue: Queue, task: Task, reason: str, description: str, *, stops_session: bool = False
+    ) -> None:
         """Move a task to the dead-letter sub-queue; a task that is there already stays."""
         dead = self.queues[queue.number + 1] if queue.is_primary else queue
         del queue.tasks[task.sequence]
         task.path, task.status, task.lock = dead.path, ACTIVE, 0
         task.due_ms = task.expires_ms = 0
         task.reason, task.description = reason, description
-        if stops_session and isinstance(queue, KeyedQueue):
+        if stops_session and isinstance(queue.order, SessionOrder):
             task.stops_session = True
-            queue.stop(queue.session(task.message.session_id), task.sequence)
-        queue.unlocked(task)
+            queue.order.block(queue.order.session(task.message.session_id), task.sequence)
+        queue.order.unlocked(task)
         dead.tasks[task.sequence] = task
         dead.index(task)
 
@@ -309,47 +315,35 @@ class State:
         self.time_ms = max(self.time_ms, now_ms)
         for number, sequences in record.consumed.items():
             self._consume(self.queues[number], sequences)
-        self._save(record, version)
+        self.documents.save(record.states, version, record.markers_expire_ms)
         if record.applied or record.refused:
-            self._mark(record)
+            self.forget(now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time
+            self.markers.add(record.applied, record.refused, record.markers_expire_ms)
         self._emit(record.outputs, now_ms, version)
-        for buried in record.buried:
-            queue = self.queues[buried.queue]
-            task = queue.tasks[buried.sequence]
-            task.failures, task.version = buried.failures, version
+        for dead in record.dead_lettered:
+            queue = self.queues[dead.queue]
+            task = queue.tasks[dead.sequence]
+            task.failures, task.version = dead.failures, version
             if record.refused:
                 task.remembered_until_ms = record.markers_expire_ms
-            self._bury(queue, task, buried.reason, buried.description, stops_session=buried.stops_session)
+            self._dead_letter(queue, task, dead.reason, dead.description, stops_session=dead.stops_session)
         for postponed in record.postponed:
             self._postpone(postponed, version)
 
     def _consume(self, queue: Queue, sequences: list[int]) -> None:
-        if type(queue) is Queue and queue.is_primary:  # nothing but the task itself to forget
+        if queue.is_primary and isinstance(queue.order, PlainOrder):  # nothing but the task itself to forget
             pop = queue.tasks.pop
-            self.body_bytes -= held_bytes_of([pop(sequence).message for sequence in sequences])
+            self.message_bytes -= held_bytes_of([pop(sequence).message for sequence in sequences])
         else:
             for sequence in sequences:
                 self.remove(queue, queue.tasks[sequence])
-
-    def _save(self, record: records.Committed, version: int) -> None:
-        """Write the states of a commit; those that live on as `put` would, written out."""
-        space, expires_ms, growth_bytes = self.documents[STATES], record.markers_expire_ms, 0
-        for id, change in record.states.items():
-            value = change.value
-            if not value:  # a tombstone
-                self.put(STATES, id, StateDocument(value, version, change.schema, change.serial, expires_ms))
-                continue
-            old = space.get(id)
-            growth_bytes += len(value) if old is None else len(value) - len(old.value)
-            space[id] = StateDocument(value, version, change.schema, change.serial)
-        self.body_bytes += growth_bytes
 
     def _emit(self, outputs: Sequence[Output], now_ms: int, version: int) -> None:
         """Put the outputs of a commit into their queues, in order.
 
         Those for one plain queue, to be seen at once, are put in as `_insert` would, written out.
         """
-        destination, plain = "", None
+        destination, fresh = "", None
         taken: list[Message] = []
         for output in outputs:
             message = output.message
@@ -357,79 +351,35 @@ class State:
                 destination = output.destination
                 queues = self.routes[destination]
                 ruled = bool(self.rules) and any(queue.path in self.rules for queue in queues)
-                plain = queues[0] if len(queues) == 1 and queues[0].is_plain and not ruled else None
-            if plain is not None and not (output.due_ms or message.time_to_live_ms):
+                fresh = queues[0].fresh if len(queues) == 1 and not ruled else None
+                if fresh is not None:
+                    plain = queues[0]
+            if fresh is not None and not (output.due_ms or message.time_to_live_ms):
                 self.sequence = sequence = self.sequence + 1
                 plain.tasks[sequence] = Task(sequence, plain.path, message, now_ms, version, external=False)
-                plain.fresh.append(sequence)
+                fresh.append(sequence)
                 plain.received_count += 1
                 taken.append(message)
                 continue
             for queue in [q for q in queues if admits(self.rules, q.path, message)] if ruled else queues:
                 if not (queue.settings.duplicate_window_s and queue.is_duplicate(message.broker_id, now_ms)):
                     self._insert(queue, message, now_ms, output.due_ms, version, b"")
-        self.body_bytes += held_bytes_of(taken)
-
-    def _mark(self, record: records.Committed) -> None:
-        self.forget(record.now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time
-        markers, renewed, expire_ms = self.markers, self.renewed, record.markers_expire_ms
-        if not expire_ms:  # they have no age until something becomes of their messages
-            markers.update(record.refused)
-            return
-        for key in record.applied:
-            if key in markers:
-                self.body_bytes -= reply_bytes_of([markers[key]])
-                renewed[key] = max(renewed.get(key, 0), expire_ms)
-        for key in record.refused:
-            renewed[key] = max(renewed.get(key, 0), expire_ms)
-        markers.update(record.applied)
-        markers.update(record.refused)
-        self.body_bytes += reply_bytes_of(record.applied.values())
-        heappush(self.marker_ages, (expire_ms, [*record.applied, *record.refused]))
+        self.message_bytes += held_bytes_of(taken)
 
     def _postpone(self, postponed: records.Postponed, version: int) -> None:
         queue = self.queues[postponed.queue]
         task = queue.tasks[postponed.sequence]
         task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version
         task.external = True  # some of its handlers may have applied it: from here on markers say which
-        keyed = isinstance(queue, KeyedQueue)
+        keyed = isinstance(queue.order, SessionOrder)
         task.status = ACTIVE if keyed or not postponed.due_ms else SCHEDULED
         queue.index(task)
-        queue.unlocked(task)
-
-    def put(self, namespace: str, id: str, document: StateDocument) -> None:
-        """Write a document in place of what was there."""
-        space = self.documents.setdefault(namespace, {})
-        old = space.get(id)
-        self.other_count += old is None and namespace != STATES
-        self.body_bytes += len(document.value) - (0 if old is None else len(old.value))
-        space[id] = document
-        if document.expires_ms:
-            heappush(self.expiring, (document.expires_ms, namespace, id))
-
-    def _drop_document(self, namespace: str, id: str) -> None:
-        space = self.documents.get(namespace, {})
-        old = space.pop(id, None)
-        if old is not None:
-            self.body_bytes -= len(old.value)
-            self.other_count -= namespace != STATES
-        if not space and namespace != STATES:
-            self.documents.pop(namespace, None)
+        queue.order.unlocked(task)
 
     def forget(self, now_ms: int) -> None:
         """Drop the markers and documents whose time is over."""
-        expiring = self.expiring
-        while expiring and expiring[0][0] <= now_ms:
-            _, namespace, id = heappop(expiring)
-            found = self.documents.get(namespace, {}).get(id)
-            if found is not None and 0 < found.expires_ms <= now_ms:  # it may have been written again since
-                self._drop_document(namespace, id)
-        ages = self.marker_ages
-        while ages and ages[0][0] <= now_ms:
-            for key in heappop(ages)[1]:
-                if self.renewed.get(key, 0) <= now_ms:
-                    self.body_bytes -= reply_bytes_of([self.markers.pop(key, b"")])
-                    self.renewed.pop(key, None)
+        self.documents.forget(now_ms)
+        self.markers.forget(now_ms)
 
     # The general mutation
 
@@ -445,13 +395,13 @@ class State:
             digest = fingerprint(insert.message.body, insert.message.type)
             self._insert(self.paths[insert.path], insert.message, now_ms, insert.due_ms, version, digest)
         for doc in change.document_deletes:
-            self._drop_document(doc.namespace, doc.id)
+            self.documents.drop(doc.namespace, doc.id)
         for write in change.documents:
-            old = self.documents.get(write.namespace, {}).get(write.id)
+            old = self.documents.spaces.get(write.namespace, {}).get(write.id)
             if old is not None and 0 < old.expires_ms <= now_ms:
                 old = None  # whether it was forgotten already is no memory
             serial = old.serial + 1 if old else 1
-            self.put(
+            self.documents.put(
                 write.namespace, write.id, StateDocument(write.value, version, write.schema, serial, write.expires_ms)
             )
         if change.operation_id:
@@ -463,28 +413,28 @@ class State:
         """Let one task be as a modification says: elsewhere, later, or with another message."""
         queue = self.paths[item.path]
         task = queue.tasks.pop(item.sequence)
-        queue.unlocked(task)
+        queue.order.unlocked(task)
         target = self.paths[item.to_path] if item.to_path is not None else queue
         stays, stops = target is queue, task.stops_session
-        self._let_key_go(queue, task)
+        self._unblock(queue, task)
         if item.message is not None:
-            self.body_bytes += held_bytes(item.message) - held_bytes(task.message)
+            self.message_bytes += held_bytes(item.message) - held_bytes(task.message)
             task.message = item.message
             task.fingerprint = fingerprint(item.message.body, item.message.type) if task.external else b""
         task.path, task.version, task.lock, task.due_ms = target.path, version, 0, item.due_ms
         task.status = SCHEDULED if item.due_ms > now_ms else ACTIVE
         target.tasks[task.sequence] = task
-        primary = self.queues[queue.number - 1]
-        if stays and stops and isinstance(primary, KeyedQueue):  # still there, maybe rewritten under another key
+        order = self.queues[queue.number - 1].order
+        if stays and stops and isinstance(order, SessionOrder):  # still there, maybe rewritten under another key
             task.stops_session = True
-            primary.stop(primary.session(task.message.session_id), task.sequence)
+            order.block(order.session(task.message.session_id), task.sequence)
         target.index(task)
 
     def rebuild(self) -> None:
         """Make every index anew, after a replay or a snapshot."""
         for queue in self.queues:
-            if isinstance(queue, KeyedQueue):
+            if isinstance(queue.order, SessionOrder):
                 for task in self.queues[queue.number + 1].tasks.values():
                     if task.stops_session:
-                        queue.session(task.message.session_id).stopped_by.add(task.sequence)
+                        queue.order.session(task.message.session_id).blocked_by.add(task.sequence)
             queue.rebuild()

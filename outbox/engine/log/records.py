@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.rules import Rule
+from outbox.engine.state.rules import Rule
 from outbox.message import Message
 from outbox.ports import Output, Refusal, StateChange
 
@@ -91,7 +91,7 @@ class SessionSet(msgspec.Struct, array_like=True, gc=False):
     state: bytes
 
 
-class Buried(msgspec.Struct, array_like=True, gc=False):
+class DeadLettered(msgspec.Struct, array_like=True, gc=False):
     """A message that a commit dead-letters."""
 
     queue: int
@@ -121,7 +121,7 @@ class Committed(msgspec.Struct, array_like=True, gc=False):
     outputs: list[Output]
     applied: dict[bytes, bytes]
     refused: dict[bytes, Refusal]
-    buried: list[Buried]
+    dead_lettered: list[DeadLettered]
     postponed: list[Postponed]
 
 

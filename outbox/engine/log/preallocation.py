@@ -13,10 +13,10 @@ that seals the segment, which comes before the next segment has a name: only the
 
 from __future__ import annotations
 
-from outbox.engine.disk import DiskFile
+from outbox.engine.log.disk import DiskFile
 
 
-class Room:
+class Preallocation:
     """The live segment's room; `step_bytes` 0 takes none, and a segment is not given more than its own size."""
 
     def __init__(self, step_bytes: int, segment_size_bytes: int) -> None:

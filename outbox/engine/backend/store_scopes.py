@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Literal
 
-from outbox.engine.adapters import EngineBus, EngineOperations, EngineStore
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.errors import TooLarge
 from outbox.ports import (
@@ -39,10 +40,11 @@ class NarrowEngine:
 
     def ports(self) -> StorePorts:
         """The engine's documents, queues and blobs as ports of their own."""
-        store: StateStore = EngineStore(self._engine)
+        engine = self._engine
+        store: StateStore = EngineStore(engine.core, engine.documents)
         if self._scope == "item":
             store = ItemStore(store)
-        return StorePorts(store, EngineBus(self._engine), EngineOperations(self._engine), self._engine.blobs)
+        return StorePorts(store, EngineBus(engine.core, engine.broker), engine.ports().operations, engine.blobs)
 
 
 class ItemStore:

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from outbox.engine.memory_disk import NO_ROOM, Crash, MemoryDisk, SimulatedCrash
+from outbox.engine.log.memory_disk import NO_ROOM, Crash, MemoryDisk, SimulatedCrash
 from outbox.errors import AlreadyOpen, Refused
 
 __all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCrash", "replace_file"]

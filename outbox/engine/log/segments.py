@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 from operator import ne
 from struct import Struct as Layout
 
-from outbox.engine.closed import CLOSED_NAME, Closed, read_closed
-from outbox.engine.disk import Disk
-from outbox.engine.framing import DELIMITER, HEADER_SEED, Damage, Record, Scan, decode_record, end_of, scan, seed_of
+from outbox.engine.log.closed import CLOSED_NAME, Closed, read_closed
+from outbox.engine.log.disk import Disk
+from outbox.engine.log.framing import DELIMITER, HEADER_SEED, Damage, Record, Scan, decode_record, end_of, scan, seed_of
 from outbox.errors import CorruptRecord, FormatTooNew, Refused
 
 FORMAT_VERSION = 1

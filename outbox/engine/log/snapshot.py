@@ -11,15 +11,15 @@ from hashlib import sha256
 
 import msgspec
 
-from outbox.engine import records
-from outbox.engine.disk import Disk
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.items import Task, held_bytes, reply_bytes_of, version_of
-from outbox.engine.queues import KeyedQueue
-from outbox.engine.rules import Rule
-from outbox.engine.segments import Recovery, read_sealed
-from outbox.engine.state import State
-from outbox.engine.wal import Log, store_snapshot
+from outbox.engine.log import records
+from outbox.engine.log.disk import Disk
+from outbox.engine.log.segments import Recovery, read_sealed
+from outbox.engine.log.wal import Log, store_snapshot
+from outbox.engine.state.rules import Rule
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import Task, held_bytes, version_of
 from outbox.errors import CorruptRecord, FormatTooNew, Refused
 from outbox.ports import Refusal, StateDocument
 
@@ -72,15 +72,16 @@ def encode(state: State, ordinal: int) -> bytes:
     for number in sorted(set(range(0, len(state.queues), 2)) - set(state.free)):
         queue, dead = state.queues[number], state.queues[number + 1]
         queue.forget_seen(now_ms)
-        sessions = queue.sessions.values() if isinstance(queue, KeyedQueue) else ()
+        order = queue.order
+        sessions = order.sessions.values() if isinstance(order, SessionOrder) else ()
         states = {session.id: session.state for session in sessions if session.state}
         tasks, letters = list(queue.tasks.values()), list(dead.tasks.values())
         queues.append(QueueImage(queue.settings, tasks, letters, queue.seen, states, queue.received_count))
     documents = {
         name: {id: doc for id, doc in space.items() if not doc.expires_ms or doc.expires_ms > now_ms}
-        for name, space in state.documents.items()
+        for name, space in state.documents.spaces.items()
     }
-    markers = state.markers
+    markers = state.markers.known
     image = Image(
         FORMAT_VERSION if state.rules or state.free else PLAIN_VERSION,
         ordinal,
@@ -91,8 +92,8 @@ def encode(state: State, ordinal: int) -> bytes:
         documents,
         {key: marker for key, marker in markers.items() if isinstance(marker, bytes)},
         {key: marker for key, marker in markers.items() if isinstance(marker, Refusal)},
-        sorted(state.marker_ages),
-        state.renewed,
+        sorted(state.markers.ages),
+        state.markers.renewed,
         state.operations,
         {path: list(rules.values()) for path, rules in state.rules.items()},
         state.free,
@@ -134,21 +135,17 @@ def _restore(image: Image) -> State:
     for found in image.queues:
         queue = state.paths[found.settings.name]
         queue.seen, queue.received_count = found.seen, found.received_count
-        if isinstance(queue, KeyedQueue):
-            for session, kept in found.sessions.items():
-                queue.session(session).state = kept
+        for session, kept in found.sessions.items():
+            queue.sessions.session(session).state = kept
         for target, tasks in ((queue, found.tasks), (state.queues[queue.number + 1], found.dead_letters)):
             target.tasks.update((task.sequence, task) for task in tasks)
-            state.body_bytes += sum(held_bytes(task.message) for task in tasks)
+            state.message_bytes += sum(held_bytes(task.message) for task in tasks)
     for name, space in image.documents.items():
-        state.documents.setdefault(name, {})
+        state.documents.spaces.setdefault(name, {})
         for id, document in space.items():
-            state.put(name, id, document)
-    state.markers.update(image.applied)
-    state.body_bytes += reply_bytes_of(image.applied.values())
-    state.markers.update(image.refused)
-    state.marker_ages = sorted(image.marker_ages)  # an older build wrote them as they came
-    state.renewed, state.operations = image.renewed, image.operations
+            state.documents.put(name, id, document)
+    state.markers.restore(image.applied, image.refused, image.marker_ages, image.renewed)
+    state.operations = image.operations
     state.rebuild()
     return state
 

@@ -19,7 +19,7 @@ from outbox.errors import NotRegistrable
 from outbox.message import Message, Scalar, properties_of
 
 if TYPE_CHECKING:
-    from outbox.engine.queues import Queue
+    from outbox.engine.state.queues import Queue
 
 DEFAULT_RULE = "$Default"
 RULE_COUNT_MAX = 100
