@@ -10,13 +10,13 @@ from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, MAR
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
 RETENTION = "outbox/runtime/start/retention.py"
-CHAINS = "unit/app/test_chains.py"
-BLOCKED = "unit/app/test_blocked_keys.py"
+CHAINS = "unit/runtime/test_chains.py"
+BLOCKED = "unit/runtime/test_blocked_keys.py"
 SHOWN = "unit/engine/test_blocked.py"
 QUEUES = "outbox/engine/state/session_order.py"
-RESUBMITTING = "unit/app/test_resubmitting.py"
-AGES = "unit/app/test_ages.py"
-CHANGES = "unit/app/test_retention_changes.py"
+RESUBMITTING = "unit/runtime/test_resubmission.py"
+AGES = "unit/runtime/test_age_fence.py"
+CHANGES = "unit/runtime/test_retention_changes.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
