@@ -22,10 +22,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from outbox import azure
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions import FunctionsSettings
 from outbox.errors import Refused
 from outbox.ports import Backend, DocumentKey
-from outbox.runtime.sweep import GRACE_S
+from outbox.runtime.commit.sweeper import GRACE_S
 
 SERVICEBUS, COSMOS, BLOBS = "OUTBOX_SERVICEBUS", "OUTBOX_COSMOS", "OUTBOX_BLOBS"
 WAYS = {

@@ -42,6 +42,7 @@ __all__ = [
     "BlobStore",
     "Burial",
     "Buried",
+    "BusOperations",
     "Clock",
     "Commit",
     "Conflict",
@@ -216,26 +217,17 @@ class Journal(Protocol):
 # What clients and operators ask
 
 
-class Operations(Protocol):
-    """What a client or an operator asks of a backend; everything returned has passed the gate."""
+class BusOperations(Protocol):
+    """What a client or an operator asks of whatever holds the queues; everything returned has passed the gate."""
 
     def now_ms(self) -> int:
         """The backend's time, milliseconds since 1970."""
 
-    async def declare(
-        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
-    ) -> None:
-        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist.
-
-        In the queues `stop_keys` a dead letter stops its key, also one that the backend itself makes; a declaration
-        switches this on and never off, because an application that only sends does not know who handles.
-        """
+    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist."""
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send messages from outside; on return they survive the declared failures."""
-
-    async def state(self, id: str) -> StateDocument | None:
-        """A state by id; None where there is none or it was deleted."""
 
     async def dead_letters(self, queue: str) -> list[Buried]:
         """The dead letters of a queue, oldest first."""
@@ -246,14 +238,30 @@ class Operations(Protocol):
     async def discard(self, queue: str, sequence: int) -> None:
         """Delete the dead letter of a `sequence` number; LookupError where there is none."""
 
-    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
-        """Let a session go on that stands still behind a dead letter which is gone; False where none does."""
-
     async def is_idle(self, queues: Sequence[str]) -> bool:
         """Whether nothing in these queues waits or is being handled."""
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
         """Whether nothing is left for these queues: waiting, put off, dead-lettered, or committed and not sent yet."""
+
+
+class Operations(BusOperations, Protocol):
+    """What a client or an operator asks of a backend: of its queues, its states and the framework's own notes."""
+
+    async def declare(
+        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
+    ) -> None:
+        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist.
+
+        In the queues `stop_keys` a dead letter stops its key, also one that the backend itself makes; a declaration
+        switches this on and never off, because an application that only sends does not know who handles.
+        """
+
+    async def state(self, id: str) -> StateDocument | None:
+        """A state by id; None where there is none or it was deleted."""
+
+    async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
+        """Let a session go on that stands still behind a dead letter which is gone; False where none does."""
 
     async def note(self, name: str) -> Document | None:
         """What the framework itself keeps here under a name."""
@@ -280,7 +288,7 @@ class StorePorts:
 
     store: StateStore
     bus: MessageBus
-    operations: Operations
+    operations: BusOperations
     blobs: BlobStore
     infrastructure: StateStore | None = None
 

@@ -18,9 +18,9 @@ from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.http import Response
 from outbox.ports import Commit, Conflict, Journal, Output, Ports, StorePorts
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.plan import Plan
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import Scope
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_scope import StoreScope
 from outbox.verify.faults import SimulatedCrash
 
@@ -86,7 +86,7 @@ class Clientele:
         self._life += 1
         undecided, self._undecided = self._undecided, []
         for commit in undecided:
-            if commit.applied and commit.applied.keys() <= engine.state.markers.keys():
+            if commit.applied and commit.applied.keys() <= engine.state.markers.known.keys():
                 outputs += commit.outputs
         if isinstance(ports, Ports):
             ports = replace(ports, journal=Undecided(ports.journal, self._undecided))

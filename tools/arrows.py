@@ -48,8 +48,10 @@ FLOORS = (  # a floor imports only from those below it; what shares a floor may 
     ("runtime",),
     *CORE,
 )
-HOSTS = "azure.functions"
-"""Files of `azure` that begin so are a host, like the worker; all others are adapters."""
+HOSTS = ("azure.functions", "azure.functions_settings")
+"""What of `azure` is a host, like the worker; all else is adapters."""
+SERVICES = ("azure.cosmos", "azure.servicebus", "azure.blobs")
+BELOW_SERVICES = ("azure.transport", "azure.usage")
 SDKS = ("azure", "pyspark")
 BELOW_ADAPTERS = (
     "stored",
@@ -144,13 +146,37 @@ def floors(there: Iterable[str]) -> str:
 
 def rules(there: Iterable[str]) -> list[Rule]:
     """The arrows that the floors do not show: what stands beside the runtime and does not know it."""
-    adapters = [name for name in there if is_in(name, "outbox.azure") and not name.startswith(f"outbox.{HOSTS}")]
+    azure = [name for name in there if is_in(name, "outbox.azure")]
+    adapters = [name for name in azure if not any(is_in(name, host) for host in outbox(HOSTS))]
     engine = [name for name in there if is_in(name, "outbox.engine")]
     emulator = [name for name in there if is_in(name, "outbox.emulator")]
     return [
         Rule("Azure's adapters meet the runtime only in ports", tuple(adapters), outbox(BELOW_ADAPTERS)),
+        *(
+            Rule(
+                f"{service} knows no other service of Azure, and nothing that stands on all of them",
+                tuple(name for name in azure if is_in(name, f"outbox.{service}")),
+                outbox((*BELOW_ADAPTERS, *BELOW_SERVICES)),
+            )
+            for service in SERVICES
+        ),
         Rule("the engine meets the runtime only in ports", tuple(engine), outbox(BELOW_ADAPTERS)),
         Rule("the emulator stands on the engine alone", tuple(emulator), outbox(BELOW_EMULATOR)),
+        Rule(
+            "AMQP knows no server",
+            tuple(name for name in emulator if is_in(name, "outbox.emulator.amqp")),
+            outbox(BELOW_EMULATOR),
+        ),
+        Rule(
+            "Cosmos DB's emulator knows nothing of Service Bus's",
+            tuple(name for name in emulator if is_in(name, "outbox.emulator.cosmos")),
+            outbox((*BELOW_EMULATOR, "emulator.faults")),
+        ),
+        Rule(
+            "queries are compiled without a look at the store",
+            tuple(name for name in emulator if is_in(name, "outbox.emulator.cosmos.query")),
+            outbox(("emulator.cosmos.answers", "emulator.cosmos.patch", "emulator.cosmos.values", "errors")),
+        ),
         Rule(
             "recorded histories are judged with nothing but messages, so that Spark can ship the judge",
             tuple(name for name in outbox(JUDGE) if name in there),

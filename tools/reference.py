@@ -52,8 +52,8 @@ PAGES = {
             "outbox.azure": _EXPORTED,
             "outbox.azure.functions": (
                 *("blueprint", "process", "answer", "sweep", "register", "registered", "processor_of", "close"),
+                "FunctionsSettings",
             ),
-            "outbox.azure.functions_settings": ("FunctionsSettings",),
         },
     ),
     "emulator": Page(

@@ -19,7 +19,7 @@ from typing import Any
 
 import outbox
 from outbox import App, Context, Engine, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 
 ROOT = Path(outbox.__file__).parent.parent
@@ -109,7 +109,7 @@ async def _second(one: Callable[[str], Awaitable[None]], sender: CodeType) -> di
 def text(scope: str, files: dict[str, str]) -> str:
     """The way as a page shows it."""
     inside = sum(file.startswith("outbox/runtime/") for file in files)
-    rows = [f"{number:3}  {file:<36} {met}" for number, (file, met) in enumerate(files.items(), 1)]
+    rows = [f"{number:3}  {file:<46} {met}" for number, (file, met) in enumerate(files.items(), 1)]
     return "\n".join([f"{scope}: {len(files)} files of outbox/, {inside} of them in outbox/runtime/", *rows])
 
 

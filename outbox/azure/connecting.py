@@ -21,15 +21,15 @@ from typing import Any, Literal, Self
 from azure.identity.aio import DefaultAzureCredential
 
 from outbox.azure.blobs import AzureBlobStore, BlobAccount
-from outbox.azure.cosmos import CosmosStateStore
-from outbox.azure.cosmos_account import CosmosAccount
-from outbox.azure.cosmos_containers import ContainerSpec
+from outbox.azure.cosmos.account import CosmosAccount
+from outbox.azure.cosmos.containers import ContainerSpec
+from outbox.azure.cosmos.placed_states import Place, PlacedStates
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.azure.operations import AzureOperations
-from outbox.azure.placed_states import Place, PlacedStates
-from outbox.azure.servicebus import ServiceBusBus, wall_ms
-from outbox.azure.servicebus_entities import ServiceBusEntities
-from outbox.azure.servicebus_letters import ServiceBusLetters
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
+from outbox.azure.servicebus.bus import ServiceBusBus, wall_ms
+from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
+from outbox.azure.servicebus.entities import ServiceBusEntities
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.usage import Usage
 from outbox.ports import Backend, BlobStore, NoBlobs, StateStore, StorePorts
 
@@ -113,14 +113,12 @@ def connect(
             await blob_account.prepare(create=create)
 
     operations = AzureOperations(
-        kept,
         bus,
         ServiceBusEntities(namespace),
-        ServiceBusLetters(namespace, bus),
+        ServiceBusDeadLetters(namespace, bus),
         prepare=prepare,
         create=create,
         now_ms=wall_ms,
-        infrastructure=apart,
     )
     places = (account, namespace, *([] if blob_account is None else [blob_account]), identity)
     given = NoBlobs() if blobs is None or isinstance(blobs, str) else blobs

@@ -1,66 +1,43 @@
-"""What clients and operators ask of the adapters: states and notes of the store, queues and dead letters of the bus."""
+"""What clients and operators ask of the adapters: to declare, to send, and the dead letters of the bus."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from outbox.azure.servicebus import ServiceBusBus
-from outbox.azure.servicebus_entities import EntityCounts, ServiceBusEntities
-from outbox.azure.servicebus_letters import ServiceBusLetters
+from outbox.azure.servicebus.bus import ServiceBusBus
+from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
+from outbox.azure.servicebus.entities import EntityCounts, ServiceBusEntities
 from outbox.errors import OutcomeUnknown, Throttled
-from outbox.ports import (
-    Buried,
-    Create,
-    Document,
-    DocumentKey,
-    Operations,
-    Output,
-    Replace,
-    StateDocument,
-    StateStore,
-    Tag,
-    Version,
-    Won,
-)
-from outbox.stored import state_in, state_key
+from outbox.ports import Buried, BusOperations, Output
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
 
 
 class AzureOperations:
-    """The operations of a store and a namespace."""
+    """The operations of a namespace, and of the containers beside it."""
 
     def __init__(
         self,
-        states: StateStore,
         bus: ServiceBusBus,
         entities: ServiceBusEntities,
-        letters: ServiceBusLetters,
+        dead_letters: ServiceBusDeadLetters,
         *,
         prepare: Callable[[], Awaitable[None]],
         create: bool,
         now_ms: Callable[[], int],
-        infrastructure: StateStore | None = None,
     ) -> None:
-        """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics.
-
-        Notes lie in the `infrastructure`, where there is one apart from the states.
-        """
-        self._states = states
-        self._infrastructure = infrastructure or states
+        """Take the parts; `prepare` makes or checks containers, `create` says whether to make queues and topics."""
         self._bus = bus
         self._entities = entities
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._prepare = prepare
         self._create = create
         self.now_ms = now_ms
 
-    async def declare(
-        self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
-    ) -> None:
-        """See to it that all of this can be used; that dead letters stop keys is the runtime's affair here.
+    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Make sure that all of this is there and can be used.
 
         Raises:
             Refused: a container, queue or subscription that is there is of no use as it is.
@@ -73,7 +50,7 @@ class AzureOperations:
             await self._entities.look(queues, topics)
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        """Send messages, again under the same ids while nobody can tell: their receivers tell copies by those."""
+        """Send messages, again under the same ids while the outcome is unknown: receivers drop duplicates by those."""
         for count in range(1, SEND_COUNT_MAX + 1):
             try:
                 await self._bus.send(outputs)
@@ -83,23 +60,14 @@ class AzureOperations:
                     raise
             await asyncio.sleep(SEND_PAUSE_S * count)
 
-    async def state(self, id: str) -> StateDocument | None:
-        item = state_in(await self._states.read(state_key(id)))
-        if item.is_tombstone:
-            return None
-        return StateDocument(bytes(item.value), item.version, item.schema, item.version)
-
     async def dead_letters(self, queue: str) -> list[Buried]:
-        return await self._letters.list(queue)
+        return await self._dead_letters.list(queue)
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        await self._letters.resubmit(queue, sequence)
+        await self._dead_letters.resubmit(queue, sequence)
 
     async def discard(self, queue: str, sequence: int) -> None:
-        await self._letters.discard(queue, sequence)
-
-    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
-        return False  # a session that stands still is the runtime's affair
+        await self._dead_letters.discard(queue, sequence)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._entities.is_idle(queues)
@@ -108,21 +76,13 @@ class AzureOperations:
         return await self._entities.is_drained(queues)
 
     async def counts(self) -> dict[str, EntityCounts]:
-        """What the bus counts in all of its queues and subscriptions, whoever uses them.
+        """What the bus counts in all of its queues and subscriptions, used by this application or not.
 
         Raises:
             Refused: they cannot be asked.
-            OutcomeUnknown: nobody can tell.
+            OutcomeUnknown: no answer says whether.
         """
         return await self._entities.counts()
 
-    async def note(self, name: str) -> Document | None:
-        return await self._infrastructure.read(DocumentKey("notes", name))
 
-    async def write_note(self, name: str, body: bytes, version: Version) -> bool:
-        key, tag = DocumentKey("notes", name), Tag("note")
-        write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
-        return isinstance(await self._infrastructure.write([write]), Won)
-
-
-_conforms: type[Operations] = AzureOperations
+_conforms: type[BusOperations] = AzureOperations

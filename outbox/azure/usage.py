@@ -29,9 +29,9 @@ _NONE = Used()
 class Usage:
     """Counts what an adapter asks for; `reasons` has, by kind of operation, why some of it came to nothing.
 
-    Every repetition by whoever asked has one of them as its reason: `conflict` (a condition did not hold: a copy of the
+    Every retry has one of them as its reason: `conflict` (a condition did not hold: a copy of the
     message, or another worker), `throttled`, `stale` (a read could not be as fresh as its session), `timeout`, `no
-    answer`, `status` (one that does not tell), `cancelled`, `lock lost`, `refused` or `too large`.
+    answer`, `status` (one that leaves the outcome unknown), `cancelled`, `lock lost`, `refused` or `too large`.
     """
 
     by_kind: dict[str, Used] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Usage:
 
 
 def charge_of(headers: Mapping[str, str] | None) -> float:
-    """The request units that an answer of Cosmos DB tells; 0 where it tells none."""
+    """The request units that an answer of Cosmos DB names; 0 where it names none."""
     try:
         return max(0.0, float((headers or {}).get("x-ms-request-charge", 0.0)))
     except ValueError:

@@ -44,7 +44,7 @@ DELAY_MAX_S = 3_600.0
 COUNT_MAX = 1 << 53
 JSON_SIZE_MAX_BYTES = 256 << 10
 DRAWN_WITHIN = 24
-"""Among how many matches `drawn` places its faults, unless told."""
+"""Among how many matches `drawn` places its faults, by default."""
 
 
 class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -226,6 +226,25 @@ class Faults:
     def as_json(self) -> bytes:
         """The rules and what fired, for a control endpoint."""
         return msgspec.json.encode({"rules": self.installed(), "fired": self.fired})
+
+    def control(self, method: str, query: str, body: bytes) -> tuple[int, bytes]:
+        """What a control endpoint answers, a status and JSON: GET lists, POST installs, DELETE removes all or `id=N`.
+
+        Raises:
+            ValueError: the rules, or the query, cannot be read.
+            LookupError: there is no such rule.
+        """
+        if method == "POST":
+            return 201, msgspec.json.encode({"ids": [self.install(rule) for rule in rules_from_json(body)]})
+        if method == "DELETE":
+            name, _, number = query.partition("=")
+            if not query:
+                self.clear()
+            elif name != "id" or not number.isascii() or not number.isdecimal() or len(number) > 15:
+                raise ValueError(f"{query[:80]!r}: say ?id=NUMBER, or nothing to remove all rules")
+            elif not self.remove(int(number)):
+                raise LookupError(f"there is no fault rule {number}; list them")
+        return 200, self.as_json()
 
 
 def drawn(

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from outbox.emulator.amqp.held import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
+from outbox.emulator.amqp.limits import MESSAGE_SIZE_MAX_BYTES, POOL_MAX_BYTES, Limits, Pool
 from outbox.emulator.bus.front import Front, HttpSide
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
@@ -70,7 +70,7 @@ class ServiceBusServer:
         self.pool = Pool(max(POOL_MAX_BYTES, 16 * message_size_max_bytes))
         """What unfinished messages and links of all connections hold."""
         self.log_lines = Seldom(LOG_EVERY_MS, engine.now_ms)
-        """Which lines about connections are due: whoever connects again and again does not fill the log."""
+        """Which lines about connections are due: a client that connects in a loop does not fill the log."""
         self.faults = Faults() if faults is None else faults
         """What is to go wrong; rules may be installed and removed while clients are connected."""
         self.control_token = control_token or secrets.token_urlsafe(32)

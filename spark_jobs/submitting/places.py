@@ -70,8 +70,8 @@ class CosmosNotes:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[StoreNotes]:
-        from outbox.azure.cosmos import CosmosStateStore  # the SDK takes a second to import
-        from outbox.azure.cosmos_account import CosmosAccount
+        from outbox.azure.cosmos.account import CosmosAccount
+        from outbox.azure.cosmos.store import CosmosStateStore  # the SDK takes a second to import
 
         async with AsyncExitStack() as stack:
             credential: Any = self._key

@@ -29,10 +29,10 @@ from azure.core import MatchConditions
 from azure.servicebus import ServiceBusMessage
 
 from outbox.azure.connecting import connect
-from outbox.azure.cosmos_account import CosmosAccount
-from outbox.azure.cosmos_containers import ContainerSpec
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.azure.servicebus_sources import PREFETCH_COUNT
+from outbox.azure.cosmos.account import CosmosAccount
+from outbox.azure.cosmos.containers import ContainerSpec
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.sources import PREFETCH_COUNT
 from outbox.message import Message, properties_of
 from outbox.ports import Create, DocumentKey, MessageBus, Output, Replace, Settle, StateStore, Won
 from tests.benchmarks.azure_place import AzurePlace, azure_place

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.emulator.entities_file import parse_entities
+from outbox.emulator.bus.entities_file import parse_entities
 from outbox.ops.cli import make_parser
 from spark_jobs import consume, feed, package, reconcile, submit, sweep
 from tests.docs.blocks import ROOT

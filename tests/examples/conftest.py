@@ -17,8 +17,8 @@ from msgspec import json
 
 from outbox import Client, Engine
 from outbox.azure import AzureBackend
-from outbox.azure.functions_processor import Processor
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions.processor import Processor
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.entities import QueueSettings
@@ -112,11 +112,11 @@ class Range:
 
     def results(self) -> dict[str, AttemptMade]:
         """What lies in the queue of results, by identity, each once however many copies of it were sent."""
-        tasks = self.engine.queue("results").tasks.values()
+        tasks = self.engine.broker.queue("results").tasks.values()
         return {task.message.identity: json.decode(task.message.body, type=AttemptMade) for task in tasks}
 
     def full_sheets(self) -> dict[str, SheetFull]:
-        tasks = self.engine.queue("sheets").tasks.values()
+        tasks = self.engine.broker.queue("sheets").tasks.values()
         return {task.message.identity: json.decode(task.message.body, type=SheetFull) for task in tasks}
 
     async def items(self, container: str, **options: Any) -> list[dict[str, Any]]:

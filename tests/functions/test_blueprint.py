@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 import azure.functions as func
@@ -15,7 +16,8 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Engine
 from outbox.azure import functions
-from outbox.engine.narrow import NarrowEngine
+from outbox.azure.functions.sites import edge
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 
 
@@ -159,8 +161,12 @@ async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(s
 
 async def test_nothing_but_exceptions_gets_out() -> None:
     with pytest.raises(RuntimeError, match="ended by CancelledError"):
-        async with functions.edge():
+        async with edge():
             raise asyncio.CancelledError
     with pytest.raises(RuntimeError, match="ended by GeneratorExit"):
-        async with functions.edge():
+        async with edge():
             raise GeneratorExit
+
+
+def test_the_settings_are_found_under_their_earlier_name() -> None:
+    assert import_module("outbox.azure.functions_settings").FunctionsSettings is functions.FunctionsSettings

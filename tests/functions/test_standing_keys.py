@@ -17,9 +17,9 @@ from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 
 from outbox import App, Client, Reject, Retries
-from outbox.azure.functions_processor import GivenBack, Processor
-from outbox.azure.functions_settings import FunctionsSettings
-from outbox.azure.servicebus_messages import plain
+from outbox.azure.functions.processor import GivenBack, Processor
+from outbox.azure.functions.settings import FunctionsSettings
+from outbox.azure.servicebus.messages import plain
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.entities import QueueSettings
 from tests.wire.on_azure.ground import Place, place
@@ -84,7 +84,7 @@ class Ground:
         return any(letter.id == id for letter in await self.client.dead_letters("lines"))
 
     def left(self) -> int:
-        return len(self.world.servicebus.engine.peek("lines", 0, 10))
+        return len(self.world.servicebus.engine.broker.peek("lines", 0, 10))
 
     async def has_none_left(self) -> bool:
         return not self.left()
@@ -150,8 +150,8 @@ async def ground(
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.azure.functions_processor.LOOK_FIRST_S", 0.1)
-    monkeypatch.setattr("outbox.azure.functions_processor.LOOK_MAX_S", 0.2)
+    monkeypatch.setattr("outbox.azure.functions.processor.LOOK_FIRST_S", 0.1)
+    monkeypatch.setattr("outbox.azure.functions.processor.LOOK_MAX_S", 0.2)
 
 
 async def test_what_waits_behind_a_dead_letter_keeps_its_deliveries_and_its_order() -> None:
@@ -234,7 +234,7 @@ async def test_the_last_deliveries_of_what_waits_are_told_while_there_is_time(ca
         books.bad[0] = Reject("blot")
         await books.send(0, 1)
         await books.wait_letter("red-0")
-        (task,) = books.world.servicebus.engine.peek("lines", 0, 10)
+        (task,) = books.world.servicebus.engine.broker.peek("lines", 0, 10)
         task.delivery_count = 95
 
         async def is_told() -> bool:
@@ -243,5 +243,5 @@ async def test_the_last_deliveries_of_what_waits_are_told_while_there_is_time(ca
         await until(is_told)
         told = [one for one in caplog.records if "few deliveries left" in one.message]
         assert vars(told[0])["id"] == "red-1" and vars(told[0])["deliveries"] >= 95
-        standing = [one for one in caplog.records if "stands still" in one.message]
+        standing = [one for one in caplog.records if "key blocked" in one.message]
         assert vars(standing[0])["deliveries"] >= 1

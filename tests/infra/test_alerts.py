@@ -13,9 +13,9 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from function_app.logs import FieldsFormatter, show_fields
 from outbox import App, Engine, Reject
-from outbox.azure.functions_processor import KEPT, Processor
-from outbox.azure.functions_settings import FunctionsSettings
-from outbox.engine.narrow import NarrowEngine
+from outbox.azure.functions.processor import KEPT, Processor
+from outbox.azure.functions.settings import FunctionsSettings
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 from outbox.ops.cli import make_parser
 

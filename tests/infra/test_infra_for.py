@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.emulator.entities_file import read_entities
+from outbox.emulator.bus.entities_file import read_entities
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.ops.new import new_project
 

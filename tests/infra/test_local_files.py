@@ -18,8 +18,8 @@ from function_app.bank import app as bank
 from function_app.settings import connect
 from outbox import Worker
 from outbox.azure.connecting import AzureBackend
+from outbox.emulator.bus.entities_file import read_entities
 from outbox.emulator.cosmos.server import CosmosEmulator
-from outbox.emulator.entities_file import read_entities
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.errors import OutcomeUnknown

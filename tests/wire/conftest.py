@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusClient, _servicebus_receiver, _servicebus
 from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.aio import _servicebus_receiver_async, _servicebus_sender_async, _session_browser_async
 
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
@@ -156,11 +156,11 @@ class Bus:
     def send(self, queue: str, *bodies: str, **fields: Any) -> None:
         """Put messages into a queue without the SDK, where sending is not the point: a sender costs half a second."""
         messages = [Message(body=body.encode(), **fields) for body in bodies]
-        self.call(lambda engine: engine.send(queue, messages))
+        self.call(lambda engine: engine.broker.send(queue, messages))
 
     def bodies(self, path: str) -> list[bytes]:
         """What a queue holds, in order, whatever its state."""
-        return self.call(lambda engine: [task.message.body for task in engine.peek(path, 0, 1_000)])
+        return self.call(lambda engine: [task.message.body for task in engine.broker.peek(path, 0, 1_000)])
 
 
 class Sdk:

@@ -20,8 +20,8 @@ import pytest
 from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Client, Engine, Reject, azure
-from outbox.azure.functions_processor import Processor
-from outbox.azure.functions_settings import FunctionsSettings
+from outbox.azure.functions.processor import Processor
+from outbox.azure.functions.settings import FunctionsSettings
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.types import binary, described, map_, string, symbol
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.administration import Administration
@@ -23,7 +23,7 @@ from outbox.emulator.faults import FaultRule, Faults
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.rules import Rule, RuleSettings
+from outbox.engine.state.rules import Rule, RuleSettings
 from tests.unit.amqp import amqp_client as client
 from tests.unit.amqp.test_amqp_connection import mutated
 from tests.wire.test_servicebus_server import request

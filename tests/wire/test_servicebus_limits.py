@@ -17,7 +17,7 @@ import pytest
 
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.frames import EMPTY_FRAME
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.link import Link
 from outbox.emulator.bus import front, peer
 from outbox.emulator.bus.peer import Peer
@@ -103,18 +103,18 @@ async def test_unfinished_messages_of_a_connection_have_a_limit(caplog: pytest.L
     async with serving() as server:
         wire = await Wire.open(server, *(client.attach("q", handle, receiver=False) for handle in range(64)))
         await wire.wait_frames(ATTACH, 64)
-        held, most_bytes = only(server).connection.held, 0
+        quota, most_bytes = only(server).connection.quota, 0
         for turn in range(5):
             for handle in range(64):
                 wire.writer.write(client.transfer(handle, 64 * turn + handle, bytes(PART_BYTES), more=True))
                 await asyncio.sleep(0)
-                most_bytes = max(most_bytes, held.held_bytes)
+                most_bytes = max(most_bytes, quota.held_bytes)
             if not server._peers:
                 break
         assert [record.condition for record in caplog.records if hasattr(record, "condition")] == [LIMIT]
         assert PART_BYTES < most_bytes <= server.limits.held_max_bytes
         await until(lambda: not server._peers)
-        assert (held.held_bytes, server.pool.held_bytes) == (0, 0)
+        assert (quota.held_bytes, server.pool.held_bytes) == (0, 0)
 
 
 async def test_unfinished_messages_of_all_connections_have_a_limit() -> None:
@@ -129,7 +129,7 @@ async def test_unfinished_messages_of_all_connections_have_a_limit() -> None:
             await asyncio.sleep(0.1)
             assert server.pool.held_bytes <= server.pool.max_bytes
         await until(lambda: len(server._peers) < 4)
-        assert server.pool.held_bytes == sum(peer.connection.held.held_bytes for peer in server._peers) > 0
+        assert server.pool.held_bytes == sum(peer.connection.quota.held_bytes for peer in server._peers) > 0
         for wire in wires:
             wire.writer.transport.abort()
         await until(lambda: not server._peers)
@@ -145,8 +145,8 @@ async def test_a_large_message_in_parts_arrives_and_leaves_nothing_held() -> Non
         before_bytes = server.pool.held_bytes
         for index, part in enumerate(parts):
             wire.writer.write(client.transfer(0, 0, part, more=index < len(parts) - 1))
-        await until(lambda: server.engine.peek("q", 0, 1))
-        assert server.engine.peek("q", 0, 1)[0].message.body == b"x" * 200_000
+        await until(lambda: server.engine.broker.peek("q", 0, 1))
+        assert server.engine.broker.peek("q", 0, 1)[0].message.body == b"x" * 200_000
         assert server.pool.held_bytes == before_bytes
         wire.writer.close()
 
@@ -183,7 +183,7 @@ async def test_before_a_token_little_is_held() -> None:
 async def test_links_and_what_they_hold_go_with_their_connection(how: str) -> None:
     """Sixteen sessions of links of every kind, with half a message on each sender, leave nothing behind."""
     async with serving() as server:
-        server.engine.send("q", [Message(body=b"m") for _ in range(20)])
+        server.engine.broker.send("q", [Message(body=b"m") for _ in range(20)])
         with without_collections():
             before = link_count()
             wire = await Wire.open(server, *(on(channel, client.BEGIN) for channel in range(1, 16)))
@@ -215,17 +215,17 @@ async def test_replies_that_wait_for_credit_have_a_size(monkeypatch: pytest.Monk
             server, client.attach("$cbs", 0, receiver=False), client.attach("$cbs", 1, receiver=True)
         )
         await wire.wait_frames(ATTACH, 2)
-        held = only(server).connection.held
-        before_bytes = held.held_bytes
+        quota = only(server).connection.quota
+        before_bytes = quota.held_bytes
         wire.writer.write(client.transfer(0, 0, client.BODY))
-        await until(lambda: held.held_bytes > before_bytes)
-        held.max_bytes = held.held_bytes
+        await until(lambda: quota.held_bytes > before_bytes)
+        quota.max_bytes = quota.held_bytes
         wire.writer.write(client.transfer(0, 1, client.BODY))
         [(_, refused, _)] = [found for found in await wire.wait_frames(0x15, 2) if found[1][4].value]
         assert refused[4].value[0].value[0] == LIMIT
         wire.writer.write(client.flow(1, 10))
         await wire.wait_frames(TRANSFER)
-        assert held.held_bytes == before_bytes
+        assert quota.held_bytes == before_bytes
         wire.writer.close()
 
 
@@ -287,7 +287,7 @@ async def test_requests_whose_answers_pile_up_are_refused() -> None:
     )
     peek = operation + types.described(0x77, asked)
     async with serving() as server:
-        server.engine.send("q", [Message(body=b"x" * 250_000) for _ in range(5)])
+        server.engine.broker.send("q", [Message(body=b"x" * 250_000) for _ in range(5)])
         both = client.attach("q/$management", 0, receiver=False), client.attach("q/$management", 1, receiver=True)
         wire = await Wire.open(server, *both, client.flow(1, 1_000, window=1 << 20))
         await wire.wait_frames(ATTACH, 2)
@@ -382,7 +382,7 @@ async def test_what_a_token_has_opened_ends_with_it_unless_another_is_put(is_ren
         if is_renewed:
             wire.writer.write(client.transfer(0, 1, put_token("secret", 60)))
             await asyncio.sleep(2.5)
-            server.engine.send("q", [Message(body=b"m")])
+            server.engine.broker.send("q", [Message(body=b"m")])
             await wire.wait_frames(TRANSFER, 3)
             wire.writer.close()
         else:
@@ -450,7 +450,7 @@ async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_
             one.check_time(loop_time() + peer.IDLE_MAX_S + 1)
         await sender.wait_end()
         assert closed_for(sender) == "amqp:connection:forced"
-        server.engine.send("q", [Message(body=b"m")])
+        server.engine.broker.send("q", [Message(body=b"m")])
         assert await receiver.wait_frames(TRANSFER)
         receiver.writer.close()
 

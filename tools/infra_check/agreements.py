@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outbox.emulator.entities_file import parse_entities
+from outbox.emulator.bus.entities_file import parse_entities
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.errors import NotRegistrable
 from outbox.ports import SUBSCRIPTIONS

@@ -15,9 +15,9 @@ from function_app.settings import REQUIRED, SERVICEBUS, WAYS, settings
 from outbox.app import App
 from outbox.azure import functions
 from outbox.azure.connecting import BLOB_CONTAINER, CONTAINER
-from outbox.azure.cosmos_containers import ContainerSpec
-from outbox.azure.functions_settings import FunctionsSettings
-from outbox.azure.servicebus_entities import DELIVERY_COUNT_MAX, LOCK
+from outbox.azure.cosmos.containers import ContainerSpec
+from outbox.azure.functions import FunctionsSettings
+from outbox.azure.servicebus.entities import DELIVERY_COUNT_MAX, LOCK
 from outbox.ports import SUBSCRIPTIONS
 from spark_jobs.package import ZIP_NAME
 from spark_jobs.submitting import settings as submit_settings

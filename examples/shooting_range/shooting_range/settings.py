@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from outbox import azure
-from outbox.azure.functions_settings import FunctionsSettings
-from outbox.engine.blobs import FolderBlobStore
+from outbox.azure.functions import FunctionsSettings
+from outbox.engine.backend.blobs import FolderBlobStore
 from outbox.errors import Refused
 from shooting_range.storage import INFRASTRUCTURE, SHEETS, STATES, place_of
 

@@ -1,7 +1,8 @@
 """One channel of a connection: which of its links the peer's frames are for.
 
-Decides what a frame means for the links by handle: who attaches, which deliveries a disposition settles, what is left
-for the application to do.  How transfers are counted is `session`'s part, what a link may do `link`'s.
+Decides which link a frame is for, by its handle, which deliveries a disposition settles, and what is left for the
+application to do.  What may happen to a link in which state is in `states`, what it does then in `link`; how transfers
+are counted is `session`'s part.
 """
 
 from __future__ import annotations
@@ -9,19 +10,17 @@ from __future__ import annotations
 from outbox.emulator.amqp import performatives
 from outbox.emulator.amqp.errors import (
     DECODE_ERROR,
-    HANDLE_IN_USE,
     INVALID_FIELD,
-    NOT_ALLOWED,
     RESOURCE_LIMIT,
-    UNATTACHED_HANDLE,
     ConnectionFault,
 )
 from outbox.emulator.amqp.events import Attached, Credit, Detached, Event, Sent, Settled, Window
 from outbox.emulator.amqp.frames import Frame
-from outbox.emulator.amqp.held import ATTACH_FACTOR, LINK_BYTES
-from outbox.emulator.amqp.link import Attach, Link, LinkState
+from outbox.emulator.amqp.limits import ATTACH_FACTOR, LINK_BYTES
+from outbox.emulator.amqp.link import Attach, Link
 from outbox.emulator.amqp.performatives import as_bool, as_map, as_outcome, as_terminus, as_text, as_uint
 from outbox.emulator.amqp.session import HANDLE_MAX, ID_MASK, Session
+from outbox.emulator.amqp.states import LINK, LinkState, OnLink, after
 from outbox.emulator.amqp.types import NULL, field_spans
 
 _UNKNOWN_COUNT_MAX = 256
@@ -40,13 +39,12 @@ class Channel:
     def on_attach(self, fields: list[object], source: Frame) -> Event:
         """Make a link that waits for the application's answer."""
         handle = as_uint(fields[1], "handle")
-        if handle in self.links:
-            raise ConnectionFault(HANDLE_IN_USE, f"handle {handle} is in use on channel {self.session.channel}")
+        self._heard(handle, OnLink.ATTACH)
         link_count_max = self.session.limits.link_count_max
         if handle > HANDLE_MAX or len(self.links) >= link_count_max:
             raise ConnectionFault(RESOURCE_LIMIT, f"more than {link_count_max} links in a session")
         held_bytes = LINK_BYTES + ATTACH_FACTOR * (source.end - source.start)
-        self.session.held.take(held_bytes)
+        self.session.quota.take(held_bytes)
         is_receiver = as_bool(fields[2], "role")
         # The fields were decoded before, so the second walk that finds their bytes cannot fail.
         at = source.data.index(b"\x12", source.start) + 1
@@ -67,32 +65,28 @@ class Channel:
         link = self.links[handle] = Link(self.session, attach, held_bytes)
         return Attached(link)
 
-    def link_at(self, handle: object) -> Link:
+    def _heard(self, handle: object, event: OnLink) -> Link | None:
+        """The link that a frame is for, in the state after it; None where there is none yet, or it is passed over."""
         link = self.links.get(as_uint(handle, "handle"))
-        if link is None:
-            raise ConnectionFault(
-                UNATTACHED_HANDLE, f"handle {handle} on channel {self.session.channel} is not attached"
-            )
+        state, name = (LinkState.FREE, "") if link is None else (link.state, link.attach.name)
+        state_after = after(LINK, state, event, "handle", handle, "on channel", self.session.channel, name)
+        if link is None or state_after is None:
+            return None
+        link.state = state_after
         return link
 
     def on_transfer(self, fields: list[object], source: Frame, at: int) -> Event | None:
         session = self.session
         session.next_incoming_id = (session.next_incoming_id + 1) & ID_MASK
-        link = self.links.get(as_uint(fields[0], "handle"))
-        if link is None:
-            raise ConnectionFault(UNATTACHED_HANDLE, f"transfer on handle {fields[0]!r}, which is not attached")
-        if link.state is LinkState.DETACHED:
-            return None  # it was on its way when we detached
-        if link.state is LinkState.PENDING:
-            raise ConnectionFault(NOT_ALLOWED, f"transfer on link {link.attach.name} before it was attached")
-        return link.on_transfer(fields, source.data[at : source.end])
+        link = self._heard(fields[0], OnLink.TRANSFER)
+        return None if link is None else link.on_transfer(fields, source.data[at : source.end])
 
     def on_flow(self, fields: list[object]) -> list[Event]:
         """Take the peer's window and, if a handle is given, a link's credit."""
         events: list[Event] = [Window(self.session)] if self.session.on_flow(fields) else []
         if fields[4] is not None:
-            link = self.link_at(fields[4])
-            if link.on_flow(fields):
+            link = self._heard(fields[4], OnLink.FLOW)
+            if link is not None and link.on_flow(fields):
                 events.append(Credit(link, as_bool(fields[8], "drain"), as_bool(fields[9], "echo")))
         return events
 
@@ -136,23 +130,25 @@ class Channel:
         return deliveries, unknown
 
     def on_detach(self, fields: list[object]) -> Event | None:
-        link = self.link_at(fields[0])
-        was_there = link.state is not LinkState.DETACHED
+        known = self.links.get(as_uint(fields[0], "handle"))
+        was_there = known is not None and known.state is not LinkState.DETACHED
+        link = self._heard(fields[0], OnLink.DETACH)
+        assert link is not None, "a detach is never passed over"
         if was_there:
-            link.state = LinkState.DETACHED
             self.session.write(performatives.detach(link.handle, closed=as_bool(fields[1], "closed")))
         self.session.untrack(link.handle)
         del self.links[link.handle]
-        link.let_go()
-        return Detached(link, as_bool(fields[1], "closed")) if was_there else None
+        link.free()
+        return Detached(link) if was_there else None
 
     def end(self) -> list[Event]:
         """The session is over: every link of it is detached without another word."""
         live = [link for link in self.links.values() if link.state is not LinkState.DETACHED]
-        for link in live:
-            link.state = LinkState.DETACHED
         for link in self.links.values():
-            link.let_go()
+            state = after(LINK, link.state, OnLink.END)
+            assert state is not None, "no link outlives its session"
+            link.state = state
+            link.free()
         self.links.clear()
         self.session.unsettled.clear()
-        return [Detached(link, True) for link in live]
+        return [Detached(link) for link in live]

@@ -5,14 +5,13 @@ send.  Whatever the protocol can answer by itself (headers, SASL, open, begin, e
 here; links, messages and settlements are the application's.  A peer that breaks the protocol or a limit gets a
 `close` with the AMQP error, an event `Closed`, and nothing it sends afterwards is looked at: no input raises.
 
-States, in order: `SASL_HEADER` -> `SASL` -> `AMQP_HEADER` -> `OPENING` -> `OPEN` -> `OVER`.  A client without SASL
-starts with the AMQP header; who may do what is decided later, by the claims that it puts on the `$cbs` node.
+What may happen in which state is in `states`.  Who may do what is decided later, by the claims that a client puts on
+the `$cbs` node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 
 from outbox.emulator.amqp import performatives
 from outbox.emulator.amqp.channel import Channel
@@ -36,23 +35,16 @@ from outbox.emulator.amqp.frames import (
     Output,
     frame,
 )
-from outbox.emulator.amqp.held import Held, Limits, Pool
+from outbox.emulator.amqp.limits import Limits, Pool, Quota
 from outbox.emulator.amqp.link import TRANSFER_OVERHEAD_BYTES
 from outbox.emulator.amqp.performatives import as_text, as_uint
 from outbox.emulator.amqp.session import Session
+from outbox.emulator.amqp.states import CONNECTION, SESSION, Heard, OnSession, SessionState, State, after
 from outbox.emulator.amqp.types import NULL
 
 SASL_NAMES = ("ANONYMOUS", "MSSBCBS")
 FRAME_SIZE_MIN_BYTES = 512
-
-
-class State(IntEnum):
-    SASL_HEADER = 0
-    SASL = 1
-    AMQP_HEADER = 2
-    OPENING = 3
-    OPEN = 4
-    OVER = 5
+_HEADERS = {HEADER_SASL: Heard.SASL_HEADER, HEADER_AMQP: Heard.AMQP_HEADER}
 
 
 class Connection:
@@ -61,7 +53,7 @@ class Connection:
     def __init__(self, *, container_id: str, limits: Limits, pool: Pool | None = None) -> None:
         """`pool` is what all connections together hold; without one, this connection has its own."""
         self.limits = limits
-        self.held = Held(pool or Pool(), limits.unclaimed_max_bytes)
+        self.quota = Quota(pool or Pool(), limits.unclaimed_max_bytes)
         self.state = State.SASL_HEADER
         self.channels: dict[int, Channel] = {}
         self.peer_frame_size_max_bytes = FRAME_SIZE_MIN_BYTES
@@ -85,7 +77,7 @@ class Connection:
         """Give the peer all that the limits allow; until it has put a valid token it has little."""
         limits = self.limits
         self._reader.frame_size_max_bytes = limits.frame_size_max_bytes
-        self.held.max_bytes = max(limits.held_max_bytes, 2 * limits.message_size_max_bytes)
+        self.quota.max_bytes = max(limits.held_max_bytes, 2 * limits.message_size_max_bytes)
 
     def receive(self, data: bytes) -> list[Event]:
         """Take bytes from the peer; return what the application has to do."""
@@ -161,7 +153,7 @@ class Connection:
             self._on_sasl(source)
             return True
         if source.type != TYPE_AMQP:
-            raise ConnectionFault(FRAMING_ERROR, "a SASL frame after the AMQP header")
+            after(CONNECTION, self.state, Heard.SASL_INIT)
         code, fields, at = performatives.decode_performative(source)
         handler = self._handlers.get(code)
         if handler is None:
@@ -172,31 +164,30 @@ class Connection:
     def _on_header(self, header: bytes | None) -> bool:
         if header is None:
             return False
-        if header == HEADER_SASL and self.state is State.SASL_HEADER:
+        event = _HEADERS.get(header, Heard.OTHER_HEADER)
+        if CONNECTION[self.state][event] is State.SASL:
             self.output.write(HEADER_SASL + frame(performatives.sasl_mechanisms(*SASL_NAMES), frame_type=TYPE_SASL))
-            self.state = State.SASL
-            return True
-        self.output.write(HEADER_AMQP)
-        if header != HEADER_AMQP:
-            self._finish(FRAMING_ERROR, "the peer does not speak AMQP 1.0")
-            return False
-        self.state = State.OPENING
+        else:
+            self.output.write(HEADER_AMQP)  # a peer that speaks another protocol learns which is spoken here
+        state = after(CONNECTION, self.state, event)
+        assert state is not None, "headers are read in two states only"
+        self.state = state
         return True
 
     def _on_sasl(self, source: Frame) -> None:
         code, fields, _ = performatives.decode_performative(source)
-        if source.type != TYPE_SASL or code != performatives.SASL_INIT:
-            raise ConnectionFault(FRAMING_ERROR, "sasl-init was expected")
+        is_init = source.type == TYPE_SASL and code == performatives.SASL_INIT
+        state = after(CONNECTION, self.state, Heard.SASL_INIT if is_init else Heard.FRAME)
         known = as_text(fields[0], "mechanism") in SASL_NAMES
         self.output.write(frame(performatives.sasl_outcome(0 if known else 1), frame_type=TYPE_SASL))
-        if known:
-            self.state = State.AMQP_HEADER
+        if known and state is not None:
+            self.state = state
         else:
             self._finish(NOT_ALLOWED, "the SASL mechanism is not offered")
 
     def _on_open(self, source: Frame, fields: list[object], at: int) -> None:
-        if self.state is not State.OPENING:
-            raise ConnectionFault(NOT_ALLOWED, "the connection is open already")
+        state = after(CONNECTION, self.state, Heard.OPEN)
+        assert state is not None, "an open is never passed over"
         container_id = as_text(fields[0], "container-id")[:256]
         size = as_uint(fields[2], "max-frame-size", 0xFFFFFFFF)
         if size < FRAME_SIZE_MIN_BYTES:
@@ -204,7 +195,7 @@ class Connection:
         self.peer_frame_size_max_bytes = min(size, self.limits.frame_size_max_bytes)
         assert self.peer_frame_size_max_bytes > TRANSFER_OVERHEAD_BYTES
         self._write_open()
-        self.state = State.OPEN
+        self.state = state
         self._events.append(Opened(container_id, as_uint(fields[4], "idle-time-out", 0)))
 
     def _write_open(self) -> None:
@@ -212,19 +203,21 @@ class Connection:
         body = performatives.open_(self._container_id, frame_size_max_bytes=size, channel_max=channel_max)
         self.output.write(frame(body))
 
-    def _channel(self, number: int) -> Channel | None:
-        if self.state is not State.OPEN:
-            raise ConnectionFault(NOT_ALLOWED, "the connection is not open")
-        return self.channels.get(number)
+    def _channel(self, number: int, event: OnSession = OnSession.FRAME) -> Channel | None:
+        """The channel that a frame is for; None where there is none yet, or the frame is passed over."""
+        channel = self.channels.get(number)
+        if channel is None:  # else the connection is open
+            after(CONNECTION, self.state, Heard.FRAME)
+        after(SESSION, SessionState.UNMAPPED if channel is None else SessionState.MAPPED, event, "channel", number)
+        return channel
 
     def _on_begin(self, source: Frame, fields: list[object], at: int) -> None:
-        if self._channel(source.channel) is not None:
-            raise ConnectionFault(NOT_ALLOWED, f"channel {source.channel} has a session already")
+        self._channel(source.channel, OnSession.BEGIN)
         if len(self.channels) >= self.limits.session_count_max:
             raise ConnectionFault(RESOURCE_LIMIT, f"more than {self.limits.session_count_max} sessions")
         session = Session(
             self.output,
-            self.held,
+            self.quota,
             self.limits,
             channel=source.channel,
             frame_size_max_bytes=self.peer_frame_size_max_bytes,
@@ -264,8 +257,7 @@ class Connection:
                 self._events.append(event)
 
     def _on_end(self, source: Frame, fields: list[object], at: int) -> None:
-        """End a session.  Clients send detach after end, so frames on an unknown channel are passed over."""
-        channel = self._channel(source.channel)
+        channel = self._channel(source.channel, OnSession.END)
         if channel is None:
             return
         self._events.extend(channel.end())

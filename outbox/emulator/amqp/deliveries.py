@@ -19,7 +19,7 @@ from outbox.emulator.amqp.sections import (
     sections,
 )
 from outbox.emulator.amqp.types import NULL, binary, described, list_, long_, map_, scalar, string, symbol, timestamp
-from outbox.engine.items import Claim, Task
+from outbox.engine.state.tasks import Claim, Task
 from outbox.message import (
     PROPERTY_ATTEMPT,
     PROPERTY_CAUSATION,
@@ -136,7 +136,7 @@ def _sections_of(item: Claim | Task) -> bytes:
     message = item.message
     wire = message.wire or encode_sections(message)
     added: dict[bytes, bytes] = {}
-    if message.attempt and message.wire:  # resubmitted: the stored bytes still tell of the earlier attempt
+    if message.attempt and message.wire:  # resubmitted: the stored bytes still name the earlier attempt
         added = {
             string(PROPERTY_ATTEMPT): long_(message.attempt),
             string(PROPERTY_CREATED): long_(message.created_ms),

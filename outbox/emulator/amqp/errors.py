@@ -18,9 +18,7 @@ RESOURCE_LIMIT = "amqp:resource-limit-exceeded"
 NOT_ALLOWED = "amqp:not-allowed"
 INVALID_FIELD = "amqp:invalid-field"
 NOT_IMPLEMENTED = "amqp:not-implemented"
-ILLEGAL_STATE = "amqp:illegal-state"
 FRAMING_ERROR = "amqp:connection:framing-error"
-WINDOW_VIOLATION = "amqp:session:window-violation"
 HANDLE_IN_USE = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE = "amqp:session:unattached-handle"
 MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
@@ -38,7 +36,7 @@ ARGUMENT_ERROR = "com.microsoft:argument-error"
 
 
 class AmqpFault(Exception):
-    """A fault with the AMQP condition that tells the peer about it."""
+    """A fault with the AMQP condition by which the peer knows it."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(f"{condition}: {description}")

@@ -69,7 +69,6 @@ class Detached(NamedTuple):
     """The peer detached a link that was attached or pending."""
 
     link: Link
-    closed: bool
 
 
 class Closed(NamedTuple):

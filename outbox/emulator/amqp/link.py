@@ -1,6 +1,6 @@
 """One link of a session: attaching, credit, transfers in and out, detaching.
 
-Decides what a link may do in which state and writes the frames for it; where messages come from or go to is for the
+Writes the frames of a link, as far as its state (`states`) lets it; where messages come from or go to is for the
 application above.  `Link.is_sender` is this side's role.  A link starts `PENDING`: the application accepts or refuses
 it, at once or later (a receiver that waits for a session).
 """
@@ -8,14 +8,14 @@ it, at once or later (a receiver that waits for a session).
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import NamedTuple
 
 from outbox.emulator.amqp import performatives, types
 from outbox.emulator.amqp.errors import DECODE_ERROR, MESSAGE_SIZE_EXCEEDED, ConnectionFault
-from outbox.emulator.amqp.held import PART_BYTES
+from outbox.emulator.amqp.limits import PART_BYTES
 from outbox.emulator.amqp.performatives import as_bool, as_optional_uint, as_uint
 from outbox.emulator.amqp.session import Session
+from outbox.emulator.amqp.states import LINK, LinkState, OnLink, after
 from outbox.emulator.amqp.types import NULL
 
 CREDIT_GRANTED = 2_000
@@ -35,12 +35,6 @@ _TAILS = {
     for settled in (False, True)
     for more in (False, True)
 }
-
-
-class LinkState(IntEnum):
-    PENDING = 0
-    ATTACHED = 1
-    DETACHED = 2
 
 
 class Attach(NamedTuple):
@@ -109,31 +103,33 @@ class Link:
 
     def accept(self, *, source: bytes | None = None, properties: bytes = _EMPTY_MAP) -> None:
         """Answer the attach; a link that receives grants its first credit at once."""
-        if self.state is not LinkState.PENDING:
+        state = after(LINK, self.state, OnLink.ACCEPT)
+        if state is None:
             return
-        self.state = LinkState.ATTACHED
+        self.state = state
         self._write_attach(source or self.attach.source_bytes, self.attach.target_bytes, properties)
         if not self.is_sender:
             self.delivery_count = self.attach.initial_delivery_count
             self._grant_credit()
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Drop what is held for the link, which is gone."""
         self._reset()
-        self.session.held.give_back(self._held_bytes)
+        self.session.quota.give_back(self._held_bytes)
         self._held_bytes = 0
 
     def refuse(self, condition: str, description: str) -> None:
         """Answer the attach with null source and target, then detach with the reason."""
-        if self.state is LinkState.PENDING:
+        if after(LINK, self.state, OnLink.REFUSE) is not None:
             self._write_attach(NULL, NULL, _EMPTY_MAP)
             self.detach(condition, description)
 
     def detach(self, condition: str = "", description: str = "") -> None:
         """Detach for good, with an error if a condition is given."""
-        if self.state is LinkState.DETACHED:
+        state = after(LINK, self.state, OnLink.CLOSE)
+        if state is None:
             return
-        self.state = LinkState.DETACHED
+        self.state = state
         fault = performatives.error(condition, description) if condition else NULL
         self.session.write(performatives.detach(self.handle, closed=True, fault=fault))
         self.session.untrack(self.handle)
@@ -155,7 +151,7 @@ class Link:
         )
 
     def on_flow(self, fields: list[object]) -> bool:
-        """Take a flow from the peer; tell whether the application has something to do."""
+        """Take a flow from the peer; whether the application has something to do."""
         echo = as_bool(fields[9], "echo")
         if not self.is_sender:
             if echo and self.state is LinkState.ATTACHED:
@@ -165,7 +161,7 @@ class Link:
         granted = as_uint(fields[6], "link-credit", 0)
         credit = ((self.delivery_count if counted is None else counted) + granted - self.delivery_count) & _COUNT_MASK
         self.credit = credit if credit < 1 << 31 else 0
-        return self.state is not LinkState.DETACHED
+        return True
 
     def finish_flow(self, *, drain: bool, echo: bool) -> None:
         """Answer a flow when as much as there is was sent: a drain uses up what credit is left."""
@@ -261,7 +257,7 @@ class Link:
         if self._parts_bytes > size_max_bytes:
             self._drop_parts()
         elif payload:
-            self.session.held.take(len(payload) + PART_BYTES)
+            self.session.quota.take(len(payload) + PART_BYTES)
             self._parts_held_bytes += len(payload) + PART_BYTES
             self._parts.append(payload)
 
@@ -272,7 +268,7 @@ class Link:
 
     def _drop_parts(self) -> None:
         self._parts.clear()
-        self.session.held.give_back(self._parts_held_bytes)
+        self.session.quota.give_back(self._parts_held_bytes)
         self._parts_held_bytes = 0
 
     def _count_delivery(self) -> None:

@@ -1,6 +1,6 @@
 """The sections of a message: where each begins and ends, and the two kinds of value that are read in bulk.
 
-This is the innermost loop of receiving, so it walks without decoding what a size already tells.
+This is the innermost loop of receiving, so it skips by sizes what it need not decode.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from outbox.emulator.amqp import performatives
 from outbox.emulator.amqp.frames import Output, frame
-from outbox.emulator.amqp.held import Held, Limits
+from outbox.emulator.amqp.limits import Limits, Quota
 from outbox.emulator.amqp.performatives import as_uint
 from outbox.emulator.amqp.types import uint
 
@@ -31,9 +31,9 @@ class Session:
         "_peer_window",
         "channel",
         "frame_size_max_bytes",
-        "held",
         "limits",
         "next_incoming_id",
+        "quota",
         "starved",
         "unsettled",
     )  # fmt: skip
@@ -41,7 +41,7 @@ class Session:
     def __init__(
         self,
         output: Output,
-        held: Held,
+        quota: Quota,
         limits: Limits,
         *,
         channel: int,
@@ -50,10 +50,10 @@ class Session:
     ) -> None:
         """Answer the peer's begin, of which `fields` are.
 
-        `output` takes what is to be sent in frames of at most `frame_size_max_bytes`, `held` counts what is kept.
+        `output` takes what is to be sent in frames of at most `frame_size_max_bytes`, `quota` counts what is kept.
         """
         self._output = output
-        self.held = held
+        self.quota = quota
         self.limits = limits
         self.channel = channel
         self.frame_size_max_bytes = frame_size_max_bytes
@@ -102,7 +102,7 @@ class Session:
         self._output.write(payload)
 
     def on_flow(self, fields: list[object]) -> bool:
-        """Take the peer's window; tell whether what could not be sent for want of room can be now."""
+        """Take the peer's window; whether what could not be sent for want of room can be now."""
         expected = as_uint(fields[0], "next-incoming-id", 0)
         window = (expected + as_uint(fields[1], "incoming-window") - self._next_outgoing_id) & ID_MASK
         self._peer_window = window if window <= WINDOW else 0
@@ -121,7 +121,7 @@ class Session:
         self.unsettled[delivery_id] = (handle, tag)
 
     def untrack(self, handle: int) -> None:
-        """Forget the deliveries of a link; whoever attaches under its handle next has nothing to do with them."""
+        """Forget the deliveries of a link; the next link under its handle has nothing to do with them."""
         gone = [number for number, (owner, _) in self.unsettled.items() if owner == handle]
         for number in gone:
             del self.unsettled[number]

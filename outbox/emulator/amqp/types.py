@@ -5,9 +5,9 @@ can make a value deeper than `DEPTH_MAX`, of more than `COUNT_MAX` elements over
 without bytes, or a map whose keys all have one hash, or read past its own size.  What the values mean is for others.
 
 *Theory of operation.*  `decode(data, at)` returns the value and the position behind it; one function for each
-constructor stands in a table of 256, and is told what is `Spent`.  Decoding loses the AMQP type (symbols and strings
-are `str`, all integers `int`, timestamps milliseconds as `int`), because whoever must give bytes back unchanged keeps
-the bytes.  Encoding is explicit: one function for each type, each returning bytes that others join.
+constructor stands in a table of 256, and takes what is `Spent`.  Decoding loses the AMQP type (symbols and strings
+are `str`, all integers `int`, timestamps milliseconds as `int`), because what must be given back unchanged is kept
+as its bytes.  Encoding is explicit: one function for each type, each returning bytes that others join.
 """
 
 from __future__ import annotations

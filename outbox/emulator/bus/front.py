@@ -1,6 +1,6 @@
 """The first bytes of a connection: AMQP goes to its peer, HTTP to the administration, and TLS is not spoken.
 
-One port serves both, so that one connection string does for every client.  Whoever says nothing is closed by the peer's
+One port serves both, so that one connection string does for every client.  A silent client is closed by the peer's
 own time limit.  The HTTP side is loaded when the first request comes, in a thread, because its library takes longer to
 import than all else; what the client sends meanwhile waits here, up to a limit.
 """

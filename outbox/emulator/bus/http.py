@@ -22,12 +22,12 @@ from outbox.emulator.bus import atom
 from outbox.emulator.bus.administration import Administration, Reply
 from outbox.emulator.bus.claims import check_signature
 from outbox.emulator.bus.transport import Endpoint
-from outbox.emulator.faults import FaultRule, rules_from_json
+from outbox.emulator.faults import FaultRule
 from outbox.errors import EngineStopped, OutboxError
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger("outbox.servicebus.http")
-_quiet.setLevel(logging.CRITICAL)  # anybody on this machine can send nonsense; it is answered and not worth a traceback
+_quiet.setLevel(logging.CRITICAL)  # any process of this machine can send nonsense; it is answered without a traceback
 
 CONTROL = "/_outbox/faults"
 KINDS = frozenset(("lost-reply", "refused", "throttled", "status", "delay", "reset"))
@@ -91,7 +91,7 @@ class Http:
             return _last(_json(401, {"error": "the token is missing or wrong; it is the server's control_token"}))
         if raw_path != CONTROL and not self._is_signed(token):
             return _last(_respond(Reply(401, atom.error(401, "the token is not valid; check the key and its expiry"))))
-        async with asyncio.timeout(BODY_WITHIN_S):  # only now: nobody else makes the server read a body
+        async with asyncio.timeout(BODY_WITHIN_S):  # only now: the server reads no body for a stranger
             body = await request.read()
         if raw_path == CONTROL:
             return self._control(request, body)
@@ -102,7 +102,7 @@ class Http:
         update = request.headers.get("If-Match", "") == "*"
         query = request.rel_url.raw_query_string
         reply = self._administration.answer(request.method, raw_path, query, body, update=update)
-        await self._engine.gate()
+        await self._engine.core.gate()
         if rule is not None and rule.kind == "lost-reply" and request.transport is not None:
             request.transport.abort()
         return _respond(reply)
@@ -146,22 +146,13 @@ class Http:
         return refused
 
     def _control(self, request: web.BaseRequest, body: bytes) -> web.Response:
-        faults = self._endpoint.faults
-        if request.method == "GET":
-            return web.Response(body=faults.as_json(), content_type="application/json")
-        if request.method == "POST":
-            try:
-                return _json(201, {"ids": [faults.install(rule) for rule in rules_from_json(body)]})
-            except ValueError as error:
-                return _json(400, {"error": str(error)})
-        if request.method != "DELETE":
+        if request.method not in ("GET", "POST", "DELETE"):
             return _json(405, {"error": f"{request.method[:20]} is not there; use GET, POST or DELETE"})
-        number = request.rel_url.query.get("id", "")
-        if not number:
-            faults.clear()
-        elif not number.isascii() or not number.isdecimal() or len(number) > 15 or not faults.remove(int(number)):
-            return _json(404, {"error": f"there is no fault rule {number[:20]!r}; list them"})
-        return web.Response(body=faults.as_json(), content_type="application/json")
+        try:
+            status, found = self._endpoint.faults.control(request.method, request.rel_url.raw_query_string, body)
+        except (ValueError, LookupError) as error:
+            return _json(400 if isinstance(error, ValueError) else 404, {"error": str(error)})
+        return web.Response(body=found, status=status, content_type="application/json")
 
 
 def _last(response: web.Response) -> web.Response:

@@ -1,8 +1,8 @@
 """The `$management` node of an entity: everything that is asked for instead of streamed.
 
 Decides nothing by itself: every operation is one call of the engine, its arguments checked and bounded here, its
-refusals told as the status and condition that the SDK knows.  Session operations need a session receiver on the same
-connection: its lock is what they act on.
+refusals answered with the status and condition that the SDK knows.  Session operations need a session receiver on the
+same connection: its lock is what they act on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from outbox.emulator.amqp.errors import (
 )
 from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.messages import decode_transfer
-from outbox.emulator.bus import arguments, nodes
+from outbox.emulator.bus import addresses
 from outbox.emulator.bus.requests import Replies, Request
 from outbox.emulator.bus.senders import put
 from outbox.engine.engine import Engine
@@ -78,7 +78,7 @@ class Management:
         self._engine = engine
         self._message_size_max_bytes = message_size_max_bytes
         self._find_lock = find_lock
-        self._operations: dict[str, Callable[[str, arguments.Arguments], Answer]] = {
+        self._operations: dict[str, Callable[[str, Arguments], Answer]] = {
             "renew-lock": self._renew_lock,
             "peek-message": self._peek,
             "schedule-message": self._schedule,
@@ -92,9 +92,9 @@ class Management:
         }
 
     def on_request(
-        self, link: Link, path: str, payload: bytes, replies: Replies, *, refusal: OperationFault | None = None
+        self, link: Link, path: str, payload: bytes, replies: Replies | None, *, refusal: OperationFault | None = None
     ) -> None:
-        """Do what a request asks, or refuse it for the reason given, and answer it.
+        """Do what a request asks, or refuse it for the reason given, and answer it; no `replies` take no answer.
 
         Raises: OperationFault if there is no way to answer.
         """
@@ -115,7 +115,8 @@ class Management:
         ]
         if condition:
             properties += (types.string("errorCondition"), types.symbol(condition))
-        replies.send(link, request, encode_reply(request.message_id, properties, answer.value))
+        if replies is not None:
+            replies.send(link, request, encode_reply(request.message_id, properties, answer.value))
 
     def _run(self, path: str, request: Request) -> Answer:
         name = request.properties.get("operation")
@@ -125,7 +126,7 @@ class Management:
         if not isinstance(request.value, dict):
             raise OperationFault(ARGUMENT_ERROR, "the body of a request must be a map")
         try:
-            return operation(path, arguments.Arguments(request.value))
+            return operation(path, Arguments(request.value))
         except EngineStopped:
             raise
         except LockLost as error:
@@ -141,12 +142,14 @@ class Management:
 
     # Messages
 
-    def _renew_lock(self, path: str, given: arguments.Arguments) -> Answer:
-        expirations = [self._engine.renew(token.bytes_le) for token in given.uuids("lock-tokens", ITEM_COUNT_MAX)]
+    def _renew_lock(self, path: str, given: Arguments) -> Answer:
+        expirations = [
+            self._engine.broker.renew(token.bytes_le) for token in given.uuids("lock-tokens", ITEM_COUNT_MAX)
+        ]
         return Answer(OK, types.map_([types.string("expirations"), types.array_of_timestamps(expirations)]))
 
-    def _peek(self, path: str, given: arguments.Arguments) -> Answer:
-        tasks = self._engine.peek(
+    def _peek(self, path: str, given: Arguments) -> Answer:
+        tasks = self._engine.broker.peek(
             path,
             given.integer("from-sequence-number", 0),
             given.count("message-count", 1, ITEM_COUNT_MAX),
@@ -162,43 +165,43 @@ class Management:
             return Answer(NO_CONTENT)
         return Answer(OK, types.map_([types.string("messages"), types.list_(encoded)]))
 
-    def _schedule(self, path: str, given: arguments.Arguments) -> Answer:
+    def _schedule(self, path: str, given: Arguments) -> Answer:
         incoming = []
         for item in given.maps("messages", ITEM_COUNT_MAX):
-            incoming += decode_transfer(arguments.Arguments(item).binary("message"), 0)
+            incoming += decode_transfer(Arguments(item).binary("message"), 0)
         limit = self._message_size_max_bytes
         for entry in incoming:
             if len(entry.message.body) + len(entry.message.wire) + len(entry.message.wire_body) > limit:
                 raise OperationFault(ARGUMENT_ERROR, f"a scheduled message is over {limit} bytes; send a reference")
-        if not nodes.can_send(self._engine, path):
+        if not addresses.can_send(self._engine, path):
             raise OperationFault(NOT_FOUND, f"{path} takes no messages; schedule on the queue or topic")
-        keyed = nodes.needs_session(self._engine, path)
+        keyed = addresses.needs_session(self._engine, path)
         sequences = put(self._engine, path, incoming, needs_session=keyed)
         return Answer(OK, types.map_([types.string("sequence-numbers"), types.array_of_longs(sequences)]))
 
-    def _cancel(self, path: str, given: arguments.Arguments) -> Answer:
+    def _cancel(self, path: str, given: Arguments) -> Answer:
         sequences = given.integers("sequence-numbers", ITEM_COUNT_MAX)
-        if self._engine.cancel(path, sequences) < len(sequences):
+        if self._engine.broker.cancel(path, sequences) < len(sequences):
             raise OperationFault(MESSAGE_NOT_FOUND, "a sequence number is not that of a scheduled message")
         return Answer(OK)
 
-    def _receive_deferred(self, path: str, given: arguments.Arguments) -> Answer:
+    def _receive_deferred(self, path: str, given: Arguments) -> Answer:
         session_id = given.text_or_none("session-id")
         if session_id is not None:
             self._session_lock(path, session_id)
-        claims = self._engine.claim_deferred(
+        claims = self._engine.broker.claim_deferred(
             path, given.integers("sequence-numbers", ITEM_COUNT_MAX), session=session_id
         )
         if given.integer("receiver-settle-mode", 1) == 0:
             for claim in claims:
-                self._engine.settle(claim.token, Settlement.COMPLETE)
+                self._engine.broker.settle(claim.token, Settlement.COMPLETE)
         encoded = [
             encode_wrapped(encode_delivery(claim, state=DEFERRED), types.uuid_(UUID(bytes_le=claim.token)))
             for claim in claims
         ]
         return Answer(OK, types.map_([types.string("messages"), types.list_(encoded)]))
 
-    def _update_disposition(self, path: str, given: arguments.Arguments) -> Answer:
+    def _update_disposition(self, path: str, given: Arguments) -> Answer:
         how = _DISPOSITIONS.get(given.text("disposition-status"))
         if how is None:
             raise OperationFault(ARGUMENT_ERROR, f"disposition-status must be one of {', '.join(_DISPOSITIONS)}")
@@ -206,7 +209,7 @@ class Management:
         description = given.text_or_none("deadletter-description") or ""
         try:
             for token in given.uuids("lock-tokens", ITEM_COUNT_MAX):
-                self._engine.settle(token.bytes_le, how, reason=reason, description=description)
+                self._engine.broker.settle(token.bytes_le, how, reason=reason, description=description)
         except LockLost as error:
             of_session = given.text_or_none("session-id") is not None
             raise OperationFault(SESSION_LOCK_LOST if of_session else MESSAGE_LOCK_LOST, str(error)) from error
@@ -224,31 +227,96 @@ class Management:
             return lock
         raise OperationFault(SESSION_LOCK_LOST, f"this connection holds no lock on session {session_id!r} of {path}")
 
-    def _get_session_state(self, path: str, given: arguments.Arguments) -> Answer:
+    def _get_session_state(self, path: str, given: Arguments) -> Answer:
         lock = self._session_lock(path, given.text("session-id"))
-        state = _held(lambda: self._engine.session_state(lock.token))
+        state = _held(lambda: self._engine.sessions.state(lock.token))
         return Answer(OK, types.map_([types.string("session-state"), types.binary(state) if state else types.NULL]))
 
-    def _set_session_state(self, path: str, given: arguments.Arguments) -> Answer:
+    def _set_session_state(self, path: str, given: Arguments) -> Answer:
         lock = self._session_lock(path, given.text("session-id"))
         state = given.binary_or_none("session-state") or b""
-        _held(lambda: self._engine.set_session_state(lock.token, state))
+        _held(lambda: self._engine.sessions.set_state(lock.token, state))
         return Answer(OK)
 
-    def _renew_session(self, path: str, given: arguments.Arguments) -> Answer:
+    def _renew_session(self, path: str, given: Arguments) -> Answer:
         lock = self._session_lock(path, given.text("session-id"))
-        until_ms = _held(lambda: self._engine.renew_session(lock.token))
+        until_ms = _held(lambda: self._engine.sessions.renew(lock.token))
         return Answer(OK, types.map_([types.string("expiration"), types.timestamp(until_ms)]))
 
-    def _list_sessions(self, path: str, given: arguments.Arguments) -> Answer:
+    def _list_sessions(self, path: str, given: Arguments) -> Answer:
         if given.integer("last-updated-time", _ALL_SESSIONS_MS) < _ALL_SESSIONS_MS:
             raise OperationFault(NOT_IMPLEMENTED, "sessions cannot be listed by the time of their last update")
         skip, top = given.count("skip", 0, 1 << 31), given.count("top", 100, ITEM_COUNT_MAX)
-        found = self._engine.sessions(path)[skip : skip + top]
+        found = self._engine.sessions.ids(path)[skip : skip + top]
         if not found:
             raise OperationFault(SESSION_NOT_FOUND, f"{path} has no more sessions")
         items = types.list_([types.string(session_id) for session_id in found])
         return Answer(OK, types.map_([types.string("skip"), types.int_(skip), types.string("sessions-ids"), items]))
+
+
+class Arguments:
+    """Typed access to a request's map.  Every method raises OperationFault for what is missing or of another type."""
+
+    def __init__(self, values: dict[object, object]) -> None:
+        self._values = values
+
+    def text(self, name: str) -> str:
+        value = self._values.get(name)
+        if not isinstance(value, str):
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a string")
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self._values.get(name) is None else self.text(name)
+
+    def integer(self, name: str, default: int) -> int:
+        value = self._values.get(name, default)
+        if type(value) is not int:
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a number")
+        return value
+
+    def count(self, name: str, default: int, highest: int) -> int:
+        """A number from 0 on; what is above `highest` is cut to it."""
+        value = self.integer(name, default)
+        if value < 0:
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must not be negative")
+        return min(value, highest)
+
+    def binary(self, name: str) -> bytes:
+        value = self._values.get(name)
+        if not isinstance(value, bytes):
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must be binary")
+        return value
+
+    def binary_or_none(self, name: str) -> bytes | None:
+        return None if self._values.get(name) is None else self.binary(name)
+
+    def integers(self, name: str, count_max: int) -> list[int]:
+        items = self._items(name, count_max)
+        numbers = [item for item in items if type(item) is int]
+        if len(numbers) != len(items):
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must hold numbers only")
+        return numbers
+
+    def uuids(self, name: str, count_max: int) -> list[UUID]:
+        items = self._items(name, count_max)
+        found = [item for item in items if isinstance(item, UUID)]
+        if len(found) != len(items):
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must hold uuids only")
+        return found
+
+    def maps(self, name: str, count_max: int) -> list[dict[object, object]]:
+        items = self._items(name, count_max)
+        found = [item for item in items if isinstance(item, dict)]
+        if len(found) != len(items):
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must hold maps only")
+        return found
+
+    def _items(self, name: str, count_max: int) -> list[object]:
+        value = self._values.get(name)
+        if not isinstance(value, list) or len(value) > count_max:
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a list of {count_max} items at most")
+        return value
 
 
 def _held(operation: Callable[[], T]) -> T:

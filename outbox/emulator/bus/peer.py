@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from outbox.emulator.amqp.connection import State
 from outbox.emulator.amqp.errors import (
     MESSAGE_LOCK_LOST,
     NOT_ALLOWED,
@@ -22,13 +21,14 @@ from outbox.emulator.amqp.errors import (
     OperationFault,
 )
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Event, Opened, Settled, Window
-from outbox.emulator.amqp.link import Delivery, Link, LinkState
+from outbox.emulator.amqp.link import Delivery, Link
 from outbox.emulator.amqp.session import Session
-from outbox.emulator.bus import faulty, nodes
+from outbox.emulator.amqp.states import LinkState, State
+from outbox.emulator.bus import addresses, faulty
 from outbox.emulator.bus.accepting import accept_session, wanted_session
+from outbox.emulator.bus.addresses import Kind, Node, parse_address
 from outbox.emulator.bus.claims import Claims
 from outbox.emulator.bus.management import Management
-from outbox.emulator.bus.nodes import Kind, Node, parse_address
 from outbox.emulator.bus.receivers import Receiver
 from outbox.emulator.bus.requests import Replies
 from outbox.emulator.bus.senders import Sender
@@ -192,7 +192,7 @@ class Peer(asyncio.Protocol):
         """Make room among the deliveries that a client never settles: those whose locks have run out."""
         for delivery_id, (_, tag) in list(session.unsettled.items()):
             try:
-                self._engine.locked(tag)
+                self._engine.broker.locked(tag)
             except LockLost:
                 del session.unsettled[delivery_id]
         if session.room:
@@ -218,7 +218,7 @@ class Peer(asyncio.Protocol):
         try:
             terminus = attach.source if attach.is_receiver else attach.target
             node = parse_address(terminus[0] if terminus else None)
-            node = node._replace(path=nodes.declared_path(self._engine, node.path))
+            node = node._replace(path=addresses.declared_path(self._engine, node.path))
             if node.kind is not Kind.CLAIMS and not self._claims.authorised:
                 raise LinkFault(UNAUTHORIZED, "put a valid token on $cbs first; check key and connection string")
             if node.kind is Kind.ENTITY:
@@ -231,7 +231,7 @@ class Peer(asyncio.Protocol):
 
     def _attach_requests(self, link: Link, node: Node) -> None:
         if node.kind is Kind.MANAGEMENT and not (
-            nodes.can_receive(self._engine, node.path) or nodes.can_send(self._engine, node.path)
+            addresses.can_receive(self._engine, node.path) or addresses.can_send(self._engine, node.path)
         ):
             raise LinkFault(NOT_FOUND, f"{node.path!r} does not exist; declare it, or check the spelling")
         link.app = node
@@ -242,15 +242,15 @@ class Peer(asyncio.Protocol):
     def _attach_entity(self, link: Link, path: str) -> None:
         engine = self._engine
         if not link.is_sender:
-            if not nodes.can_send(engine, path):
+            if not addresses.can_send(engine, path):
                 raise LinkFault(NOT_FOUND, f"queue or topic {path!r} does not exist; declare it, or check the spelling")
-            link.app = Sender(engine, path, needs_session=nodes.needs_session(engine, path))
+            link.app = Sender(engine, path, needs_session=addresses.needs_session(engine, path))
             link.accept()
             return
-        if not nodes.can_receive(engine, path):
+        if not addresses.can_receive(engine, path):
             raise LinkFault(NOT_FOUND, f"queue or subscription {path!r} does not exist; declare it, or check the name")
         wanted = wanted_session(link.attach.source)
-        keyed = nodes.needs_session(engine, path)
+        keyed = addresses.needs_session(engine, path)
         if keyed and wanted is None:
             raise LinkFault(NOT_ALLOWED, f"{path} requires sessions; accept a session to receive from it")
         if wanted is not None and not keyed:

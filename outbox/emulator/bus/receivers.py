@@ -20,11 +20,12 @@ from outbox.emulator.amqp.deliveries import (
 )
 from outbox.emulator.amqp.errors import DEAD_LETTER, MESSAGE_LOCK_LOST, NOT_FOUND, SESSION_LOCK_LOST
 from outbox.emulator.amqp.events import Settled
-from outbox.emulator.amqp.link import Link, LinkState
+from outbox.emulator.amqp.link import Link
 from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Outcome, as_error
+from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.bus.transport import Transport
 from outbox.engine.entities import SessionLock, Settlement
-from outbox.engine.items import Claim
+from outbox.engine.state.tasks import Claim
 from outbox.errors import LockLost, UnknownDestination
 
 CLAIM_COUNT_MAX = 128
@@ -72,7 +73,7 @@ class Receiver:
         self._waiter: asyncio.Task[None] | None = None
 
     def pump(self) -> bool:
-        """Send what can be sent; tell whether anything was."""
+        """Send what can be sent; whether anything was."""
         link, session = self.link, self.link.session
         sent = bool(self.aside) and self._send_ripe()
         while link.credit > len(self.aside) and link.state is LinkState.ATTACHED and session.room:
@@ -85,7 +86,7 @@ class Receiver:
                 link.credit - len(self.aside), CLAIM_COUNT_MAX, max(1, CLAIM_SIZE_BYTES // self._size_bytes)
             )
             try:
-                claims = self._engine.claim(self.path, count_max, session=self._session_id)
+                claims = self._engine.broker.claim(self.path, count_max, session=self._session_id)
             except UnknownDestination as error:
                 link.detach(NOT_FOUND, str(error))
                 return True
@@ -113,11 +114,11 @@ class Receiver:
     def _send_ripe(self, *, overtaken: bool = False) -> bool:
         """Send what was held back long enough, if the client still takes it."""
         now_s, sent = asyncio.get_running_loop().time(), False
-        for held in list(self.aside):
-            is_ripe = now_s >= held.until_s - CLOCK_STEP_S or (overtaken and held.until_overtaken)
+        for aside in list(self.aside):
+            is_ripe = now_s >= aside.until_s - CLOCK_STEP_S or (overtaken and aside.until_overtaken)
             if is_ripe and self.link.credit > 0 and self.link.state is LinkState.ATTACHED:
-                self.aside.remove(held)
-                self._send([held.claim])
+                self.aside.remove(aside)
+                self._send([aside.claim])
                 sent = True
         return sent
 
@@ -128,7 +129,7 @@ class Receiver:
             total_bytes += len(payload)
             link.send(claim.token, payload, settled=link.presettled)
             if link.presettled:
-                self._engine.settle(claim.token, Settlement.COMPLETE)
+                self._engine.broker.settle(claim.token, Settlement.COMPLETE)
         self._size_bytes = total_bytes // len(claims) + 1
 
     def holds_session(self) -> bool:
@@ -136,7 +137,7 @@ class Receiver:
         if self.lock is None:
             return True
         try:
-            self._engine.session_state(self.lock.token)
+            self._engine.sessions.state(self.lock.token)
         except LockLost as error:
             self.link.detach(SESSION_LOCK_LOST, str(error))
             return False
@@ -150,7 +151,7 @@ class Receiver:
         link = self.link
         while link.credit > 0 and link.state is LinkState.ATTACHED:
             try:
-                if not await self._engine.wait_available(self.path, WAIT_S, session=self._session_id):
+                if not await self._engine.broker.wait_available(self.path, WAIT_S, session=self._session_id):
                     continue
             except UnknownDestination as error:
                 link.detach(NOT_FOUND, str(error))
@@ -159,26 +160,26 @@ class Receiver:
             if self.pump():
                 self.transport.flush_soon()
             elif not (link.session.room and self.transport.has_room):
-                return  # whoever makes room pumps again
+                return  # it is pumped when there is room
             else:
                 await asyncio.sleep(_LOST_RACE_S)  # another receiver was faster
 
     def close(self, *, release: bool) -> None:
-        """The link is gone; `release` says that the client closed it and so lets its session go."""
+        """The link is gone; `release` says that the client closed it and so releases its session."""
         if self._waiter is not None:
             self._waiter.cancel()
             self._waiter = None  # its traceback names this link
         if release and self.lock is not None:
             try:
-                self._engine.release_session(self.lock.token)
+                self._engine.sessions.release(self.lock.token)
             except LockLost:
-                return  # it ran out before: nothing is left to let go
+                return  # it ran out before: nothing is left to release
 
     def settle(self, event: Settled, delivery_id: int, tag: bytes) -> None:
         """Apply one settlement and answer it."""
         how, reason, description = read_outcome(event.outcome)
         try:
-            self._engine.settle(tag, how, reason=reason, description=description)
+            self._engine.broker.settle(tag, how, reason=reason, description=description)
         except LockLost as error:
             if not event.settled:
                 condition = MESSAGE_LOCK_LOST if self.lock is None else SESSION_LOCK_LOST

@@ -12,10 +12,11 @@ from typing import Self
 
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.errors import DECODE_ERROR, NOT_ALLOWED, RESOURCE_LIMIT, OperationFault
-from outbox.emulator.amqp.link import TAG_BYTES, Link, LinkState
+from outbox.emulator.amqp.link import TAG_BYTES, Link
 from outbox.emulator.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, VALUE, sections
+from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.amqp.types import DecodeError
-from outbox.emulator.bus.nodes import Node
+from outbox.emulator.bus.addresses import Node
 
 PENDING_COUNT_MAX = 1_000
 
@@ -72,10 +73,10 @@ class Replies:
     def remove(self, link: Link) -> None:
         self._links = [pair for pair in self._links if pair[1] is not link]
         for payload in self._pending.pop(link, ()):
-            link.session.held.give_back(len(payload))
+            link.session.quota.give_back(len(payload))
 
     def send(self, request_link: Link, request: Request, payload: bytes) -> None:
-        """Send a reply to whoever asked on `request_link`.
+        """Send the reply to a request that came on `request_link`.
 
         Raises: OperationFault.
         """
@@ -89,13 +90,13 @@ class Replies:
         if not found:
             raise OperationFault(NOT_ALLOWED, "there is no link to reply on; attach a receiver to the same address")
         link = (named or found)[0]
-        pending, held = self._pending[link], link.session.held
+        pending, quota = self._pending[link], link.session.quota
         if len(pending) >= PENDING_COUNT_MAX:
             raise OperationFault(RESOURCE_LIMIT, f"{PENDING_COUNT_MAX} replies wait for credit already")
         if link.credit <= 0:
-            if not held.has_room(len(payload)):
+            if not quota.has_room(len(payload)):
                 raise OperationFault(RESOURCE_LIMIT, "replies that wait for credit take too much memory; give credit")
-            held.take(len(payload))
+            quota.take(len(payload))
             pending.append(payload)
             return
         self._send(link, payload)
@@ -105,7 +106,7 @@ class Replies:
         pending = self._pending.get(link)
         while pending and link.credit > 0:
             payload = pending.popleft()
-            link.session.held.give_back(len(payload))
+            link.session.quota.give_back(len(payload))
             self._send(link, payload)
 
     def clear(self) -> None:

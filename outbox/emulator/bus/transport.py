@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from outbox.emulator.amqp.connection import Connection, State
+from outbox.emulator.amqp.connection import Connection
 from outbox.emulator.amqp.errors import INTERNAL_ERROR
-from outbox.emulator.amqp.held import Limits, Pool
+from outbox.emulator.amqp.limits import Limits, Pool
+from outbox.emulator.amqp.states import State
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
@@ -51,7 +52,7 @@ class Endpoint:
     """Who may install fault rules over HTTP."""
     is_loopback: bool
     log_lines: Seldom
-    """Which lines about connections are due: whoever connects again and again does not fill the log."""
+    """Which lines about connections are due: a client that connects in a loop does not fill the log."""
     container_id: str = "outbox-servicebus"
 
 
@@ -289,7 +290,7 @@ class Writer:
             self._answers.clear()
             dirty, self._dirty = self._dirty, set()
             answers = [(transport, *transport.take_answers()) for transport in dirty]
-            await self._engine.gate(alone=True)
+            await self._engine.core.gate(alone=True)
             for transport, data, last in answers:
                 transport.write(data, last)
 

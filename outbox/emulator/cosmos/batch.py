@@ -21,11 +21,11 @@ from outbox.emulator.cosmos.answers import (
     bad,
 )
 from outbox.emulator.cosmos.catalog import Container
+from outbox.emulator.cosmos.decisions import Decision, Kind, Moment, Operation, decide, whole
 from outbox.emulator.cosmos.history import Stored
-from outbox.emulator.cosmos.items import Decision, Kind, Moment, Operation, decide, whole
 from outbox.emulator.cosmos.patch import Condition, Patch
-from outbox.emulator.cosmos.query_budget import Budget
-from outbox.emulator.cosmos.query_plan import CONDITION_STEP_COUNT_MAX, compile_condition
+from outbox.emulator.cosmos.query.budget import Budget
+from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX, compile_condition
 from outbox.emulator.cosmos.store import Put, Store
 from outbox.emulator.cosmos.values import Json, check_id, etag_of, parse, wire_form
 from outbox.emulator.faults import FaultRule

@@ -1,7 +1,7 @@
 """The change feed: the latest version of every item, in the order in which they were written.
 
 Where a reader stands is the version that it has seen, as an ETag.  What one batch wrote has one version and comes on
-one page.  Deleted items are not told, nor versions that were overwritten, as in the service's `LatestVersion` mode.
+one page.  Deleted items are left out, as are versions that were overwritten, as in the service's `LatestVersion` mode.
 """
 
 from __future__ import annotations

@@ -9,16 +9,17 @@ No SDK uses such a path.  Every request names the token, compared in constant ti
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from outbox.emulator.cosmos.answers import CREATED, NOT_ALLOWED, NOT_FOUND, UNAUTHORIZED, Answer, Rejection, bad
+from outbox.emulator.cosmos.answers import NOT_ALLOWED, NOT_FOUND, UNAUTHORIZED, Answer, Rejection, bad
 from outbox.emulator.cosmos.charges import Meter
-from outbox.emulator.faults import Faults, rules_from_json
+from outbox.emulator.faults import Faults
 
 PREFIX = "/_outbox/"
 TOKEN_LENGTH_MAX = 1_024
+_METHODS = {"faults": ("GET", "POST", "DELETE"), "usage": ("GET", "DELETE")}
 
 
 class Control:
@@ -28,13 +29,6 @@ class Control:
         self._faults = faults
         self._meter = meter
         self._token = token.encode()
-        self._routes: dict[tuple[str, str], Callable[[str, bytes], Answer]] = {
-            ("GET", "faults"): self._list,
-            ("POST", "faults"): self._install,
-            ("DELETE", "faults"): self._remove,
-            ("GET", "usage"): self._usage,
-            ("DELETE", "usage"): self._reset,
-        }
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Let a request pass that names the token.
@@ -54,36 +48,17 @@ class Control:
             Rejection: 400, 404 or 405.
         """
         path, _, query = raw_path[len(PREFIX) :].partition("?")
-        route = self._routes.get((method, path))
-        if route is None:
-            known = any(path == name for _, name in self._routes)
-            raise Rejection(NOT_ALLOWED if known else NOT_FOUND, f"{method[:20]} {raw_path[:80]!r} is not there")
-        return route(query, body)
-
-    def _list(self, query: str, body: bytes) -> Answer:
-        return Answer(body=self._faults.as_json())
-
-    def _install(self, query: str, body: bytes) -> Answer:
-        try:
-            rules = rules_from_json(body)
-            ids = [self._faults.install(rule) for rule in rules]
-        except ValueError as error:
-            raise bad(str(error)) from error
-        return Answer(CREATED, msgspec.json.encode({"ids": ids}))
-
-    def _remove(self, query: str, body: bytes) -> Answer:
-        name, _, text = query.partition("=")
-        if not query:
-            self._faults.clear()
-        elif name != "id" or not text.isascii() or not text.isdecimal() or len(text) > 15:
-            raise bad(f"{query[:80]!r}: say ?id=NUMBER, or nothing to remove all rules")
-        elif not self._faults.remove(int(text)):
-            raise Rejection(NOT_FOUND, f"there is no fault rule {text}")
-        return Answer(body=self._faults.as_json())
-
-    def _usage(self, query: str, body: bytes) -> Answer:
-        return Answer(body=msgspec.json.encode(self._meter.usage()))
-
-    def _reset(self, query: str, body: bytes) -> Answer:
+        if method not in _METHODS.get(path, ()):
+            status = NOT_ALLOWED if path in _METHODS else NOT_FOUND
+            raise Rejection(status, f"{method[:20]} {raw_path[:80]!r} is not there")
+        if path == "faults":
+            try:
+                return Answer(*self._faults.control(method, query, body))
+            except ValueError as error:
+                raise bad(str(error)) from error
+            except LookupError as error:
+                raise Rejection(NOT_FOUND, str(error)) from error
+        if method == "GET":
+            return Answer(body=msgspec.json.encode(self._meter.usage()))
         self._meter.reset()
         return Answer(body=b"{}")

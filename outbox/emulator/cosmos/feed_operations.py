@@ -14,7 +14,7 @@ from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
 from outbox.emulator.cosmos.feeds import Candidate, Feed, Items, page_count_of
 from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
 from outbox.emulator.cosmos.hashing import effective_key, range_of
-from outbox.emulator.cosmos.query_plan import Plan, compile_query
+from outbox.emulator.cosmos.query.plan import Plan, compile_query
 from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.snapshots import Snapshots

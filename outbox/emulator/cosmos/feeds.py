@@ -22,10 +22,10 @@ from zlib import crc32
 import msgspec
 
 from outbox.emulator.cosmos.answers import bad
-from outbox.emulator.cosmos.query_budget import TEXT_STEP_LENGTH, Budget
-from outbox.emulator.cosmos.query_expressions import Row
-from outbox.emulator.cosmos.query_plan import Plan
-from outbox.emulator.cosmos.query_values import SortKey, compare_keys, identity
+from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
+from outbox.emulator.cosmos.query.expressions import Row
+from outbox.emulator.cosmos.query.plan import Plan
+from outbox.emulator.cosmos.query.values import SortKey, compare_keys, identity
 from outbox.emulator.cosmos.snapshots import (
     SNAPSHOT_MAX_BYTES,
     SNAPSHOT_ROW_COUNT_MAX,
@@ -152,7 +152,7 @@ class Feed:
     def __init__(
         self, plan: Plan | None, name: bytes, *, page_count: int, continuation: str, is_wide: bool = False
     ) -> None:
-        """`name` are bytes that tell this query from others; `is_wide` says that it is over all partition keys.
+        """`name` are bytes that only this query has; `is_wide` says that it is over all partition keys.
 
         Over all partition keys the SDK makes null of an aggregate over nothing, as it would of the answers of several
         ranges; under one key there is no result.

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from outbox.emulator.cosmos import sessions
+from outbox.emulator.cosmos import session_tokens
 from outbox.emulator.cosmos.answers import (
     ERROR,
     FORBIDDEN,
@@ -160,7 +160,7 @@ class Gateway:
                 raise Dropped from rejected
             raise
         finally:
-            await self._engine.gate()  # a refusal, too, tells what is in memory
+            await self._engine.core.gate()  # a refusal, too, shows what is in memory
         if is_lost:
             raise Dropped
         return answer
@@ -214,7 +214,7 @@ class Gateway:
         headers["x-ms-request-charge"] = f"{answer.charge_ru:.2f}"
         if container is not None:
             lsn = container.lsn if call.lsn is None else call.lsn
-            headers["x-ms-session-token"] = sessions.token_of(lsn)
+            headers["x-ms-session-token"] = session_tokens.token_of(lsn)
             headers["x-ms-alt-content-path"] = container.path
             headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
             headers["lsn"] = str(lsn)

@@ -1,6 +1,6 @@
 """What a container's items were a short while ago, for reads that are answered from the past.
 
-Nothing is kept unless somebody asks for it (a rule for stale reads, a window): then every write leaves what it
+Nothing is kept unless it is asked for (a rule for stale reads, a window): then every write leaves what it
 replaced, up to `CHANGE_COUNT_MAX` writes and `SIZE_MAX_BYTES`, oldest forgotten first.  The past begins with the first
 write that was kept.
 """

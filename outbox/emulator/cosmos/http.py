@@ -34,7 +34,7 @@ from outbox.emulator.cosmos.gateway import Call, Dropped, Gateway
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger("outbox.cosmos.http")
-_quiet.setLevel(logging.CRITICAL)  # anybody on this machine can send nonsense; it is answered and not worth a traceback
+_quiet.setLevel(logging.CRITICAL)  # any process of this machine can send nonsense; it is answered without a traceback
 
 BODY_MAX_BYTES = 4 << 20
 BODIES_MAX_BYTES = 64 << 20
@@ -92,7 +92,7 @@ class Http:
             return await self._answer(request, connection)
         except Dropped:
             connection.reset()
-            return web.Response(status=UNAVAILABLE)  # which nobody reads
+            return web.Response(status=UNAVAILABLE)  # which is not read
         finally:
             self._under_way_count -= 1
 

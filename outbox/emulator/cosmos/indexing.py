@@ -13,7 +13,7 @@ import re
 import msgspec
 
 from outbox.emulator.cosmos.answers import Rejection, bad
-from outbox.emulator.cosmos.query_nodes import Literal, Member, Name, Node, Query
+from outbox.emulator.cosmos.query.nodes import Literal, Member, Name, Node, Query
 from outbox.emulator.cosmos.values import Json
 
 COMPOSITE_COUNT_MAX = 100

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from outbox.emulator.cosmos import batch
 from outbox.emulator.cosmos.answers import NOT_FOUND, NOT_MODIFIED, Answer, Rejection, unsupported
 from outbox.emulator.cosmos.catalog import Container
+from outbox.emulator.cosmos.decisions import Moment, Operation, decide, whole
 from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
-from outbox.emulator.cosmos.items import Moment, Operation, decide, whole
 from outbox.emulator.cosmos.patch import Patch
-from outbox.emulator.cosmos.query_budget import Budget
-from outbox.emulator.cosmos.query_plan import CONDITION_STEP_COUNT_MAX
+from outbox.emulator.cosmos.query.budget import Budget
+from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX
 from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness, key_of_call
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.store import Put, Store

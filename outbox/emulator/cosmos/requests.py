@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox.emulator.cosmos import sessions
+from outbox.emulator.cosmos import session_tokens
 from outbox.emulator.cosmos.answers import CONTAINER_RECREATED, bad
 from outbox.emulator.cosmos.catalog import Catalog, Container
 from outbox.emulator.cosmos.gateway import Call
@@ -43,7 +43,7 @@ def freshness(call: Call, container: Container) -> int:
     Raises:
         Rejection: 400 or 404, the session token is none, or ahead of everything.
     """
-    least = sessions.least_of(call.header("x-ms-session-token"), container.lsn)
+    least = session_tokens.least_of(call.header("x-ms-session-token"), container.lsn)
     if call.rule is None or call.rule.kind != "stale-read":
         return container.lsn
     call.lsn = container.history.past(least, container.lsn, call.rule.behind_count)

@@ -104,7 +104,7 @@ def _decoded(segment: str) -> str:
 
 
 def _refined(operation: str, headers: Mapping[str, str]) -> str:
-    """Posts and feeds are several operations, told apart by headers."""
+    """Posts and feeds are several operations, distinguished by headers."""
     if operation == "item.create":
         if "x-ms-cosmos-is-query-plan-request" in headers:
             raise bad(

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from outbox.emulator.cosmos.query_values import SortKey
+from outbox.emulator.cosmos.query.values import SortKey
 
 SNAPSHOT_MAX_BYTES = 16 << 20
 SNAPSHOT_ROW_COUNT_MAX = 50_000

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from outbox.message import Message
 from outbox.ports import Output
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.start.plan import compile_plan
 from outbox.verify.apps.later import AHEADS, later
 from outbox.verify.apps.listening import Listener
 from outbox.verify.apps.report import Anomaly

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from outbox.app import App, Handler
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.plan import Plan
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.start.plan import Plan
 from outbox.verify.explorer.clients import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.ops import canonical
 from outbox.verify.explorer.run import Calls
@@ -27,7 +27,7 @@ CONSTANT = (Plan, App, Handler, Backoff, ExploredStore, ExploredBus, ExploredBlo
 """Made once and the same for every run of a program."""
 CODE = (FunctionType, MethodType, partial, type)
 """What a bound method belongs to is reached another way."""
-METERS = frozenset({"hit_count", "miss_count", "_told_stops", "giving_up"})
+METERS = frozenset({"hit_count", "miss_count", "_told_blocked", "retry_backoff"})
 """What is only for people to read, or for how long to rest: figures, and when they were last told something."""
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from outbox.runtime.backoff import Backoff
+from outbox.runtime.delivery.retrying import Backoff
 
 
 async def at_once(seconds: float) -> None:

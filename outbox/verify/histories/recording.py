@@ -20,6 +20,7 @@ from zlib import crc32
 from outbox.ports import (
     Backend,
     BlobStore,
+    BusOperations,
     Commit,
     Conflict,
     Delivery,
@@ -162,7 +163,7 @@ class RecordedBlobs:
 class RecordedOperations:
     """What clients ask: what they send is recorded as accepted, everything else is handed on."""
 
-    def __init__(self, operations: Operations, history: History) -> None:
+    def __init__(self, operations: BusOperations, history: History) -> None:
         self._operations = operations
         self._history = history
 

@@ -10,12 +10,13 @@ from uuid import UUID
 import pytest
 
 from outbox.emulator.amqp import performatives
-from outbox.emulator.amqp.connection import Connection, State
+from outbox.emulator.amqp.connection import Connection
 from outbox.emulator.amqp.errors import DECODE_ERROR, OperationFault
 from outbox.emulator.amqp.events import Settled
 from outbox.emulator.amqp.frames import HEADER_AMQP, frame
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.messages import decode_message
+from outbox.emulator.amqp.states import State
 from outbox.emulator.amqp.types import NULL, Described, described, list_, map_, string, uuid_
 from tests.unit.amqp import amqp_client as client
 

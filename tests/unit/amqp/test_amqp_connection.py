@@ -7,11 +7,12 @@ import random
 import pytest
 
 from outbox.emulator.amqp import events, performatives
-from outbox.emulator.amqp.connection import Connection, State
+from outbox.emulator.amqp.connection import Connection
 from outbox.emulator.amqp.events import Attached, Closed, Credit, Detached, Settled, Window
 from outbox.emulator.amqp.frames import HEADER_AMQP, frame
-from outbox.emulator.amqp.held import Limits
+from outbox.emulator.amqp.limits import Limits
 from outbox.emulator.amqp.link import Delivery
+from outbox.emulator.amqp.states import State
 from outbox.emulator.amqp.types import NULL, Described, binary, symbol, uint
 from tests.unit.amqp import amqp_client as client
 
@@ -208,7 +209,7 @@ def test_a_settlement_is_confirmed_with_its_own_outcome(code: int) -> None:
 def test_detach_after_end_is_passed_over() -> None:
     made = connection()
     link = attached(made, receiver=True).link
-    assert made.receive(client.END) == [Detached(link, True)]
+    assert made.receive(client.END) == [Detached(link)]
     assert made.receive(client.detach(0)) == []
     assert made.state is State.OPEN
 

@@ -11,10 +11,10 @@ import pytest
 from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.batch import operations_of
 from outbox.emulator.cosmos.feeds import Candidate, Feed, Items
-from outbox.emulator.cosmos.query_budget import ROW_STEP_COUNT_MAX, TEXT_STEP_LENGTH, TURN_STEP_COUNT, Budget
-from outbox.emulator.cosmos.query_like import Pattern
-from outbox.emulator.cosmos.query_parser import parse_query
-from outbox.emulator.cosmos.query_plan import Plan
+from outbox.emulator.cosmos.query.budget import ROW_STEP_COUNT_MAX, TEXT_STEP_LENGTH, TURN_STEP_COUNT, Budget
+from outbox.emulator.cosmos.query.like import Pattern
+from outbox.emulator.cosmos.query.parser import parse_query
+from outbox.emulator.cosmos.query.plan import Plan
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.values import Json, encode
 from outbox.engine.engine import Engine

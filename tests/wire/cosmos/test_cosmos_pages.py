@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outbox.emulator.cosmos import feeds, snapshots
-from outbox.emulator.cosmos.query_plan import Plan
+from outbox.emulator.cosmos.query.plan import Plan
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.cosmos.snapshots import Found, Snapshot, Snapshots
 from outbox.emulator.faults import FaultRule

@@ -9,7 +9,7 @@ import pytest
 from azure.cosmos import PartitionKey, exceptions
 
 from outbox.emulator.cosmos.hashing import effective_key
-from outbox.emulator.cosmos.query_budget import Budget
+from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.values import key_text
 from tests.wire.cosmos.conftest import Sdk, query
 from tests.wire.cosmos.test_cosmos_items import own

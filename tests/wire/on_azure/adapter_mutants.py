@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutant, Table
 
-COSMOS = "outbox/azure/cosmos.py"
-OUTCOMES = "outbox/azure/cosmos_outcomes.py"
-ACCOUNT = "outbox/azure/cosmos_account.py"
-ITEMS = "outbox/azure/cosmos_items.py"
+COSMOS = "outbox/azure/cosmos/store.py"
+OUTCOMES = "outbox/azure/cosmos/outcomes.py"
+ACCOUNT = "outbox/azure/cosmos/account.py"
+ITEMS = "outbox/azure/cosmos/items.py"
 CONNECTION = "outbox/azure/transport.py"
-BUS = "outbox/azure/servicebus.py"
-BUS_OUTCOMES = "outbox/azure/servicebus_outcomes.py"
-LINKS = "outbox/azure/servicebus_links.py"
-SENDING = "outbox/azure/servicebus_sending.py"
-SOURCES = "outbox/azure/servicebus_sources.py"
-NAMESPACE = "outbox/azure/servicebus_namespace.py"
-MESSAGES = "outbox/azure/servicebus_messages.py"
-LETTERS = "outbox/azure/servicebus_letters.py"
-PLACED = "outbox/azure/placed_states.py"
+BUS = "outbox/azure/servicebus/bus.py"
+BUS_OUTCOMES = "outbox/azure/servicebus/outcomes.py"
+LINKS = "outbox/azure/servicebus/links.py"
+SENDING = "outbox/azure/servicebus/sending.py"
+SOURCES = "outbox/azure/servicebus/sources.py"
+NAMESPACE = "outbox/azure/servicebus/namespace.py"
+MESSAGES = "outbox/azure/servicebus/messages.py"
+LETTERS = "outbox/azure/servicebus/dead_letters.py"
+PLACED = "outbox/azure/cosmos/placed_states.py"
 CONNECTING = "outbox/azure/connecting.py"
-OPERATIONS = "outbox/azure/operations.py"
 
 OF_COSMOS = "test_cosmos_traps"
 OF_SENDING = "test_servicebus_traps"
@@ -108,7 +107,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "an unknown outcome is taken as refused", OUTCOMES,
         "test_a_write_whose_answer_is_lost_is_unknown_and_sent_once",
-        ("    return OutcomeUnknown(f\"{what}: no answer", "    return Refused(f\"{what}: no answer"),
+        ("    return OutcomeUnknown(f\"{what}: outcome", "    return Refused(f\"{what}: outcome"),
     ),
     mutant(
         "an unknown outcome is taken as throttled", OUTCOMES,
@@ -132,7 +131,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "what a throttled batch asks to wait is not read", OUTCOMES,
         "test_throttling_within_a_batch_is_waited_out_with_the_conditions_kept",
-        ("        if any(told):", "        if any(told) and status_of(error)[0] != 429:"),
+        ("        if any(pauses_ms):", "        if any(pauses_ms) and status_of(error)[0] != 429:"),
     ),
     mutant(
         "the operations of a batch are built once for all tries", COSMOS,
@@ -199,7 +198,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "a send without an answer is taken as refused", BUS_OUTCOMES,
         "test_a_send_whose_answer_is_lost_is_unknown_and_the_next_works",
-        ("    return OutcomeUnknown(f\"{what}: no answer", "    return Refused(f\"{what}: no answer"),
+        ("    return OutcomeUnknown(f\"{what}: outcome", "    return Refused(f\"{what}: outcome"),
     ),
     mutant(
         "what failed behind something sent is taken as refused", BUS,
@@ -262,7 +261,7 @@ ADAPTER_MUTANTS = (
     mutant(
         "a message given back until a time comes at once", BUS,
         "test_a_message_given_back_until_a_time_rests_under_its_lock",
-        ("rest_s > 0 and not", "rest_s > 1e9 and not"),
+        ("delay_s > 0 and not", "delay_s > 1e9 and not"),
     ),
     mutant(
         "what was read ahead is given out after its lock", LINKS,
@@ -333,10 +332,6 @@ ADAPTER_MUTANTS = (
         "ports keep the infrastructure to themselves", CONNECTING,
         "test_what_does_not_go_together_is_refused_with_the_reason",
         ("self.blobs, self.infrastructure)", "self.blobs)"), of=OF_PLACED,
-    ),
-    mutant(
-        "notes lie among the states", OPERATIONS, "test_notes_lie_with_the_infrastructure_whoever_asks",
-        ("self._infrastructure = infrastructure or states", "self._infrastructure = states"), of=OF_PLACED,
     ),
 )  # fmt: skip
 

@@ -9,8 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-from outbox.azure.blob_states import BlobStateStore, encode_part, key_of, name_of
-from outbox.azure.blobs import AzureBlobStore, BlobAccount, encode_name
+from outbox.azure.blobs.account import BlobAccount
+from outbox.azure.blobs.state_store import BlobStateStore, encode_part, key_of, name_of
+from outbox.azure.blobs.store import AzureBlobStore, encode_name
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import BlobStore, Create, DocumentKey, Replace, StateStore, Won
 from outbox.testing import START_S, VirtualClock

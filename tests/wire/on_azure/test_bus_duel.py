@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.azure.servicebus_links import Link
+from outbox.azure.servicebus.links import Link
 from outbox.errors import OutboxError
 from outbox.ports import Settle
 from tests.wire.on_azure.bus_duel import SIDES, Side, fight

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.azure.cosmos_items import (
+from outbox.azure.cosmos.items import (
     BODY_BYTES_MAX,
     DEPTH_MAX,
     ITEM_BYTES_MAX,

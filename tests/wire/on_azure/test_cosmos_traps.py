@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from outbox.azure.cosmos import CosmosStateStore
+from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.emulator.faults import FaultRule
 from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.ports import Create, Delete, DocumentKey, Lost, Replace, Won, Write
@@ -203,7 +203,7 @@ async def test_a_delete_in_a_batch_keeps_its_condition(ground: CosmosGround) -> 
 async def test_what_is_unfinished_is_found_page_by_page_in_all_partitions(
     ground: CosmosGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox.azure.cosmos.PAGE_COUNT", 10)
+    monkeypatch.setattr("outbox.azure.cosmos.store.PAGE_COUNT", 10)
     store = ground.store()
     keys = [DocumentKey(f"p/{n % 5}", f"inbox:{n}") for n in range(35)]
     for key in keys:

@@ -39,7 +39,7 @@ async def settled(place: Place, *queues: str, timeout_s: float = 60.0) -> None:
     """Wait until these queues hold nothing, scheduled copies included."""
     engine = place.servicebus.engine
     async with asyncio.timeout(timeout_s):
-        while any(engine.peek(queue, 0, 1) for queue in queues):  # noqa: ASYNC110  # an engine has no such event
+        while any(engine.broker.peek(queue, 0, 1) for queue in queues):  # noqa: ASYNC110  # an engine has no such event
             await asyncio.sleep(0.05)
 
 
@@ -61,7 +61,7 @@ async def test_messages_are_handled_once_and_states_read_by_another_client() -> 
 async def test_two_hundred_messages_under_faults_are_neither_lost_nor_doubled(
     ordering: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox.azure.servicebus_sending.SEND_S", 1.0)  # how long a lost answer is waited for
+    monkeypatch.setattr("outbox.azure.servicebus.sending.SEND_S", 1.0)  # how long a lost answer is waited for
     app, fired = ledger_app(ordering), dict[str, int]()
     documents, deliveries = Faults(), Faults()
     async with place(cosmos_faults=documents, bus_faults=deliveries) as world:

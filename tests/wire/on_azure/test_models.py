@@ -17,7 +17,7 @@ async def test_the_store_model_does_what_cosmos_does_through_the_sdk(scope: str,
 
 
 async def test_a_cosmos_that_does_not_look_at_etags_in_batches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.emulator.cosmos.items._check_etag", lambda *_: None)
+    monkeypatch.setattr("outbox.emulator.cosmos.decisions._check_etag", lambda *_: None)
     with pytest.raises(AssertionError):
         for seed in range(20):
             async with cosmos_ground() as ground:

@@ -11,8 +11,8 @@ import pytest
 
 from outbox import Client, Worker
 from outbox.app import App
-from outbox.azure.servicebus_namespace import ServiceBusNamespace
-from outbox.azure.servicebus_settings import misfits
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.settings import misfits
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.errors import Refused
@@ -25,7 +25,7 @@ AS_MADE = QueueSettings("entries", lock_s=60, max_delivery_count=100)
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     """What was told of queues: of which, and why."""
-    records = [vars(record) for record in caplog.records if record.message == "a queue is not set as it has to be"]
+    records = [vars(record) for record in caplog.records if record.message == "queue settings do not fit"]
     return [(record["queue"], record["why"]) for record in records]
 
 
@@ -92,13 +92,13 @@ async def test_whoever_may_not_look_is_told_so_once_and_works(caplog: pytest.Log
                 async with asyncio.timeout(20):
                     while await worker.state(Account, "alice") is None:  # noqa: ASYNC110  # a store tells nobody
                         await asyncio.sleep(0.05)
-        records = [record for record in caplog.records if "cannot be looked at" in record.message]
+        records = [record for record in caplog.records if "queue settings cannot be read" in record.message]
         assert [record.levelno for record in records] == [logging.INFO] and told(caplog) == []
         assert "right to manage" in vars(records[0])["error"]
 
 
 async def test_a_namespace_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.azure.servicebus_entities.LOOK_S", 0.2)
+    monkeypatch.setattr("outbox.azure.servicebus.entities.LOOK_S", 0.2)
     async with place() as world:
         await prepared(world, AS_FOUND, AS_MADE)
         world.servicebus.faults.install(FaultRule(kind="reset", operation="admin/get", count=None))

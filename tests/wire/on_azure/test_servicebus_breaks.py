@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from outbox.azure import servicebus
-from outbox.azure.servicebus import ServiceBusBus
-from outbox.azure.servicebus_letters import ServiceBusLetters
-from outbox.azure.servicebus_links import Link
-from outbox.azure.servicebus_sources import SessionSource, Tasks
+from outbox.azure.servicebus.bus import ServiceBusBus
+from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
+from outbox.azure.servicebus.links import Link
+from outbox.azure.servicebus.sources import SessionSource, Tasks
 from outbox.engine.entities import QueueSettings
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
 from outbox.ports import Delivery, Settle
@@ -76,7 +75,7 @@ async def test_dead_letters_that_cannot_be_given_back_fail_nothing(ground: BusGr
     await bus.send([output(str(n)) for n in range(3)])
     for delivery in await received(bus, count=3):
         await bus.settle(delivery, Settle("dead-letter", reason="test"))
-    letters = ServiceBusLetters(ground.namespaces[0], bus)
+    letters = ServiceBusDeadLetters(ground.namespaces[0], bus)
     first = (await letters.list(QUEUE))[0]
     async with letters._taken(QUEUE, first.sequence) as (receiver, _, others):
         assert len(others) == 2  # they are given back when this ends
@@ -143,7 +142,7 @@ async def test_a_session_whose_message_is_held_no_more_gives_its_room_back(
     ground: BusGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus, delivery = await one_out(ground, lock_s=60)
-    monkeypatch.setattr(servicebus, "HELD_COUNT_MAX", 1)
+    monkeypatch.setattr("outbox.azure.servicebus.bus.LOCKED_COUNT_MAX", 1)
     await bus.send([output("other")])
     await received(bus)
     with pytest.raises(LockLost):
@@ -157,7 +156,7 @@ async def test_nothing_of_a_session_overtakes_its_message_that_is_held_no_more(
     bus = ground.bus()
     await bus.send([output(f"a{n}", ORDERED, session_id="a") for n in range(2)])
     (first,) = await received(bus, ORDERED)
-    monkeypatch.setattr(servicebus, "HELD_COUNT_MAX", 1)
+    monkeypatch.setattr("outbox.azure.servicebus.bus.LOCKED_COUNT_MAX", 1)
     await bus.send([output("other")])
     await received(bus)
     (again,) = await received(bus, ORDERED, within_s=20)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from outbox.azure import servicebus_sources
+from outbox.azure.servicebus import sources
 from outbox.errors import LockLost, OutcomeUnknown
 from outbox.ports import Settle
 from tests.wire.on_azure.bus_calls import ORDERED, ids, output, received
@@ -76,7 +76,7 @@ async def test_what_was_read_ahead_of_a_session_does_not_overtake_what_is_given_
 async def test_more_sessions_than_there_is_room_for_take_turns(
     ground: BusGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servicebus_sources, "CROWDED_QUIET_S", 0.05)
+    monkeypatch.setattr(sources, "CROWDED_QUIET_S", 0.05)
     bus = ground.bus(session_count_max=2)
     await bus.send([output(f"s{n}", ORDERED, session_id=f"s{n}") for n in range(6)])
     seen: list[str] = []
@@ -89,7 +89,7 @@ async def test_more_sessions_than_there_is_room_for_take_turns(
 
 
 async def test_no_session_for_a_while_is_no_failure(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servicebus_sources, "ACCEPT_S", 0.5)
+    monkeypatch.setattr(sources, "ACCEPT_S", 0.5)
     bus = ground.bus()
     assert await received(bus, ORDERED, within_s=2) == []
     await bus.send([output("a0", ORDERED, session_id="a")])
@@ -98,7 +98,7 @@ async def test_no_session_for_a_while_is_no_failure(ground: BusGround, monkeypat
 
 
 async def test_a_session_that_has_been_quiet_is_let_go(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servicebus_sources, "QUIET_S", 0.2)
+    monkeypatch.setattr(sources, "QUIET_S", 0.2)
     bus, other = ground.bus(), ground.bus(session_count_max=1)
     await bus.send([output("a0", ORDERED, session_id="a")])
     (delivery,) = await received(bus, ORDERED)

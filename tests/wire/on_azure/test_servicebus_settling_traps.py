@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from outbox.azure import servicebus_links
-from outbox.engine.items import LOCKED
+from outbox.azure.servicebus import links
+from outbox.engine.state.tasks import LOCKED
 from outbox.errors import LockLost, OutcomeUnknown
 from outbox.ports import Delivery, Settle
 from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, ids, install, output, received
@@ -28,7 +28,7 @@ async def ground() -> AsyncIterator[BusGround]:
 async def test_a_settlement_does_not_wait_behind_a_receiver_that_waits(
     ground: BusGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servicebus_links, "SLICE_S", 3.0)
+    monkeypatch.setattr(links, "SLICE_S", 3.0)
     bus = ground.bus()
     await bus.send([output(str(n)) for n in range(10)])
     deliveries = await received(bus, count=10)
@@ -46,7 +46,7 @@ async def test_a_settlement_does_not_wait_behind_a_receiver_that_waits(
 async def test_a_settlement_whose_answer_is_lost_is_asked_for_again(
     ground: BusGround, how: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox.azure.servicebus_namespace._LINK", {"keep_alive": 0, "timeout": 0.5})
+    monkeypatch.setattr("outbox.azure.servicebus.namespace._LINK", {"keep_alive": 0, "timeout": 0.5})
     bus = ground.bus()
     await bus.send([output("a")])
     (delivery,) = await received(bus)
@@ -106,7 +106,7 @@ async def test_what_was_read_ahead_goes_back_uncounted_when_a_bus_is_closed(grou
         async with asyncio.timeout(0.0001):  # whoever wanted more is gone before they are there
             await bus.receive(QUEUE, count_max=5, wait_s=5)
     for _ in range(500):  # until something was read ahead
-        if any(task.status == LOCKED for task in ground.engine.queue(QUEUE).tasks.values()):
+        if any(task.status == LOCKED for task in ground.engine.broker.queue(QUEUE).tasks.values()):
             break
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
@@ -168,5 +168,5 @@ async def test_a_broker_that_goes_away_is_told_and_a_bus_still_closes(ground: Bu
     await ground.server.__aexit__(None, None, None)
     with pytest.raises(OutcomeUnknown):
         await received(bus, within_s=3)
-    async with asyncio.timeout(servicebus_links.CLOSE_S * 3):
+    async with asyncio.timeout(links.CLOSE_S * 3):
         await bus.close()

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
-from outbox.azure import servicebus_sending, servicebus_sources
-from outbox.azure.servicebus import wall_ms
-from outbox.azure.servicebus_links import TOO_LATE
+from outbox.azure.servicebus import sending, sources
+from outbox.azure.servicebus.bus import wall_ms
+from outbox.azure.servicebus.links import TOO_LATE
 from outbox.engine.entities import TopicSettings
 from outbox.errors import OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
 from outbox.message import Message
@@ -31,8 +31,8 @@ async def ground() -> AsyncIterator[BusGround]:
 async def test_many_tasks_on_one_bus_send_each_message_once(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's sender, used so, loses answers and doubles messages."""
     for limit in ("SEND_S", "SEND_WITHIN_S"):
-        monkeypatch.setattr(servicebus_sending, limit, 3.0)  # what is lost need not be waited for so long
-    for module in (servicebus_sending, servicebus_sources):
+        monkeypatch.setattr(sending, limit, 3.0)  # what is lost need not be waited for so long
+    for module in (sending, sources):
         monkeypatch.setattr(module, "CLOSE_S", 0.5)
     bus = ground.bus()
     await bus.send([output("first")])
@@ -71,7 +71,7 @@ async def test_a_message_over_the_limit_is_refused_and_the_sender_works_on(groun
 async def test_a_send_whose_answer_is_lost_is_unknown_and_the_next_works(
     ground: BusGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servicebus_sending, "SEND_S", 0.5)
+    monkeypatch.setattr(sending, "SEND_S", 0.5)
     bus = ground.bus()
     install(ground, kind="lost-reply", operation="send")
     with pytest.raises(OutcomeUnknown):
@@ -94,7 +94,7 @@ async def test_a_connection_that_breaks_under_a_send_leaves_it_unknown(ground: B
 async def test_a_connection_that_has_gone_silent_is_given_up_after_one_send(
     ground: BusGround, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servicebus_sending, "SEND_S", 0.5)
+    monkeypatch.setattr(sending, "SEND_S", 0.5)
     bus = ground.bus()
     await bus.send([output("first")])
     install(ground, kind="pause", delay_s=20, operation="send")
@@ -127,11 +127,11 @@ async def test_what_failed_behind_something_sent_is_unknown(ground: BusGround) -
 @pytest.mark.parametrize("kind", ["throttled", "reset"])
 async def test_what_failed_behind_a_first_transfer_is_unknown(ground: BusGround, kind: Any) -> None:
     bus = ground.bus()
-    messages = [output(str(n)) for n in range(servicebus_sending.BATCH_COUNT_MAX + 5)]
+    messages = [output(str(n)) for n in range(sending.BATCH_COUNT_MAX + 5)]
     install(ground, kind=kind, operation="send", after=1)
     with pytest.raises(OutcomeUnknown):
         await bus.send(messages)
-    assert ids(ground) == [str(n) for n in range(servicebus_sending.BATCH_COUNT_MAX)]
+    assert ids(ground) == [str(n) for n in range(sending.BATCH_COUNT_MAX)]
 
 
 async def test_a_sender_that_is_cancelled_leaves_the_link_whole(ground: BusGround) -> None:
@@ -179,7 +179,7 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
         await sender.send_messages(value)
         await sender.send_messages(AmqpAnnotatedMessage(data_body=[b"two ", b"parts"]))
     found = {one.message.body: one.message for one in await received(bus, count=2)}
-    theirs = {task.message.body: task.message for task in ground.engine.peek(QUEUE, 0, 10)}
+    theirs = {task.message.body: task.message for task in ground.engine.broker.peek(QUEUE, 0, 10)}
     assert set(found) == set(theirs) == {b"text", b"two parts"}
     for body, message in found.items():
         for name in ("message_id", "outbox_id", "created_ms", "hops", "type", "correlation_id", "session_id"):

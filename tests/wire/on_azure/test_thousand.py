@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outbox.azure import servicebus_namespace, servicebus_sending
+from outbox.azure.servicebus import namespace, sending
 from tests.wire.on_azure.thousand import ACCOUNT_COUNT, DONE_WITHIN_S, WAIT_S, run, unseen_kinds
 
 
@@ -16,8 +16,8 @@ from tests.wire.on_azure.thousand import ACCOUNT_COUNT, DONE_WITHIN_S, WAIT_S, r
 async def test_messages_under_every_kind_of_fault_are_neither_lost_nor_doubled(
     ordering: Any, message_count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(servicebus_sending, "SEND_S", WAIT_S)
-    monkeypatch.setitem(servicebus_namespace._LINK, "timeout", WAIT_S)
+    monkeypatch.setattr(sending, "SEND_S", WAIT_S)
+    monkeypatch.setitem(namespace._LINK, "timeout", WAIT_S)
     report = await run(message_count, 1, ordering)
     with capsys.disabled():
         print("", *report.lines(), sep="\n")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outbox import Client, Worker
-from outbox.azure import servicebus_namespace, servicebus_sending
+from outbox.azure.servicebus import namespace, sending
 from outbox.azure.usage import Usage
 from outbox.emulator.faults import KINDS, FaultRule, Faults
 from outbox.engine.entities import QueueSettings
@@ -169,7 +169,7 @@ def put(world: Place, worker: Worker, sent: Sequence[tuple[str, Order]]) -> None
     for id, order in sent:
         body, kind = worker.app.encode(order)
         messages.append(Message(body=body, type=kind, outbox_id=id, session_id=order.account))
-    world.servicebus.engine.send("orders", messages)
+    world.servicebus.engine.broker.send("orders", messages)
 
 
 async def done(world: Place, worker: Worker) -> None:
@@ -177,7 +177,7 @@ async def done(world: Place, worker: Worker) -> None:
     engine = world.servicebus.engine
     died = asyncio.ensure_future(worker.wait_stopped())
     async with asyncio.timeout(DONE_WITHIN_S):
-        while any(engine.peek(queue, 0, 1) for queue in ("orders", "entries")):
+        while any(engine.broker.peek(queue, 0, 1) for queue in ("orders", "entries")):
             await asyncio.wait({died}, timeout=0.05)
             if died.done():
                 died.result()
@@ -193,8 +193,8 @@ def tell(report: Report, usage: Usage) -> None:
 
 def shorten_waits() -> None:
     """Wait shortly for answers that faults have swallowed."""
-    servicebus_sending.SEND_S = WAIT_S
-    servicebus_namespace._LINK["timeout"] = WAIT_S
+    sending.SEND_S = WAIT_S
+    namespace._LINK["timeout"] = WAIT_S
 
 
 def unseen_kinds(report: Report) -> set[str]:

@@ -1,0 +1,83 @@
+"""A container of a storage account as this package uses it: one client for a process, opened when it is first needed.
+
+Nothing is sent again: a write whose answer was lost would meet itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from azure.core.exceptions import ResourceExistsError
+from azure.storage.blob.aio import BlobServiceClient, ContainerClient
+
+from outbox.azure.blobs.outcomes import FAILURES, as_error
+from outbox.azure.transport import OnceTransport
+from outbox.azure.usage import Usage
+
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+
+
+class BlobAccount:
+    """One container of a storage account; its client belongs to the loop that first uses it."""
+
+    def __init__(self, address: str, container: str, credential: Any = None, *, api_version: str | None = None) -> None:
+        """Take a connection string, or a URL and a credential of azure.identity.aio."""
+        self._address = address
+        self._container = container
+        self._credential = credential
+        self._api_version = api_version
+        self._client: BlobServiceClient | None = None
+
+    def __repr__(self) -> str:
+        return f"BlobAccount({self._container!r})"
+
+    def container(self) -> ContainerClient:
+        """The container, which need not exist."""
+        if self._client is None:
+            options: dict[str, Any] = {"retry_total": 0, "transport": OnceTransport()}
+            if self._api_version is not None:
+                options["api_version"] = self._api_version
+            if self._credential is None:
+                self._client = BlobServiceClient.from_connection_string(self._address, **options)
+            else:
+                self._client = BlobServiceClient(self._address, self._credential, **options)
+        return self._client.get_container_client(self._container)
+
+    async def prepare(self, *, create: bool) -> None:
+        """Make the container where it is not there yet.
+
+        Raises:
+            Refused: it cannot be made.
+            OutcomeUnknown: no answer says whether.
+        """
+        if create:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self.container().create_container()
+            except ResourceExistsError:
+                return
+            except FAILURES as error:
+                raise as_error(error, f"container {self._container}") from error
+
+    async def call(
+        self, kind: str, send: Callable[[ContainerClient], Awaitable[T]], *, usage: Usage, timeout_s: float
+    ) -> T:
+        """Send one request and count it; failures come as the SDK raises them."""
+        failed = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                result = await send(self.container())
+            failed = False
+            return result
+        finally:
+            usage.note(kind, failed=failed)
+
+    async def close(self) -> None:
+        """Close the client; a later use opens another."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()

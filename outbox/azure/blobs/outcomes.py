@@ -1,0 +1,30 @@
+"""What an answer of Blob Storage, or the lack of one, allows to conclude."""
+
+from __future__ import annotations
+
+import aiohttp
+from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
+
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge
+
+FAILURES = (AzureError, aiohttp.ClientError, TimeoutError, OSError)
+"""What a call of the SDK raises when it comes to nothing."""
+
+BUSY_PAUSE_S = 1.0
+
+
+def is_no_container(error: BaseException) -> bool:
+    """Whether it is the container that was not found."""
+    return getattr(error, "error_code", None) == "ContainerNotFound"
+
+
+def as_error(error: BaseException, what: str) -> OutboxError:
+    """What may be concluded from a failure of the storage client."""
+    status = error.status_code if isinstance(error, HttpResponseError) else None
+    if status == 429 or (status == 503 and getattr(error, "error_code", None) == "ServerBusy"):
+        return Throttled(f"{what}: the storage account is busy; try again later", retry_after_s=BUSY_PAUSE_S)
+    if status == 413:
+        return TooLarge(f"{what}: larger than Blob Storage takes")
+    if status in (400, 401, 403, 404) or isinstance(error, ClientAuthenticationError):
+        return Refused(f"{what}: refused ({status}); look at keys, roles and the container")
+    return OutcomeUnknown(f"{what}: outcome unknown ({status or type(error).__name__})")

@@ -1,0 +1,1 @@
+"""Cosmos DB as a state store."""

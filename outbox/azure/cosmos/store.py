@@ -1,0 +1,315 @@
+"""Cosmos DB as a state store: one container, a partition for each state, conditional writes, transactional batches.
+
+*Theory of operation.*  One operation is a point write, several are a transactional batch.  Both carry their conditions
+to the service and nothing is decided here.  The SDK is kept from re-sending (see `connecting`): a write that is sent
+again after its answer was lost meets itself and looks lost.  Only throttling is waited out, a bounded number of times,
+because it is the one failure that says that nothing was done; a batch is then built anew, since the SDK takes the
+conditions out of the operations that it is given.  Every call has a timeout, after which its outcome is unknown.
+
+The answer to a batch has a session token that the SDK does not remember, so the token is handed on: of what lost, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from azure.core import MatchConditions
+from azure.cosmos.aio import ContainerProxy
+
+from outbox.azure.cosmos.items import BODY_BYTES_MAX, ITEM_BYTES_MAX, check_partition, encode_id, foreign, from_item
+from outbox.azure.cosmos.items import to_item as item_of
+from outbox.azure.cosmos.key_ranges import KeyRange
+from outbox.azure.cosmos.outcomes import FAILURES, SESSION_HEADER, as_error, as_lost, headers_of, status_of
+from outbox.azure.usage import Usage, charge_of, reason_of
+from outbox.errors import CorruptRecord, OutcomeUnknown, Throttled, TooLarge
+from outbox.ports import (
+    Create,
+    Delete,
+    Document,
+    DocumentKey,
+    Lost,
+    Replace,
+    Session,
+    StateStore,
+    StoreCapabilities,
+    Won,
+    Write,
+)
+
+T = TypeVar("T")
+
+BATCH_COUNT_MAX = 100
+PARTITION_BYTES_MAX = 20 << 30
+TIMEOUT_S = 10.0
+THROTTLED_COUNT_MAX = 5
+"""How often one call is sent again after it was throttled, before that is the runtime's affair."""
+THROTTLED_WAIT_S_MAX = 2.0
+PAGE_COUNT = 100
+
+_UNFINISHED = "SELECT * FROM c WHERE c.pending = true"
+_SCAN = "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)"
+
+
+class CosmosStateStore:
+    """The documents of one container."""
+
+    def __init__(
+        self,
+        container: Callable[[], Awaitable[ContainerProxy]],
+        *,
+        scope: Literal["partition", "item"] = "partition",
+        timeout_s: float = TIMEOUT_S,
+        usage: Usage | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Take what opens the container when it is first needed, on the loop that uses it.
+
+        `scope="item"` promises less than the container can do: one document at a time.
+        """
+        if scope not in ("partition", "item"):
+            raise ValueError(f'scope={scope!r}: "partition" or "item"')
+        self.capabilities = StoreCapabilities(
+            atomic_scope=scope,
+            batch_count_max=BATCH_COUNT_MAX if scope == "partition" else 1,
+            item_bytes_max=BODY_BYTES_MAX,
+            tells_current=False,
+            ambiguous_replies=True,
+            partition_bytes_max=PARTITION_BYTES_MAX,
+        )
+        self.usage = Usage() if usage is None else usage
+        self._container = container
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._chance = chance
+
+    # Reading
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        id, partition = encode_id(key.id), check_partition(key.partition)
+        options: dict[str, Any] = {"session_token": session} if session else {}
+        what = f"read of {key.partition}/{key.id}"
+        answer = Answer()
+
+        def send(items: ContainerProxy) -> Awaitable[Mapping[str, Any]]:
+            return items.read_item(id, partition, response_hook=answer.keep, **options)
+
+        try:
+            item = await self._call("read", what, send)
+        except FAILURES as error:
+            if as_lost(error) is not None:
+                return None
+            raise as_error(error, what) from error
+        headers = answer.headers
+        self.usage.note("read", charge_of(headers))
+        return from_item(item, headers.get(SESSION_HEADER, ""))
+
+    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        """The documents of a partition whose ids begin with `prefix`, by id: all of them are held for that."""
+        check_partition(partition)
+        begins = encode_id(prefix) if prefix else ""
+        parameters = [{"name": "@prefix", "value": begins}]
+        pages = self._pages(_SCAN, partition_key=partition, parameters=parameters)
+        found = [from_item(item) async for item in pages]
+        for document in sorted(found, key=lambda document: document.key.id):
+            yield document
+
+    async def key_ranges(self) -> list[KeyRange]:
+        """By which ranges of hashed partition keys the container lies apart.
+
+        Raises:
+            Refused, OutcomeUnknown: it cannot be asked.
+        """
+
+        async def ask(items: ContainerProxy) -> list[KeyRange]:
+            return [KeyRange.of(found) async for found in items.read_feed_ranges(force_refresh=True)]
+
+        try:
+            return await self._call("ranges", "key ranges", ask)
+        except FAILURES as error:
+            raise as_error(error, "key ranges") from error
+
+    async def unfinished(self, within: KeyRange | None = None) -> AsyncIterator[Document]:
+        """What is unfinished, or only what of it lies within a range; read page by page, as it is asked for."""
+        options: dict[str, Any] = {} if within is None else {"feed_range": within.feed_range}
+        async for item in self._pages(_UNFINISHED, **options):
+            try:
+                document = from_item(item)
+            except CorruptRecord:
+                document = foreign(item)  # the sweeper logs it, and goes on with the others
+            yield document
+
+    async def _pages(self, query: str, **options: Any) -> AsyncIterator[Mapping[str, Any]]:
+        """What a query gives, page by page; the pages are read as they are asked for."""
+
+        def count(headers: Mapping[str, str], *_: object) -> None:
+            self.usage.note("query", charge_of(headers))
+
+        pages: Any = None
+
+        async def turn(items: ContainerProxy) -> list[Mapping[str, Any]] | None:
+            nonlocal pages
+            if pages is None:
+                pages = items.query_items(query, max_item_count=PAGE_COUNT, response_hook=count, **options).by_page()
+            return await _next_page(pages)
+
+        while True:
+            try:
+                page = await self._call("query", "query", turn)
+            except FAILURES as error:
+                raise as_error(error, "query") from error
+            if page is None:
+                return
+            for item in page:
+                yield item
+
+    # Writing
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        what = self._checked(operations)
+        try:
+            if len(operations) == 1:
+                return await self._write_one(operations[0], what)
+            return await self._write_batch(operations, what)
+        except FAILURES as error:
+            lost = as_lost(error)
+            if lost is None:
+                raise as_error(error, what) from error
+            return lost
+
+    def _checked(self, operations: Sequence[Write]) -> str:
+        """What is asked for, in words.
+
+        Raises:
+            TooLarge: no batch of this store.
+        """
+        known, first = self.capabilities, operations[0].key
+        body_bytes = sum([len(op.body) for op in operations if not isinstance(op, Delete)])
+        if body_bytes > known.item_bytes_max:
+            raise TooLarge(f"bodies of {body_bytes} bytes, over {known.item_bytes_max}; move large values to a blob")
+        if len(operations) > 1:
+            if len(operations) > known.batch_count_max:
+                raise TooLarge(
+                    f"{len(operations)} operations; this store writes {known.batch_count_max} together at most"
+                )
+            ids = {op.key.id for op in operations if op.key.partition == first.partition}
+            if len(ids) < len(operations):
+                raise TooLarge("a batch stays in one partition and names each document once")
+        return f"write of {len(operations)} from {first.partition}/{first.id}"
+
+    async def _write_one(self, operation: Write, what: str) -> Won:
+        answer = Answer()
+
+        def send(items: ContainerProxy) -> Awaitable[Any]:
+            if isinstance(operation, Create):
+                return items.create_item(item_of(operation)[0], no_response=True, response_hook=answer.keep)
+            held: dict[str, Any] = {"etag": operation.if_match, "match_condition": MatchConditions.IfNotModified}
+            if isinstance(operation, Replace):
+                item = item_of(operation)[0]
+                return items.replace_item(item["id"], item, no_response=True, response_hook=answer.keep, **held)
+            return items.delete_item(
+                encode_id(operation.key.id), operation.key.partition, response_hook=answer.keep, **held
+            )
+
+        kind = type(operation).__name__.lower()
+        await self._call(kind, what, send)
+        headers = answer.headers
+        self.usage.note(kind, charge_of(headers))
+        version = "" if isinstance(operation, Delete) else headers.get("etag", "")
+        if not version and not isinstance(operation, Delete):
+            raise OutcomeUnknown(f"{what}: answered without a version; read it")
+        return Won((version,), headers.get(SESSION_HEADER, ""))
+
+    async def _write_batch(self, operations: Sequence[Write], what: str) -> Won:
+        size_bytes, items = 0, list[dict[str, Any] | None]()
+        for operation in operations:
+            item, item_bytes = (None, 0) if isinstance(operation, Delete) else item_of(operation)
+            size_bytes += item_bytes
+            items.append(item)
+        if size_bytes > ITEM_BYTES_MAX:
+            raise TooLarge(f"{what}: {size_bytes} bytes as items, over {ITEM_BYTES_MAX}; move large values to a blob")
+        partition = operations[0].key.partition
+
+        def send(container: ContainerProxy) -> Awaitable[Any]:
+            fresh = [_batched(operation, item) for operation, item in zip(operations, items, strict=True)]
+            return container.execute_item_batch(fresh, partition)
+
+        answer = await self._call("batch", what, send)
+        headers = answer.get_response_headers()
+        self.usage.note("batch", charge_of(headers))
+        answered = zip(items, answer, strict=False)
+        versions = tuple(["" if item is None else result.get("eTag", "") for item, result in answered])
+        if len(versions) - versions.count("") < len(items) - items.count(None):
+            raise OutcomeUnknown(f"{what}: answered without all versions; read it")
+        return Won(versions, headers.get(SESSION_HEADER, ""))
+
+    # Calls
+
+    async def _call(self, kind: str, what: str, send: Callable[[ContainerProxy], Awaitable[T]]) -> T:
+        """Send a request, again while it is throttled and there is time; other failures come as the SDK raises them.
+
+        Raises:
+            Throttled: it stayed so; nothing was done.
+        """
+        waited_s = 0.0
+        for count in range(1, THROTTLED_COUNT_MAX + 1):
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await send(await self._container())
+            except asyncio.CancelledError:
+                self.usage.note(kind, failed=True, reason="cancelled")
+                raise
+            except FAILURES as error:
+                meant, is_lost = as_error(error, what), as_lost(error) is not None
+                is_missing = is_lost and kind == "read"
+                why = "conflict" if is_lost else reason_of(meant, error, status=status_of(error)[0])
+                self.usage.note(
+                    kind, charge_of(headers_of(error)), failed=not is_missing, reason="" if is_missing else why
+                )
+                if is_lost or not isinstance(meant, Throttled):
+                    raise
+                pause_s = meant.retry_after_s * (1 + self._chance())  # those throttled together come back apart
+                waited_s += pause_s
+                if count == THROTTLED_COUNT_MAX or waited_s > THROTTLED_WAIT_S_MAX:
+                    raise meant from error
+            await self._sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+
+class Answer:
+    """The headers of an answer, as the SDK has them; afterwards it gives a copy only, which costs more."""
+
+    __slots__ = ("headers",)
+
+    def __init__(self) -> None:
+        self.headers: Mapping[str, str] = {}
+
+    def keep(self, headers: Mapping[str, str], *_: object) -> None:
+        """Remember them; the SDK calls this."""
+        self.headers = headers
+
+
+async def _next_page(pages: Any) -> list[Mapping[str, Any]] | None:
+    """The next page of a query; None behind the last."""
+    try:
+        page = await pages.__anext__()
+    except StopAsyncIteration:
+        return None
+    return [item async for item in page]
+
+
+def _batched(operation: Write, item: dict[str, Any] | None) -> tuple[Any, ...]:
+    """An operation of a batch as the SDK takes it; the SDK empties the options."""
+    if isinstance(operation, Create):
+        return ("create", (item,))
+    condition = {"if_match_etag": operation.if_match}
+    if isinstance(operation, Replace):
+        assert item is not None
+        return ("replace", (item["id"], item), condition)
+    return ("delete", (encode_id(operation.key.id),), condition)
+
+
+_conforms: type[StateStore] = CosmosStateStore

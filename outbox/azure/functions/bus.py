@@ -1,0 +1,96 @@
+"""The bus as an invocation sees it: sending is real, a settlement is what the invocation returns to its host.
+
+A Functions host completes what succeeds and abandons what fails, at once and counted.  So a settlement is noted with
+the invocation that waits for it: completed is success, abandoned is failure after a pause.  What is to be dead-lettered
+is kept in the store (see `StoredDeadLetters`) and then completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from outbox.errors import LockLost
+from outbox.ports import Delivery, MessageBus, Output, Settle
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
+
+
+@dataclass(slots=True, eq=False)
+class Invocation:
+    """One message in hand: how it was settled, if it was, and the end of its handling."""
+
+    delivery: Delivery
+    ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_done: bool = False
+    """Whether it may be completed: what becomes of the message is on record."""
+    due_ms: int = 0
+    """Until when it may wait before it is abandoned."""
+
+    def end(self) -> None:
+        """Nothing more happens to it."""
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more happens to it, because of a fault."""
+        if not self.ended.done():
+            self.ended.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+            self.ended.exception()  # an invocation that still waits raises it
+
+
+class TriggerBus:
+    """A bus whose deliveries come from a trigger."""
+
+    def __init__(self, bus: MessageBus, letters: StoredDeadLetters) -> None:
+        self._bus = bus
+        self._letters = letters
+        self._invocations: dict[int, Invocation] = {}
+
+    def take(self, invocation: Invocation) -> None:
+        """A message is in hand, under its delivery's lock."""
+        self._invocations[invocation.delivery.lock] = invocation
+
+    def unblock(self, invocation: Invocation) -> None:
+        """A message is in hand no more: settling it comes too late."""
+        self._invocations.pop(invocation.delivery.lock, None)
+
+    def settled(self, deliveries: Sequence[Delivery]) -> None:
+        """The runtime is through with these."""
+        for delivery in deliveries:
+            invocation = self._invocations.get(delivery.lock)
+            if invocation is not None:
+                invocation.end()
+
+    def fail(self, error: BaseException) -> None:
+        """A fault of the runtime's: which messages it had is unknown, so all of them are redelivered."""
+        for invocation in self._invocations.values():
+            invocation.fail(error)
+
+    # The port
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await self._bus.send(outputs)
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        """Nothing: the host receives."""
+        await asyncio.sleep(wait_s)
+        return []
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        if settle.how == "dead-letter":
+            await self._letters.keep(delivery, settle.reason, settle.description)
+        invocation = self._invocations.get(delivery.lock)
+        if invocation is None:
+            raise LockLost(
+                f"{delivery.queue}/{delivery.sequence}: its invocation has ended; the message is redelivered"
+            )
+        invocation.is_done = settle.how in ("complete", "dead-letter")
+        invocation.due_ms = settle.due_ms
+
+    async def renew(self, delivery: Delivery) -> int:
+        """The host renews."""
+        return delivery.locked_until_ms
+
+
+_conforms: type[MessageBus] = TriggerBus

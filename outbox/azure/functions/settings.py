@@ -1,0 +1,53 @@
+"""The settings of a Functions app: how to reach its backend, and the limits of its host that matter here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from outbox.ports import Backend
+from outbox.runtime.commit.handler_threads import THREAD_COUNT
+from outbox.runtime.commit.sweeper import GRACE_S
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionsSettings:
+    """Settings of one application under a Functions host.
+
+    `connect` makes the backend; it is called once for each event loop that handles anything, and may raise: then each
+    invocation fails and says why.  `servicebus` is the *name* of the app setting (or the prefix of settings) that the
+    host's triggers read.  `attempt_s` is how long an invocation waits for its message: it must be below the host's
+    functionTimeout, which kills the process and every other invocation in it.  `rest_s` is the longest that a message
+    waits in an invocation before it is abandoned: the host abandons it at once, and it would be redelivered at once.
+    A message whose key is blocked behind a dead letter waits for both together, with each delivery.  No handler may
+    take longer than nine tenths of `attempt_s`, whatever limit it declares.  `threads` is how many blocking handlers
+    may run at a time in one process.
+    """
+
+    connect: Callable[[], Backend] = field(repr=False)
+    servicebus: str = "OUTBOX_SERVICEBUS"
+    sweep_schedule: str = "30 * * * * *"
+    """When the timer sweeps: second 30 of every minute."""
+    sweep_grace_s: float = GRACE_S
+    """How long something may be unfinished before the timer takes it up: whoever committed it may be at work on it."""
+    attempt_s: float = 150.0
+    rest_s: float = 60.0
+    lock_s: float = 300.0
+    """How long the host renews a lock (maxAutoLockRenewalDuration)."""
+    has_blobs: bool | None = None
+    """Whether `connect` names a blob store: a handler that needs one fails at the start; None: at the first message."""
+    threads: int = THREAD_COUNT
+
+    @property
+    def time_limit_s_max(self) -> float:
+        """How long a handler may take, so that its invocation is there to see how it ended."""
+        return 0.9 * self.attempt_s
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError(f"threads={self.threads}: a blocking handler needs at least one")
+        if not 0 < self.attempt_s + self.rest_s < self.lock_s:
+            raise ValueError(
+                f"attempt_s={self.attempt_s:g} and rest_s={self.rest_s:g} together must be above 0 and below "
+                f"lock_s={self.lock_s:g}: the host renews a lock no longer than that"
+            )

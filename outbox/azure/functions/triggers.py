@@ -1,0 +1,107 @@
+"""The functions of an application: a trigger for each queue, a function for each HTTP entry, a timer that sweeps.
+
+The functions only pass on what the host gives them; `sites` has what they share.  Nothing is opened when functions are
+registered.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from urllib.parse import urlsplit
+
+import azure.functions as func
+
+from outbox.app import App, HttpRoute
+from outbox.azure.functions.settings import FunctionsSettings
+from outbox.azure.functions.sites import Site, answer, process, site_of, sweep
+from outbox.errors import Refused
+from outbox.ports import SUBSCRIPTIONS
+from outbox.runtime.start.plan import Source
+
+NAME_LENGTH_MAX = 120
+
+
+def blueprint(app: App, settings: FunctionsSettings) -> func.Blueprint:
+    """The functions of an application: one for each queue, subscription and HTTP entry of it, and a timer.
+
+    Raises:
+        Refused: the application has other settings in this process already.
+        NotRegistrable: a handler writes blobs, and the settings say that there is no blob store.
+    """
+    site, names = site_of(app, settings), Names()
+    made = func.Blueprint()  # type: ignore[no-untyped-call]  # the SDK gives its constructor no types
+    for source in site.plan.sources.values():
+        _add_trigger(made, site, source, names)
+    for route in app.routes:
+        _add_route(made, site, route, names)
+    _add_timer(made, site, names)
+    return made
+
+
+class Names:
+    """Names of functions: the host knows a function by nothing else."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def name(self, kind: str, text: str) -> str:
+        """A name that the host takes and no other function has; the same text has the same one in every deployment."""
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "_", text.replace("{", "").replace("}", "").replace("/", "_")).strip("_")
+        name = f"{kind}_{plain}" if plain else kind
+        if len(name) > NAME_LENGTH_MAX or name.lower() in self._taken:
+            name = f"{name[:NAME_LENGTH_MAX]}_{sha256(text.encode()).hexdigest()[:6]}"
+        if name.lower() in self._taken:
+            raise Refused(f"function {name} is there twice; two sources have one name")
+        self._taken.add(name.lower())  # the host does not tell cases apart
+        return name
+
+
+def _add_trigger(made: func.Blueprint, site: Site, source: Source, names: Names) -> None:
+    async def handle(message: func.ServiceBusMessage) -> None:
+        await process(site.app, message, source=source.path)
+
+    topic, slash, subscription = source.path.partition(SUBSCRIPTIONS)
+    if slash:
+        name = names.name("topic", f"{topic}_{subscription}")
+        trigger = made.service_bus_topic_trigger(
+            arg_name="message",
+            connection=site.settings.servicebus,
+            topic_name=topic,
+            subscription_name=subscription,
+            data_type=func.DataType.BINARY,
+            is_sessions_enabled=source.ordered,
+        )
+    else:
+        name = names.name("queue", source.path)
+        trigger = made.service_bus_queue_trigger(
+            arg_name="message",
+            connection=site.settings.servicebus,
+            queue_name=source.path,
+            data_type=func.DataType.BINARY,
+            is_sessions_enabled=source.ordered,
+        )
+    made.function_name(name)(trigger(handle))
+
+
+def _add_route(made: func.Blueprint, site: Site, route: HttpRoute, names: Names) -> None:
+    depth = len(route.template.literals)
+
+    async def handle(request: func.HttpRequest) -> func.HttpResponse:
+        # As it was sent, without the host's prefix: what its routing gives has been decoded already.
+        segments = urlsplit(request.url).path.split("/")[-depth:]
+        return await answer(site.app, request, "/" + "/".join(segments))
+
+    methods = ["GET", "HEAD"] if route.method == "GET" else [route.method]
+    trigger = made.route(route.template.text.lstrip("/"), trigger_arg_name="request", methods=methods)
+    made.function_name(names.name("http", f"{route.method.lower()}_{route.template.text.strip('/')}"))(trigger(handle))
+
+
+def _add_timer(made: func.Blueprint, site: Site, names: Names) -> None:
+    async def handle(timer: func.TimerRequest) -> None:
+        await sweep(site.app)
+
+    trigger = made.timer_trigger(
+        arg_name="timer", schedule=site.settings.sweep_schedule, run_on_startup=False, use_monitor=False
+    )
+    made.function_name(names.name("sweep", ""))(trigger(handle))

@@ -1,0 +1,1 @@
+"""Service Bus as a message bus."""

@@ -1,0 +1,242 @@
+"""Service Bus as a message bus, over the real asynchronous SDK.
+
+*Theory of operation.*  Links stay open: a sender for each destination, a receiver for each queue or session.  What was
+received is remembered with the link that it came by, since only that can settle it, under a number that is the
+delivery's lock; a number that is not known (any more) is a lost lock.  Nothing that the SDK does is cancelled half way:
+it would leave the link in the middle of a frame.
+
+A message that is abandoned *until a time* waits here, under its lock, and so does its session: Service Bus cannot delay
+an abandoned message, and a copy would overtake.  Should this process die, it is redelivered when its lock runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from azure.servicebus import ServiceBusReceivedMessage
+
+from outbox.azure.servicebus.links import Link
+from outbox.azure.servicebus.messages import ENQUEUED_MS, SEQUENCE, broker_id, from_wire, milliseconds
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.sending import Sending
+from outbox.azure.servicebus.sources import SESSION_COUNT_MAX, PlainSource, SessionSource, Source, Tasks
+from outbox.azure.usage import Usage, reason_of
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown
+from outbox.ports import Delivery, MessageBus, Output, Settle
+
+DELAY_S_MAX = 300.0
+"""How long an abandoned message may wait here under its lock; after that it is redelivered early."""
+GIVE_UP_S = 1.0
+"""How much of a lock must be left for another try to extend it; with less, a delayed message is redelivered early."""
+LOCKED_COUNT_MAX = 20_000
+"""How many messages may be out; the oldest of more have long lost their locks."""
+
+log = logging.getLogger("outbox.servicebus")
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class LockedMessage:
+    """A message that is out: its link, what the SDK settles, and until when it is ours."""
+
+    link: Link
+    message: ServiceBusReceivedMessage
+    until_ms: int
+
+
+class ServiceBusBus:
+    """The queues and topics of a namespace."""
+
+    def __init__(
+        self,
+        namespace: ServiceBusNamespace,
+        *,
+        ordered: Collection[str] = (),
+        session_count_max: int = SESSION_COUNT_MAX,
+        usage: Usage | None = None,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        """Take a namespace; the queues `ordered` require sessions."""
+        self.usage = Usage() if usage is None else usage
+        self._namespace = namespace
+        self._ordered = set(ordered)
+        self._session_count_max = session_count_max
+        self._now_ms = now_ms
+        self._numbers = itertools.count(1)
+        self._locked: dict[int, LockedMessage] = {}
+        self._sending: dict[str, Sending] = {}
+        self._sources: dict[str, Source] = {}
+        self._tasks = Tasks()
+        self._closing = asyncio.Event()
+
+    def order(self, queues: Collection[str]) -> None:
+        """Know that these queues require sessions."""
+        self._ordered.update(queues)
+
+    # Sending
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        groups: dict[tuple[str, str], list[Output]] = {}
+        for output in outputs:
+            groups.setdefault((output.destination, broker_id(output.message.session_id)), []).append(output)
+        sent_count = 0
+        for (destination, _), group in groups.items():
+            if destination not in self._sending:
+                self._sending[destination] = Sending(self._namespace, destination, self.usage)
+            try:
+                await self._tasks.shielded(self._sending[destination].send(group))
+            except OutboxError as error:
+                if sent_count == 0 or isinstance(error, OutcomeUnknown):
+                    raise
+                raise OutcomeUnknown(f"{error}; {sent_count} others were sent: send all of them again") from error
+            sent_count += len(group)
+
+    # Receiving
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        try:
+            taken = await self._source(queue).receive(count_max, wait_s)
+        except OutboxError as error:
+            self._failed("receive", error)
+            raise
+        if taken is None:
+            return []
+        self.usage.note("receive")
+        link, messages = taken
+        return [self._delivery(queue, link, message) for message in messages]
+
+    def _source(self, queue: str) -> Source:
+        found = self._sources.get(queue)
+        if found is None:
+            if queue in self._ordered:
+                found = SessionSource(
+                    self._namespace, queue, now_ms=self._now_ms, session_count_max=self._session_count_max
+                )
+            else:
+                found = PlainSource(self._namespace, queue, now_ms=self._now_ms)
+            self._sources[queue] = found
+        return found
+
+    def _delivery(self, queue: str, link: Link, message: ServiceBusReceivedMessage) -> Delivery:
+        lock, until_ms = next(self._numbers), milliseconds(link.locked_until(message))
+        if len(self._locked) >= LOCKED_COUNT_MAX:
+            self._locked.pop(next(iter(self._locked))).link.forget()
+        self._locked[lock] = LockedMessage(link, message, until_ms)
+        raw = message.raw_amqp_message
+        annotations, header = raw.annotations or {}, raw.header
+        return Delivery(
+            queue=queue,
+            sequence=annotations.get(SEQUENCE) or 0,
+            message=from_wire(message),
+            lock=lock,
+            enqueued_ms=annotations.get(ENQUEUED_MS) or 0,
+            locked_until_ms=until_ms,
+            delivery_count=0 if header is None else header.delivery_count or 0,
+        )
+
+    # Settling
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        locked = self._locked.pop(delivery.lock, None)
+        if locked is None:
+            raise self._lost(delivery)
+        delay_s = min(DELAY_S_MAX, (settle.due_ms - self._now_ms()) / 1_000) if settle.due_ms else 0.0
+        if settle.how in ("abandon", "release") and delay_s > 0 and not self._closing.is_set():
+            self._tasks.start(self._settle_later(locked, settle, delay_s))
+            return
+        try:
+            await locked.link.settle(locked.message, settle)
+        except OutboxError as error:
+            self._failed(settle.how, error)
+            raise
+        self.usage.note(settle.how)
+
+    async def _settle_later(self, locked: LockedMessage, settle: Settle, delay_s: float) -> None:
+        """Keep a message under its lock for a while, then settle it; it is settled whatever fails, or its key hangs."""
+        await self._wait(locked, self._now_ms() + delay_s * 1_000)
+        try:
+            await locked.link.settle(locked.message, settle)
+        except OutboxError as error:
+            self._failed(settle.how, error)
+            log.warning(
+                "a delayed message was not abandoned; it is redelivered when its lock runs out",
+                extra=_fields(locked, error),
+            )
+        else:
+            self.usage.note(settle.how)
+
+    async def _wait(self, locked: LockedMessage, due_ms: float) -> None:
+        """Wait until a time, or for as long as the lock can be kept."""
+        while not self._closing.is_set() and (left_s := (due_ms - self._now_ms()) / 1_000) > 0:
+            lock_s = max(1.0, (locked.until_ms - self._now_ms()) / 1_000)
+            try:
+                async with asyncio.timeout(min(left_s, lock_s / 2)):
+                    await self._closing.wait()
+            except TimeoutError:
+                if left_s > lock_s / 2 and not await self._extended(locked):
+                    return
+
+    async def _extended(self, locked: LockedMessage) -> bool:
+        """Extend the lock of a delayed message; False where there is no use in another try."""
+        try:
+            locked.until_ms = await locked.link.renew(locked.message)
+        except OutboxError as error:
+            self._failed("renew", error)
+            if not isinstance(error, LockLost) and locked.until_ms - self._now_ms() > GIVE_UP_S * 1_000:
+                return True
+            log.warning(
+                "the lock of a delayed message is not renewed; it is redelivered early", extra=_fields(locked, error)
+            )
+            return False
+        return True
+
+    async def renew(self, delivery: Delivery) -> int:
+        locked = self._locked.get(delivery.lock)
+        if locked is None:
+            raise self._lost(delivery)
+        try:
+            locked.until_ms = await locked.link.renew(locked.message)
+        except OutboxError as error:
+            self._failed("renew", error)
+            raise
+        self.usage.note("renew")
+        return locked.until_ms
+
+    def _failed(self, kind: str, error: OutboxError) -> None:
+        self.usage.note(kind, failed=True, reason=reason_of(error, error.__cause__ or error))
+
+    def _lost(self, delivery: Delivery) -> LockLost:
+        return LockLost(f"{delivery.queue}/{delivery.sequence} is not locked here; it was settled, or is redelivered")
+
+    # Closing
+
+    async def close(self) -> None:
+        """Let what is being sent and settled end, abandon what is delayed, release what was read ahead, close links.
+
+        What is out stays locked until it is settled elsewhere or its lock runs out; settle it before.
+        """
+        self._closing.set()
+        await self._tasks.close()
+        sources, self._sources = self._sources, {}
+        sending, self._sending = self._sending, {}
+        await asyncio.gather(
+            *(source.close() for source in sources.values()), *(one.close() for one in sending.values())
+        )
+        self._locked.clear()
+        self._closing = asyncio.Event()
+
+
+def _fields(locked: LockedMessage, error: OutboxError) -> dict[str, object]:
+    return {"path": locked.link.path, "sequence": locked.message.sequence_number, "error": str(error)}
+
+
+_conforms: type[MessageBus] = ServiceBusBus

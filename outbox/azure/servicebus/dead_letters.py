@@ -1,0 +1,139 @@
+"""Dead letters on Service Bus: listed, sent again, thrown away.
+
+A dead letter can be looked at by its number but not fetched by it: to take one, those before it are locked and given
+back afterwards.  So there is a limit to how far down one can be found.  Of a subscription's dead letter the topic gets
+another copy, because a subscription cannot be sent to alone: its other subscriptions get it a second time under its
+identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from uuid import uuid4
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus.aio import ServiceBusReceiver
+from msgspec.structs import replace
+
+from outbox.azure.servicebus.bus import ServiceBusBus
+from outbox.azure.servicebus.links import CLOSE_S, OPEN_S, SETTLE_S
+from outbox.azure.servicebus.messages import from_wire, milliseconds
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.outcomes import FAILURES, as_error
+from outbox.azure.servicebus.receivers import release
+from outbox.deliveries import identified, is_copy, next_attempt, resubmission
+from outbox.errors import Refused
+from outbox.ports import SUBSCRIPTIONS, Buried, Output
+
+DEAD_LETTER_COUNT_MAX = 10_000
+PAGE_COUNT = 200
+LOOK_COUNT_MAX = 2_000
+LOOK_S = 0.5
+"""How long a dead letter may take to come before there are no more."""
+
+
+class ServiceBusDeadLetters:
+    """The dead letters of a namespace."""
+
+    def __init__(self, namespace: ServiceBusNamespace, bus: ServiceBusBus) -> None:
+        self._namespace = namespace
+        self._bus = bus
+
+    async def list(self, path: str) -> list[Buried]:
+        """The dead letters of a queue or subscription, oldest first; at most so many."""
+        found: list[Buried] = []
+        async with self._open(path) as receiver:
+            after = 1
+            while len(found) < DEAD_LETTER_COUNT_MAX:
+                page = await receiver.peek_messages(PAGE_COUNT, sequence_number=after, timeout=SETTLE_S)
+                if not page:
+                    break
+                found += [buried(path, message) for message in page]
+                after = found[-1].sequence + 1
+        return found
+
+    async def resubmit(self, path: str, sequence: int) -> None:
+        """Send a dead letter to its queue again, as a new attempt with its first time; copies of it go.
+
+        Raises:
+            LookupError: there is no such dead letter, or it is locked.
+        """
+        async with self._taken(path, sequence) as (receiver, letter, others):
+            message = buried(path, letter).message
+            copies = [other for other in others if is_copy(buried(path, other).message, message)]
+            attempt = next_attempt(message, [from_wire(copy) for copy in copies])
+            enqueued_ms = milliseconds(letter.enqueued_time_utc)
+            again = replace(
+                resubmission(message, attempt=attempt, enqueued_ms=enqueued_ms),
+                outbox_id=message.identity,
+                message_id=f"{message.identity}~{uuid4().hex}",  # a broker that drops duplicates has seen the other
+            )
+            await self._bus.send([Output(path.partition(SUBSCRIPTIONS)[0], 0, again)])
+            for copy in [letter, *copies]:
+                await receiver.complete_message(copy)
+
+    async def discard(self, path: str, sequence: int) -> None:
+        """Delete a dead letter.
+
+        Raises:
+            LookupError: there is no such dead letter, or it is locked.
+        """
+        async with self._taken(path, sequence) as (receiver, letter, _):
+            await receiver.complete_message(letter)
+
+    @asynccontextmanager
+    async def _taken(
+        self, path: str, sequence: int
+    ) -> AsyncIterator[tuple[ServiceBusReceiver, ServiceBusReceivedMessage, Sequence[ServiceBusReceivedMessage]]]:
+        """A dead letter under lock and those that were locked beside it, which are released unless settled."""
+        async with self._open(path) as receiver:
+            held: list[ServiceBusReceivedMessage] = []
+            try:
+                while len(held) < LOOK_COUNT_MAX:
+                    some = await receiver.receive_messages(PAGE_COUNT, max_wait_time=LOOK_S)
+                    held += some
+                    if not some:
+                        break
+                found = [message for message in held if message.sequence_number == sequence]
+                if not found:
+                    more = f"; only the first {LOOK_COUNT_MAX} were looked at" if len(held) >= LOOK_COUNT_MAX else ""
+                    raise LookupError(f"{path} has no dead letter {sequence} that is free{more}; list them again")
+                yield receiver, found[0], [message for message in held if message is not found[0]]
+            finally:
+                for message in held:
+                    with suppress(*FAILURES):
+                        if not message._settled:
+                            await release(receiver, message)
+
+    @asynccontextmanager
+    async def _open(self, path: str) -> AsyncIterator[ServiceBusReceiver]:
+        receiver = self._namespace.dead_letters(path)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await receiver.__aenter__()
+            yield receiver
+        except (LookupError, Refused):
+            raise
+        except FAILURES as error:
+            raise as_error(error, f"dead letters of {path}") from error
+        finally:
+            with suppress(*FAILURES):
+                async with asyncio.timeout(CLOSE_S):
+                    await receiver.close()
+
+
+def buried(path: str, letter: ServiceBusReceivedMessage) -> Buried:
+    """A dead letter as the SDK shows it; it is taken to have the number that its message had."""
+    message = from_wire(letter)
+    found = Buried(
+        queue=path,
+        sequence=letter.sequence_number or 0,
+        message=message,
+        reason=letter.dead_letter_reason or "",
+        description=letter.dead_letter_error_description or "",
+        delivery_count=(letter.delivery_count or 0) + message.failures,
+        enqueued_ms=milliseconds(letter.enqueued_time_utc),
+    )
+    return identified(found)

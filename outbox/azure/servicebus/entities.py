@@ -1,0 +1,245 @@
+"""Queues, topics and subscriptions: made where they are not there yet, and asked whether anything waits in them.
+
+Needs the right to manage.  What exists is left as it is; a queue which orders by session or does not cannot be used as
+the other, and settings with which the broker would end messages by itself are logged, once.  Without that right
+nothing can be looked at, which is logged as well, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.servicebus.management import (
+    QueueProperties,
+    QueueRuntimeProperties,
+    SubscriptionProperties,
+    SubscriptionRuntimeProperties,
+)
+
+from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.azure.servicebus.settings import DELIVERY_COUNT_MAX, LOCK, misfits, wants_sessions
+from outbox.errors import OutboxError, OutcomeUnknown, Refused
+from outbox.ports import SUBSCRIPTIONS
+
+__all__ = ["DELIVERY_COUNT_MAX", "LOCK", "ServiceBusEntities", "as_error"]
+
+T = TypeVar("T")
+
+CALL_S = 30.0
+LOOK_S = 5.0
+"""How long looking at what is there may hold up a start."""
+ENTITY_COUNT_MAX = 1_000
+LOOK_COUNT_MAX = 8
+"""How many entities are looked at side by side."""
+_LIMITS: dict[str, Any] = {
+    "lock_duration": LOCK,
+    "max_delivery_count": DELIVERY_COUNT_MAX,
+    "dead_lettering_on_message_expiration": True,
+}
+
+log = logging.getLogger("outbox.servicebus")
+
+
+@dataclass(frozen=True, slots=True)
+class EntityCounts:
+    """What a namespace counts in a queue or subscription."""
+
+    active: int
+    scheduled: int
+    dead_letters: int
+
+
+class ServiceBusEntities:
+    """The entities of a namespace."""
+
+    def __init__(self, namespace: ServiceBusNamespace) -> None:
+        self._namespace = namespace
+        self._reported: set[str] = set()
+        """Entities whose settings have been looked at and logged; the empty name: that none can be looked at."""
+
+    async def look(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Look whether what is there is set as it has to be, as far as the rights go, and log what is not.
+
+        Raises:
+            Refused: a queue is there and orders otherwise, or a subscription has sessions.
+        """
+        wanted = [(name, ordering == "per_key") for name, ordering in queues.items()]
+        wanted += [(f"{topic}{SUBSCRIPTIONS}{name}", False) for topic, names in topics.items() for name in names]
+        wanted = [(path, sessions) for path, sessions in wanted if path not in self._reported]
+        try:
+            async with asyncio.timeout(LOOK_S):
+                for path, sessions in wanted[:1]:  # without the right one request is enough to see that
+                    await self._look_at(path, sessions=sessions)
+                for first in range(1, len(wanted), LOOK_COUNT_MAX):
+                    some = wanted[first : first + LOOK_COUNT_MAX]
+                    looks = [self._look_at(path, sessions=sessions) for path, sessions in some]
+                    for answer in await asyncio.gather(*looks, return_exceptions=True):
+                        if answer is not None:
+                            raise answer
+        except (_CannotLook, TimeoutError) as error:
+            if "" not in self._reported:
+                self._reported.add("")
+                fields = {"namespace": self._namespace.host, "error": str(error) or "no answer in time"}
+                log.info("queue settings cannot be read; max delivery count must be 100", extra=fields)
+
+    async def _look_at(self, path: str, *, sessions: bool) -> None:
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        admin = self._namespace.administration()
+        found: QueueProperties | SubscriptionProperties
+        try:
+            if slash:
+                found = await self._call(path, partial(admin.get_subscription, topic, name))
+            else:
+                found = await self._call(path, partial(admin.get_queue, path))
+        except (Refused, OutcomeUnknown) as error:
+            if isinstance(error.__cause__, ResourceNotFoundError):
+                return  # its first use says so
+            raise _CannotLook(str(error)) from error
+        self._judge(path, found, sessions=sessions)
+
+    def _judge(self, path: str, found: QueueProperties | SubscriptionProperties, *, sessions: bool) -> None:
+        """Refuse an entity that is of no use, and log once what is not set as it should be.
+
+        Raises:
+            Refused: it orders otherwise than declared.
+        """
+        if wanted := wants_sessions(found, sessions=sessions):
+            kind = "subscription" if SUBSCRIPTIONS in path else "queue"
+            raise Refused(f"{kind} {path} is there and does not do as declared ({wanted}); make another, or delete it")
+        if path in self._reported:
+            return
+        self._reported.add(path)
+        for misfit in misfits(found):
+            log.warning("queue settings do not fit", extra={"queue": path, "why": misfit})
+
+    async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
+        """Make queues (name to ordering) and topics (name to subscriptions) where they are not there yet.
+
+        Raises:
+            Refused: one is there and orders otherwise, or they cannot be made.
+            OutcomeUnknown: no answer says whether.
+        """
+        for name, ordering in queues.items():
+            await self._queue(name, sessions=ordering == "per_key")
+        for topic, subscriptions in topics.items():
+            await self._topic(topic, subscriptions)
+
+    async def _topic(self, topic: str, subscriptions: Sequence[str]) -> None:
+        admin = self._namespace.administration()
+        await self._made(f"topic {topic}", partial(admin.create_topic, topic))
+        for name in subscriptions:
+            make = partial(admin.create_subscription, topic, name, **_LIMITS)
+            if not await self._made(f"subscription {topic}/{name}", make):
+                found = await self._call(f"subscription {topic}/{name}", partial(admin.get_subscription, topic, name))
+                self._judge(f"{topic}{SUBSCRIPTIONS}{name}", found, sessions=False)
+
+    async def _queue(self, name: str, *, sessions: bool) -> None:
+        admin = self._namespace.administration()
+        if await self._made(f"queue {name}", partial(admin.create_queue, name, requires_session=sessions, **_LIMITS)):
+            return
+        found = await self._call(f"queue {name}", partial(admin.get_queue, name))
+        self._judge(name, found, sessions=sessions)
+
+    async def _made(self, what: str, make: Callable[[], Awaitable[object]]) -> bool:
+        """Make an entity; False where it is there already."""
+        try:
+            await self._call(what, make)
+        except Refused as error:
+            if isinstance(error.__cause__, ResourceExistsError):
+                return False
+            raise
+        return True
+
+    async def is_idle(self, paths: Sequence[str]) -> bool:
+        """Whether nothing in these queues and subscriptions waits or is being handled.
+
+        Raises:
+            Refused: they cannot be asked.
+            OutcomeUnknown: no answer says whether.
+        """
+        for path in paths:
+            if (await self._counts(path)).active_message_count:
+                return False
+        return True
+
+    async def is_drained(self, paths: Sequence[str]) -> bool:
+        """Whether these queues and subscriptions hold nothing, scheduled messages and dead letters included.
+
+        Raises:
+            Refused: they cannot be asked.
+            OutcomeUnknown: no answer says whether.
+        """
+        admin = self._namespace.administration()
+        for path in paths:
+            topic, slash, _ = path.partition(SUBSCRIPTIONS)
+            if (await self._counts(path)).total_message_count:
+                return False
+            if slash:  # what is scheduled lies in the topic
+                ask = partial(admin.get_topic_runtime_properties, topic)
+                if (await self._call(topic, ask)).scheduled_message_count:
+                    return False
+        return True
+
+    async def counts(self) -> dict[str, EntityCounts]:
+        """What lies in every queue and subscription of the namespace, up to a thousand of them.
+
+        Raises:
+            Refused: they cannot be asked: it takes the right to manage.
+            OutcomeUnknown: no answer says whether.
+        """
+        return await self._call(f"what {self._namespace.host} holds", self._all_counts)
+
+    async def _all_counts(self) -> dict[str, EntityCounts]:
+        admin, found = self._namespace.administration(), dict[str, EntityCounts]()
+        async for queue in admin.list_queues_runtime_properties():
+            found[queue.name] = _counted(queue, queue.scheduled_message_count)
+            if len(found) >= ENTITY_COUNT_MAX:
+                return found
+        async for topic in admin.list_topics_runtime_properties():
+            async for one in admin.list_subscriptions_runtime_properties(topic.name):
+                found[f"{topic.name}{SUBSCRIPTIONS}{one.name}"] = _counted(
+                    one, 0
+                )  # what is scheduled lies in the topic
+                if len(found) >= ENTITY_COUNT_MAX:
+                    return found
+        return found
+
+    async def _counts(self, path: str) -> QueueRuntimeProperties | SubscriptionRuntimeProperties:
+        """What the namespace counts in a queue or subscription."""
+        admin = self._namespace.administration()
+        topic, slash, name = path.partition(SUBSCRIPTIONS)
+        if slash:
+            return await self._call(path, partial(admin.get_subscription_runtime_properties, topic, name))
+        return await self._call(path, partial(admin.get_queue_runtime_properties, path))
+
+    async def _call(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await call()
+        except (AzureError, TimeoutError, OSError) as error:
+            raise as_error(error, what) from error
+
+
+def _counted(found: QueueRuntimeProperties | SubscriptionRuntimeProperties, scheduled: int | None) -> EntityCounts:
+    return EntityCounts(found.active_message_count or 0, scheduled or 0, found.dead_letter_message_count or 0)
+
+
+class _CannotLook(Exception):
+    """An entity cannot be looked at."""
+
+
+def as_error(error: BaseException, what: str) -> OutboxError:
+    """What may be concluded from a failure of the administration client."""
+    if isinstance(error, ResourceExistsError):
+        return Refused(f"{what}: it is there already")
+    if isinstance(error, ResourceNotFoundError):
+        return Refused(f"{what}: it is not there; connect(..., create=True) makes it")
+    if isinstance(error, HttpResponseError) and error.status_code in (400, 401, 403):
+        return Refused(f"{what}: refused ({error.status_code}); look at the name, and at the right to manage")
+    return OutcomeUnknown(f"{what}: outcome unknown ({type(error).__name__})")

@@ -1,0 +1,390 @@
+"""One receiving link of Service Bus: what is read ahead, what is out under lock, how it is settled.
+
+*Theory of operation.*  The SDK's receiver must not be cancelled in the middle of a frame and hands out a batch only
+after waiting for more.  So a task of the link's own, the pump, reads as long as messages are wanted: the next one,
+then for a moment what comes right behind it; a caller takes what is there.  A caller that is cancelled leaves
+the pump alone.  A read that is cancelled loses nothing only while the SDK has nothing in hand and grants no credit, so
+the pump takes what was read ahead, and grants credit, outside of the reads that may be cancelled.
+
+A read holds the socket for a fifth of a second if nothing comes, and a settlement has to read its confirmation.
+So settlements queue up for a task that makes them one at a time, and the pump stands aside: its waiting read is
+cancelled, which the SDK does itself whenever a read runs out of time, and goes on when no settlement is left.
+
+A link that fails is dead: its messages are redelivered when their locks run out.  It is never reopened under the
+messages that it has handed out, because a delivery's number means another message on another link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from azure.servicebus import ServiceBusReceivedMessage
+from azure.servicebus._pyamqp.error import AMQPException
+from azure.servicebus.aio import ServiceBusReceiver
+
+from outbox.azure.servicebus.messages import milliseconds
+from outbox.azure.servicebus.outcomes import FAILURES, as_error
+from outbox.azure.servicebus.receivers import buffered_count, credit_of, grant, release
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown
+from outbox.ports import Settle
+from outbox.seldom import Seldom
+
+log = logging.getLogger("outbox.servicebus")
+
+T = TypeVar("T")
+Call = tuple[Callable[[], Awaitable[Any]], str, asyncio.Future[Any]]
+"""A call of the SDK that waits for its turn, what it is for, and where its answer goes."""
+
+OPEN_S = 30.0
+SETTLE_S = 20.0
+RUN_S = 5.0
+"""How long settlements that follow each other share one timeout, which leaves each of them the whole of its own."""
+CLOSE_S = 5.0
+TEXT_LENGTH_MAX = 4_096
+LINGER_S = 0.002
+"""How long the pump waits for more behind a message, so that what has arrived already is one batch."""
+TELL_LATE_EVERY_MS = 60_000
+SLICE_S = 0.2
+"""How long the pump waits for a message before it looks whether one is still wanted."""
+
+TOO_LATE = (
+    "a message was dropped, its lock was over before it was handled; the broker delivers it again and counts that: let "
+    "the lock last longer, or set this machine's clock, which may be ahead"
+)
+
+
+class Link:
+    """A receiver that is open, and its pump."""
+
+    def __init__(
+        self,
+        path: str,
+        receiver: ServiceBusReceiver,
+        *,
+        arrived: Callable[[], None],
+        now_ms: Callable[[], int],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take a receiver that is open; `arrived` is called when something has changed."""
+        self.path = path
+        self.receiver = receiver
+        self.ready: deque[ServiceBusReceivedMessage] = deque()
+        self._late = Seldom(TELL_LATE_EVERY_MS, now_ms)
+        self.out_count = 0
+        """How many messages are out under lock."""
+        self.error: OutboxError | None = None
+        """Why it is dead."""
+        self.is_spent = False
+        """Whether a message was abandoned: what was read ahead of a session may overtake it from here on."""
+        self.used_s = self.opened_s = monotonic_s()
+        self._renewed_ms = now_ms()
+        self._arrived = arrived
+        self._now_ms = now_ms
+        self._monotonic_s = monotonic_s
+        self._wanted_count = 0
+        self._want = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._calls: deque[Call] = deque()
+        self._calling: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, path: str, receiver: ServiceBusReceiver, *, arrived: Callable[[], None], now_ms: Callable[[], int]
+    ) -> Self:
+        """Open a receiver; it may take half a second.
+
+        Raises:
+            OutboxError: it cannot be opened.
+        """
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await receiver.__aenter__()
+        except FAILURES as error:
+            with suppress(*FAILURES):
+                await receiver.close()
+            raise as_error(error, f"receiver of {path}") from error
+        return cls(path, receiver, arrived=arrived, now_ms=now_ms)
+
+    @property
+    def session_id(self) -> str:
+        """The session that it is of, if any."""
+        session: Any = self.receiver.session  # None without one, though its type does not say so
+        return "" if session is None else str(session.session_id)
+
+    def locked_until(self, message: ServiceBusReceivedMessage) -> datetime | None:
+        """Until when a message is ours."""
+        session: Any = self.receiver.session
+        return message.locked_until_utc if session is None else session.locked_until_utc
+
+    def expire(self) -> bool:
+        """Whether the session's lock has run out; the link is dead then, and what is out by it is redelivered."""
+        session: Any = self.receiver.session
+        until_ms = 0 if session is None else milliseconds(session.locked_until_utc)
+        if self.error is None and 0 < until_ms <= self._now_ms():
+            self._die(LockLost(f"the lock of {self.path}, session {self.session_id}, ran out"))
+        return 0 < until_ms <= self._now_ms()
+
+    # Receiving
+
+    def want(self, count: int) -> None:
+        """Let the pump read until so many messages are ready."""
+        self._wanted_count = max(count, 0)
+        if self._pump is None and self.error is None and not self._closing.is_set():
+            self._pump = asyncio.create_task(self._read(), name=f"receiver of {self.path}")
+        if self._wanted_count > len(self.ready):
+            self._want.set()
+        else:
+            self._want.clear()
+
+    async def _read(self) -> None:
+        while not self._closing.is_set():
+            await self._want.wait()
+            await self._quiet.wait()
+            if self._closing.is_set():
+                return
+            if not self._quiet.is_set():
+                continue  # another settlement waits already
+            try:
+                await self._gather()
+            except FAILURES as error:
+                self._die(as_error(error, f"receive from {self.path}"))
+                return
+            if len(self.ready) >= self._wanted_count:
+                self._want.clear()
+
+    async def _gather(self) -> None:
+        """Read what the SDK has read ahead or else the next message, and what comes right behind it."""
+        await grant(self.receiver)
+        if not await self._take_up() and self._quiet.is_set():
+            self._add(await self._found(self._hear(1)))
+        count = min(self._wanted_count - len(self.ready), credit_of(self.receiver))  # behind that a read would grant
+        if self.ready and count > 0 and self._quiet.is_set():
+            self._whole.clear()
+            try:
+                self._add(await self._found(self._hear(count), LINGER_S))
+                await self._take_up()
+            finally:
+                self._whole.set()
+
+    async def _hear(self, count: int) -> list[ServiceBusReceivedMessage]:
+        """Read the socket until so many messages have come; a read that is cancelled leaves fewer with the SDK."""
+        if buffered_count(self.receiver):
+            return []  # the SDK would take these in hand, and drop them if it is cancelled
+        return await self.receiver.receive_messages(count, max_wait_time=SLICE_S)
+
+    async def _take_up(self) -> bool:
+        """Take what is wanted of what the SDK has read ahead, for which it does not read; whether there was any."""
+        count = min(self._wanted_count - len(self.ready), buffered_count(self.receiver))
+        if count > 0:
+            self._add(await self._found(self.receiver.receive_messages(count, max_wait_time=SLICE_S)))
+        return count > 0
+
+    async def _found(
+        self, read: Coroutine[Any, Any, list[ServiceBusReceivedMessage]], within_s: float | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        """What a read gives, by a task of its own that stands aside for settlements, or when its time is over."""
+        self._reading = asyncio.create_task(read)
+        await asyncio.wait({self._reading}, timeout=within_s)
+        await self._stand_aside()
+        return [] if self._reading.cancelled() else self._reading.result()
+
+    def _add(self, found: list[ServiceBusReceivedMessage]) -> None:
+        if found:
+            self.ready.extend(found)
+            self.used_s = self._monotonic_s()
+            self._arrived()
+
+    async def gathered(self) -> None:
+        """Wait for what comes right behind a message that is ready."""
+        await self._whole.wait()
+
+    async def _stand_aside(self) -> None:
+        """Stop the read of the socket."""
+        reading = self._reading
+        while reading is not None and not reading.done():
+            reading.cancel()
+            await asyncio.wait({reading}, timeout=LINGER_S)  # what comes at that moment has it go on instead
+
+    def take(self, count: int) -> list[ServiceBusReceivedMessage]:
+        """Up to so many messages that are ready and still locked; they are out then."""
+        taken: list[ServiceBusReceivedMessage] = []
+        while self.ready and len(taken) < count:
+            message = self.ready.popleft()
+            until = self.locked_until(message)
+            if until is None or milliseconds(until) > self._now_ms():
+                taken.append(message)
+            elif self._late.is_due(""):
+                log.warning(TOO_LATE, extra={"queue": self.path, "sequence": message.sequence_number})
+        self.out_count += len(taken)
+        return taken
+
+    def _die(self, error: OutboxError) -> None:
+        self.error = error
+        self.ready.clear()
+        self._arrived()
+
+    # Settling
+
+    async def settle(self, message: ServiceBusReceivedMessage, settle: Settle) -> None:
+        """Settle a message that is out.
+
+        Raises:
+            LockLost: it is not ours any more.
+            OutcomeUnknown: it may have been done.
+        """
+        what = f"{settle.how} of {self.path}/{message.sequence_number}"
+        self.is_spent = self.is_spent or settle.how in ("abandon", "release")
+        try:
+            await self._alone(lambda: self._settle(message, settle), what)
+        finally:
+            self.out_count -= 1
+            self._ended()
+
+    def forget(self) -> None:
+        """Count a message as out no more, though it is not settled: it is redelivered, and nothing may overtake it."""
+        self.is_spent = True
+        self.out_count -= 1
+        self._ended()
+
+    def _ended(self) -> None:
+        self.used_s = self._monotonic_s()
+        self._arrived()  # a session goes on
+
+    async def renew(self, message: ServiceBusReceivedMessage) -> int:
+        """Extend the lock of a message, or of the session; its new end in milliseconds since 1970.
+
+        Raises:
+            LockLost: it is not ours any more.
+            OutcomeUnknown: it may have been done.
+        """
+        what = f"renewal of {self.path}/{message.sequence_number}"
+        return await self._alone(lambda: self._renew(message), what)
+
+    async def _renew(self, message: ServiceBusReceivedMessage) -> int:
+        session: Any = self.receiver.session
+        if session is None:
+            return milliseconds(await self.receiver.renew_message_lock(message))
+        left_ms = milliseconds(session.locked_until_utc) - self._now_ms()
+        if left_ms <= 0 or self._now_ms() - self._renewed_ms > left_ms / 8:  # else another message had it renewed
+            await session.renew_lock()
+            self._renewed_ms = self._now_ms()
+        return milliseconds(session.locked_until_utc)
+
+    async def _settle(self, message: ServiceBusReceivedMessage, settle: Settle) -> None:
+        match settle.how:
+            case "complete":
+                await self.receiver.complete_message(message)
+            case "abandon":
+                await self.receiver.abandon_message(message)
+            case "defer":
+                await self.receiver.defer_message(message)
+            case "dead-letter":
+                reason, description = cut(settle.reason), cut(settle.description)
+                await self.receiver.dead_letter_message(message, reason=reason, error_description=description)
+            case "release":
+                await release(self.receiver, message)
+
+    async def _alone(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        """Have the SDK called in turn; the caller may be cancelled, the call may not."""
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._calls.append((call, what, done))
+        if self._calling is None:
+            self._quiet.clear()
+            self._calling = asyncio.create_task(self._call(), name=f"settlements of {self.path}")
+        return await done
+
+    async def _call(self) -> None:
+        """Make the calls that wait, one after the other, while no read is under way."""
+        try:
+            await self._stand_aside()
+            while self._calls:
+                with suppress(TimeoutError):  # a call that was broken off has its answer; between two it is nothing
+                    await self._run()
+        finally:
+            self._calling = None
+            self._quiet.set()
+            while self._calls:
+                _, what, done = self._calls.popleft()
+                if not done.done():
+                    done.set_exception(OutcomeUnknown(f"{what}: its link was closed"))
+
+    async def _run(self) -> None:
+        """Make calls that wait, within one timeout."""
+        until_s = self._monotonic_s() + RUN_S
+        async with asyncio.timeout(RUN_S + SETTLE_S) as limit:
+            while self._calls and self._monotonic_s() < until_s:
+                call, what, done = self._calls.popleft()
+                await answer(done, self._called(call, what, limit))
+                if not self._calls:
+                    await asyncio.sleep(0)  # a caller that has its answer may have the next call at hand
+
+    async def _called(self, call: Callable[[], Awaitable[T]], what: str, limit: asyncio.Timeout) -> T:
+        if self.error is not None:
+            raise LockLost(f"{what}: its link is gone ({self.error}); the message is redelivered")
+        try:
+            return await call()
+        except asyncio.CancelledError:
+            if not limit.expired():
+                raise
+            late = TimeoutError()
+            raise self._meant(late, what) from late
+        except FAILURES as error:
+            raise self._meant(error, what) from error
+
+    def _meant(self, error: BaseException, what: str) -> OutboxError:
+        meant = as_error(error, what)
+        if isinstance(error, TimeoutError | AMQPException):
+            self._die(meant)  # it was interrupted in the middle of whatever it did, or its connection is broken
+        return meant
+
+    # Closing
+
+    async def close(self) -> None:
+        """Release what was read ahead, and close."""
+        self._closing.set()
+        self._want.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.gather(*filter(None, (self._pump, self._calling)), return_exceptions=True)
+        try:
+            while self.ready and self.error is None:
+                with suppress(OutboxError, *FAILURES):
+                    await self._alone(partial(release, self.receiver, self.ready.popleft()), "release")
+        finally:
+            with suppress(*FAILURES):
+                async with asyncio.timeout(CLOSE_S):
+                    await self.receiver.close()
+
+
+async def answer(done: asyncio.Future[T], work: Coroutine[Any, Any, T]) -> None:
+    """Do something, and give its result to the caller, if that still waits."""
+    try:
+        result = await work
+    except BaseException as error:
+        is_usual = isinstance(error, Exception)
+        if not done.done():
+            done.set_exception(error if is_usual else OutcomeUnknown("broken off; its link was closed"))
+        if not is_usual:
+            raise
+    else:
+        if not done.done():
+            done.set_result(result)
+
+
+def cut(text: str) -> str:
+    """A text as the properties of a dead letter may hold it."""
+    return text if len(text) <= TEXT_LENGTH_MAX else text[: TEXT_LENGTH_MAX - 3] + "..."

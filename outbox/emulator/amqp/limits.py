@@ -1,0 +1,86 @@
+"""What a peer may ask for, and what connections hold of it: in bytes, for each connection and for all together.
+
+A message in several transfers lies here until its last is there, and what a link was attached with for as long as the
+link.  Both are the peer's to choose, for every link of every session, so that a limit of a message's size alone is
+none.  Small things count for what they take in memory, not for what they took on the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outbox.emulator.amqp.errors import RESOURCE_LIMIT, ConnectionFault
+
+MESSAGE_SIZE_MAX_BYTES = 256 * 1024
+POOL_MAX_BYTES = 64 << 20
+PART_BYTES = 64
+"""What a part of a message takes besides its bytes."""
+LINK_BYTES = 1_024
+ATTACH_FACTOR = 8
+"""An attach, decoded, takes some times its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one connection.  `message_size_max_bytes` is Service Bus Standard's by default.
+
+    `held_max_bytes` is what unfinished messages, links and replies that wait may take, at least two messages.  Until a
+    peer has put a valid token, it may have `unclaimed_max_bytes` of that, and frames of `unclaimed_max_bytes`.
+    """
+
+    frame_size_max_bytes: int = 1 << 20
+    message_size_max_bytes: int = MESSAGE_SIZE_MAX_BYTES
+    session_count_max: int = 16
+    link_count_max: int = 64
+    unsettled_count_max: int = 20_000
+    held_max_bytes: int = 4 << 20
+    unclaimed_max_bytes: int = 64 << 10
+
+
+class Pool:
+    """What all connections of a process hold."""
+
+    __slots__ = ("held_bytes", "max_bytes")
+
+    def __init__(self, max_bytes: int = POOL_MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+
+
+class Quota:
+    """What one connection holds."""
+
+    __slots__ = ("held_bytes", "max_bytes", "pool")
+
+    def __init__(self, pool: Pool, max_bytes: int) -> None:
+        self.pool = pool
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether so much more may be held."""
+        return (
+            self.held_bytes + size_bytes <= self.max_bytes
+            and self.pool.held_bytes + size_bytes <= self.pool.max_bytes
+        )  # fmt: skip
+
+    def take(self, size_bytes: int) -> None:
+        """Hold so much more.
+
+        Raises:
+            ConnectionFault: there is no room for it.
+        """
+        if not self.has_room(size_bytes):
+            text = (
+                f"messages and links that are not finished hold {self.held_bytes} bytes; {self.max_bytes} is the limit"
+            )
+            if self.held_bytes + size_bytes <= self.max_bytes:
+                text = f"unfinished messages and links of all connections hold {self.pool.held_bytes} bytes; try again"
+            raise ConnectionFault(RESOURCE_LIMIT, text)
+        self.held_bytes += size_bytes
+        self.pool.held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so much less."""
+        self.held_bytes -= size_bytes
+        self.pool.held_bytes -= size_bytes

@@ -1,0 +1,165 @@
+"""What one operation does to one item: a pure decision, the same for a request of its own and within a batch.
+
+The order of the checks is the service's: the item must be there (404) before its ETag is looked at (412), and a
+create does not look at ETags at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from outbox.emulator.cosmos.answers import (
+    CONFLICT,
+    CREATED,
+    KEY_MISMATCH,
+    NO_CONTENT,
+    NOT_FOUND,
+    NOT_MODIFIED,
+    OK,
+    PRECONDITION_FAILED,
+    Rejection,
+    bad,
+)
+from outbox.emulator.cosmos.catalog import TTL_MAX_S, Container
+from outbox.emulator.cosmos.charges import read_ru, write_ru
+from outbox.emulator.cosmos.history import Stored
+from outbox.emulator.cosmos.patch import Patch
+from outbox.emulator.cosmos.values import (
+    Json,
+    check_id,
+    etag_of,
+    key_of,
+    parse_stored,
+    rid_at,
+    store_form,
+    wire_form,
+)
+
+Kind = Literal["create", "read", "replace", "upsert", "delete", "patch"]
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation on one item."""
+
+    kind: Kind
+    id: str
+    body: dict[str, Json] | None = None
+    patch: Patch | None = None
+    if_match: str = ""
+    if_none_match: str = ""
+    refusal: Rejection | None = None
+    """Why it cannot be done whatever there is, of an operation within a batch, which ends the batch in its turn."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """What an operation comes to: its status, the bytes to store (None: nothing is written), or that the item goes."""
+
+    status: int
+    stored: bytes | None = None
+    deletes: bool = False
+    charge_ru: float = 1.0
+
+
+def whole(kind: Kind, body: dict[str, Json], container: Container, key: str, id: str = "") -> Operation:
+    """An operation that writes an item as it came.
+
+    Raises:
+        Rejection: 400, its id or partition key is not what the request says.
+    """
+    own = check_id(body.get("id"))
+    if id and own != id:
+        raise bad(f"the item's id {own[:80]!r} is not the {id[:80]!r} that is replaced; an id cannot be changed")
+    if key_of(body, container.key_paths) != key:
+        raise bad(
+            "the partition key in the item is not the one in the request's header; send the item's own",
+            substatus=KEY_MISMATCH,
+        )
+    ttl_s = body.get("ttl")
+    if ttl_s is not None and not (type(ttl_s) is int and (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S)):
+        raise bad(f"ttl {str(ttl_s)[:80]!r}: give -1 or whole seconds from 1 to {TTL_MAX_S}")
+    return Operation(kind, own, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a write happens, and the resource id for an item that it makes."""
+
+    now_ms: int
+    fresh_rid: str
+
+
+def decide(operation: Operation, current: Stored | None, container: Container, moment: Moment) -> Decision:
+    """What an operation does to an item as it is now (None: not there).
+
+    Raises:
+        Rejection: it is not done: 400, 404, 409, 412 or 413.
+    """
+    match operation.kind:
+        case "read":
+            return _read(operation, current)
+        case "create":
+            if current is not None:
+                raise Rejection(CONFLICT, f"there is an item with the id {operation.id[:80]!r} already")
+            return _written(operation, None, container, moment, CREATED)
+        case "upsert":
+            _check_etag(operation, current)
+            return _written(operation, current, container, moment, CREATED if current is None else OK)
+    if current is None:
+        raise Rejection(NOT_FOUND, f"there is no item {operation.id[:80]!r} under this partition key")
+    _check_etag(operation, current)
+    if operation.kind == "delete":
+        return Decision(NO_CONTENT, deletes=True, charge_ru=write_ru("delete", len(current.value)))
+    if operation.kind == "patch":
+        return _patched(operation, current, container, moment)
+    return _written(operation, current, container, moment, OK)
+
+
+def _read(operation: Operation, current: Stored | None) -> Decision:
+    if current is None:
+        raise Rejection(NOT_FOUND, f"there is no item {operation.id[:80]!r} under this partition key")
+    charge_ru = read_ru(len(current.value))
+    if operation.if_none_match and _is_named(operation.if_none_match, current):
+        return Decision(NOT_MODIFIED, charge_ru=charge_ru)
+    return Decision(OK, charge_ru=charge_ru)
+
+
+def _written(
+    operation: Operation, current: Stored | None, container: Container, moment: Moment, status: int
+) -> Decision:
+    assert operation.body is not None, "whole() gave it one"
+    rid = moment.fresh_rid if current is None else rid_at(current.value)
+    stored = store_form(operation.body, rid, f"{container.link}docs/{rid}/", moment.now_ms // 1_000)
+    kind = "create" if current is None else "replace"
+    return Decision(status, stored, charge_ru=write_ru(kind, len(stored)))
+
+
+def _patched(operation: Operation, current: Stored, container: Container, moment: Moment) -> Decision:
+    assert operation.patch is not None, "a patch operation has its patch"
+    item = parse_stored(wire_form(current.value, current.version))
+    key = key_of(item, container.key_paths)
+    changed = operation.patch.apply(item)
+    if changed.get("id") != operation.id or key_of(changed, container.key_paths) != key:
+        raise bad("a patch can change neither the id nor the partition key of an item")
+    return _written(whole_again(operation, changed, container, key), current, container, moment, OK)
+
+
+def whole_again(operation: Operation, changed: dict[str, Json], container: Container, key: str) -> Operation:
+    """A patched item as if it had come whole, with the checks of one that does."""
+    return whole("replace", changed, container, key, operation.id)
+
+
+def _check_etag(operation: Operation, current: Stored | None) -> None:
+    if operation.if_match and (current is None or not _is_named(operation.if_match, current)):
+        now = "it is not there" if current is None else f"its ETag is {etag_of(current.version)}"
+        raise Rejection(
+            PRECONDITION_FAILED, f"item {operation.id[:80]!r}: If-Match does not hold, {now}; read it again"
+        )
+    if operation.if_none_match and current is not None and _is_named(operation.if_none_match, current):
+        raise Rejection(PRECONDITION_FAILED, f"item {operation.id[:80]!r}: If-None-Match does not hold, it is there")
+
+
+def _is_named(condition: str, current: Stored) -> bool:
+    return condition == "*" or condition.strip('"') == etag_of(current.version).strip('"')

@@ -1,0 +1,1 @@
+"""Queries in SQL: parsed, compiled, and run over rows."""

@@ -1,0 +1,199 @@
+"""The functions of queries: their names, how many arguments they take, and what they give.
+
+A function that gets an argument of the wrong type, or undefined, gives undefined, as the service's do.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from outbox.emulator.cosmos.query.values import equal, plain, rank_of
+from outbox.emulator.cosmos.values import UNDEFINED, Json, encode
+
+TEXT_LENGTH_MAX = 2 << 20
+"""No function makes a longer text; undefined instead."""
+
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+"""As JSON writes it."""
+
+Function = Callable[..., Json]
+
+
+def is_number(value: Json) -> bool:
+    """Whether a value is a number: a boolean is none here."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def finite(value: Json) -> Json:
+    """A number that JSON has, else undefined."""
+    return value if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else UNDEFINED
+
+
+def _of_text(function: Callable[[str], Json]) -> Function:
+    return lambda text: function(text) if isinstance(text, str) else UNDEFINED
+
+
+def _of_number(function: Callable[[Any], Json]) -> Function:
+    def call(number: Json) -> Json:
+        if not is_number(number):
+            return UNDEFINED
+        try:
+            return finite(function(number))
+        except (ValueError, OverflowError):
+            return UNDEFINED
+
+    return call
+
+
+def _of_texts(function: Callable[[str, str], Json]) -> Function:
+    """A function of two texts, and whether their case does not matter."""
+
+    def call(left: Json, right: Json, ignores_case: Json = False) -> Json:
+        if not (isinstance(left, str) and isinstance(right, str) and isinstance(ignores_case, bool)):
+            return UNDEFINED
+        return function(left.casefold(), right.casefold()) if ignores_case else function(left, right)
+
+    return call
+
+
+def _kind(*ranks: int) -> Function:
+    return lambda value: rank_of(value) in ranks
+
+
+def _concat(*texts: Json) -> Json:
+    if not all(isinstance(text, str) for text in texts) or sum(len(text) for text in texts) > TEXT_LENGTH_MAX:
+        return UNDEFINED
+    return "".join(texts)
+
+
+def _substring(text: Json, start: Json, length: Json) -> Json:
+    if not (isinstance(text, str) and is_number(start) and is_number(length)):
+        return UNDEFINED
+    first = max(0, int(start))
+    return text[first : first + max(0, int(length))]
+
+
+def _left(text: Json, length: Json) -> Json:
+    return text[: max(0, int(length))] if isinstance(text, str) and is_number(length) else UNDEFINED
+
+
+def _right(text: Json, length: Json) -> Json:
+    if not (isinstance(text, str) and is_number(length)):
+        return UNDEFINED
+    return text[max(0, len(text) - max(0, int(length))) :]
+
+
+def _replace(text: Json, old: Json, new: Json) -> Json:
+    if not (isinstance(text, str) and isinstance(old, str) and isinstance(new, str)):
+        return UNDEFINED
+    if not old or len(text) + text.count(old) * len(new) > TEXT_LENGTH_MAX:
+        return UNDEFINED if old else text
+    return text.replace(old, new)
+
+
+def _index_of(text: Json, part: Json, start: Json = 0) -> Json:
+    if not (isinstance(text, str) and isinstance(part, str) and is_number(start)):
+        return UNDEFINED
+    return text.find(part, max(0, int(start)))
+
+
+def _to_string(value: Json) -> Json:
+    if value is UNDEFINED:
+        return UNDEFINED
+    return value if isinstance(value, str) else encode(plain(value)).decode()
+
+
+def _to_number(text: Json) -> Json:
+    if not isinstance(text, str) or len(text) > 100 or not _NUMBER.fullmatch(text.strip(" \t\r\n")):
+        return UNDEFINED
+    return plain(finite(float(text)) if any(sign in text for sign in ".eE") else int(text))
+
+
+def _power(base: Json, exponent: Json) -> Json:
+    if not (is_number(base) and is_number(exponent)):
+        return UNDEFINED
+    try:
+        return finite(math.pow(base, exponent))
+    except (ValueError, OverflowError):
+        return UNDEFINED
+
+
+def _round(number: Any) -> Json:
+    return math.floor(abs(number) + 0.5) * (1 if number >= 0 else -1)
+
+
+def _array_contains(array: Json, wanted: Json, partial: Json = False) -> Json:
+    if not isinstance(array, list) or wanted is UNDEFINED or not isinstance(partial, bool):
+        return UNDEFINED if not isinstance(array, list) else False
+    if partial and isinstance(wanted, dict):
+        return any(
+            isinstance(one, dict) and all(name in one and equal(one[name], value) for name, value in wanted.items())
+            for one in array
+        )
+    return any(equal(one, wanted) for one in array)
+
+
+def _array_slice(array: Json, start: Json, length: Json = None) -> Json:
+    if not isinstance(array, list) or not is_number(start) or not (length is None or is_number(length)):
+        return UNDEFINED
+    first = int(start) if start >= 0 else max(0, len(array) + int(start))
+    return array[first:] if length is None else array[first : first + max(0, int(length))]
+
+
+def _array_concat(*arrays: Json) -> Json:
+    if not all(isinstance(array, list) for array in arrays):
+        return UNDEFINED
+    return [element for array in arrays for element in array]
+
+
+FUNCTIONS: dict[str, tuple[int, int, Function]] = {
+    "IS_DEFINED": (1, 1, lambda value: value is not UNDEFINED),
+    "IS_NULL": (1, 1, _kind(1)),
+    "IS_BOOL": (1, 1, _kind(2)),
+    "IS_NUMBER": (1, 1, _kind(3)),
+    "IS_STRING": (1, 1, _kind(4)),
+    "IS_ARRAY": (1, 1, _kind(5)),
+    "IS_OBJECT": (1, 1, _kind(6)),
+    "IS_PRIMITIVE": (1, 1, _kind(1, 2, 3, 4)),
+    "IS_INTEGER": (1, 1, lambda value: is_number(value) and (isinstance(value, int) or value.is_integer())),
+    "IS_FINITE_NUMBER": (1, 1, is_number),
+    "STARTSWITH": (2, 3, _of_texts(str.startswith)),
+    "ENDSWITH": (2, 3, _of_texts(str.endswith)),
+    "CONTAINS": (2, 3, _of_texts(lambda text, part: part in text)),
+    "STRINGEQUALS": (2, 3, _of_texts(lambda left, right: left == right)),
+    "INDEX_OF": (2, 3, _index_of),
+    "UPPER": (1, 1, _of_text(str.upper)),
+    "LOWER": (1, 1, _of_text(str.lower)),
+    "TRIM": (1, 1, _of_text(str.strip)),
+    "LTRIM": (1, 1, _of_text(str.lstrip)),
+    "RTRIM": (1, 1, _of_text(str.rstrip)),
+    "REVERSE": (1, 1, _of_text(lambda text: text[::-1])),
+    "LENGTH": (1, 1, _of_text(len)),
+    "CONCAT": (2, 1_000, _concat),
+    "SUBSTRING": (3, 3, _substring),
+    "LEFT": (2, 2, _left),
+    "RIGHT": (2, 2, _right),
+    "REPLACE": (3, 3, _replace),
+    "TOSTRING": (1, 1, _to_string),
+    "STRINGTONUMBER": (1, 1, _to_number),
+    "ABS": (1, 1, _of_number(abs)),
+    "CEILING": (1, 1, _of_number(math.ceil)),
+    "FLOOR": (1, 1, _of_number(math.floor)),
+    "ROUND": (1, 1, _of_number(_round)),
+    "TRUNC": (1, 1, _of_number(math.trunc)),
+    "SIGN": (1, 1, _of_number(lambda number: (number > 0) - (number < 0))),
+    "SQRT": (1, 1, _of_number(math.sqrt)),
+    "EXP": (1, 1, _of_number(math.exp)),
+    "LOG10": (1, 1, _of_number(math.log10)),
+    "POWER": (2, 2, _power),
+    "ARRAY_CONTAINS": (2, 3, _array_contains),
+    "ARRAY_LENGTH": (1, 1, lambda array: len(array) if isinstance(array, list) else UNDEFINED),
+    "ARRAY_SLICE": (2, 3, _array_slice),
+    "ARRAY_CONCAT": (2, 1_000, _array_concat),
+}
+"""By name: the least and greatest number of arguments, and the function."""
+CONSTANT_COST = frozenset(name for name in FUNCTIONS if name.startswith("IS_")) | {"ARRAY_LENGTH", "LENGTH"}
+"""Functions of one argument that take no longer for a larger one."""
