@@ -86,7 +86,7 @@ class Clientele:
         self._life += 1
         undecided, self._undecided = self._undecided, []
         for commit in undecided:
-            if commit.applied and commit.applied.keys() <= engine.state.markers.keys():
+            if commit.applied and commit.applied.keys() <= engine.state.markers.known.keys():
                 outputs += commit.outputs
         if isinstance(ports, Ports):
             ports = replace(ports, journal=Undecided(ports.journal, self._undecided))

@@ -19,12 +19,13 @@ import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
 from outbox.deliveries import dead_letter_identity, split_stack
-from outbox.engine.adapters import EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
-from outbox.engine.queues import KeyedQueue, oldest_enqueued_ms
-from outbox.engine.state import STATES
+from outbox.engine.state.documents import STATES
+from outbox.engine.state.queues import oldest_enqueued_ms
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
@@ -74,7 +75,7 @@ class EngineOperator:
         engine = self._engine
         routes = engine.state.routes.get(queue)
         if routes is None:
-            raise self._unknown(queue, [*engine.queues, *engine.topics])
+            raise self._unknown(queue, [*engine.topology.queues, *engine.topology.topics])
         if len(messages) > BATCH_COUNT_MAX:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
         types = await self._types(queue)
@@ -87,8 +88,8 @@ class EngineOperator:
             if len(types) > 1 and not message.type:
                 raise Refused(f"{queue} takes several types of message; say by --type which: {listed(types)}")
             outgoing.append(await self._outgoing(message, types))
-        engine.send(queue, outgoing)
-        await engine.gate()
+        engine.broker.send(queue, outgoing)
+        await engine.core.gate()
 
     async def _outgoing(self, new: NewMessage, types: dict[str, int]) -> Message:
         """The message, of the newest schema that a handler of its type has registered."""
@@ -106,7 +107,9 @@ class EngineOperator:
         return await check_in(message, self._engine.blobs, above_bytes=CLAIM_CHECK_BYTES)
 
     async def _types(self, queue: str) -> dict[str, int]:
-        return await types_of(queue, EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))
+        return await types_of(
+            queue, EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX)
+        )
 
     async def _only_type(self, queue: str) -> str:
         """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
@@ -121,13 +124,13 @@ class EngineOperator:
         Raises:
             EngineStopped: the engine answers nothing more.
         """
-        await self._engine.gate()
+        await self._engine.core.gate()
 
     async def status(self) -> Status:
         engine, queues, pending = self._engine, {}, 0
         now_ms = engine.now_ms()
-        for path in sorted(engine.queues):
-            queue = engine.queue(path)
+        for path in sorted(engine.topology.queues):
+            queue = engine.broker.queue(path)
             counts = Counter(task.status for task in queue.tasks.values())
             pending += counts[LOCKED]
             oldest_ms = oldest_enqueued_ms(task for task in queue.tasks.values() if task.status in (ACTIVE, LOCKED))
@@ -135,19 +138,19 @@ class EngineOperator:
                 active=counts[ACTIVE] + counts[LOCKED],
                 scheduled=counts[SCHEDULED],
                 deferred=counts[DEFERRED],
-                dead_letters=len(engine.queue(dead_letter_path(path)).tasks),
+                dead_letters=len(engine.broker.queue(dead_letter_path(path)).tasks),
                 oldest_s=None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000,
                 received=queue.received_count,
-                standing=sum(bool(s.stopped_by) for s in queue.sessions.values())
-                if isinstance(queue, KeyedQueue)
+                standing=sum(bool(s.blocked_by) for s in queue.order.sessions.values())
+                if isinstance(queue.order, SessionOrder)
                 else 0,
             )
-        await engine.gate()
+        await engine.core.gate()
         return Status(queues, pending, None if self._meter is None else self._meter.read())
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
-        found = self._engine.document(STATES, state_id(type, parse_key(key, kind)))
-        await self._engine.gate()
+        found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))
+        await self._engine.core.gate()
         if found is None:
             await self._check_type(type)
         return found.value if found is not None and found.value else None
@@ -155,8 +158,8 @@ class EngineOperator:
     async def export(self, type: str = "") -> AsyncIterator[bytes]:
         prefix = f"{type}:" if type else ""
         # Documents never change, so the list is a consistent snapshot however slow the reader is.
-        found = [(id, document.value) for id, document in self._engine.state.documents[STATES].items()]
-        await self._engine.gate()
+        found = [(id, document.value) for id, document in self._engine.state.documents.spaces[STATES].items()]
+        await self._engine.core.gate()
         if type:
             await self._check_type(type)
         for start in range(0, len(found), EXPORT_PAGE_COUNT):
@@ -167,9 +170,9 @@ class EngineOperator:
 
     async def _check_type(self, type: str) -> None:
         """Check that a state or a handler has this type, so that a misspelt one does not look empty."""
-        ids = self._engine.state.documents[STATES]
+        ids = self._engine.state.documents.spaces[STATES]
         known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
-        known |= await states_of(EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))
+        known |= await states_of(EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
         known |= set() if self._app is None else self._app.states().keys()
         if type not in known:
             raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
@@ -179,16 +182,16 @@ class EngineOperator:
     async def dead_letters(
         self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
     ) -> list[DeadLetterView]:
-        tasks = self._engine.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
+        tasks = self._engine.broker.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
         only = await self._only_type(queue)
-        await self._engine.gate()
+        await self._engine.core.gate()
         return [_view_of(queue, task, only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id = self._full_id(queue, id)
         task = self._find(queue, id)
         only = await self._only_type(queue)
-        await self._engine.gate()
+        await self._engine.core.gate()
         message = task.message
         if message.claim:
             try:
@@ -198,26 +201,26 @@ class EngineOperator:
         return with_body(_view_of(queue, task, only), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        return await self._move(queue, id, self._engine.resubmit)
+        return await self._move(queue, id, self._engine.dead_letters.resubmit)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        return await self._move(queue, id, self._engine.discard)
+        return await self._move(queue, id, self._engine.dead_letters.discard)
 
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
             id = self._full_id(queue, id)
-            is_resubmission = move == self._engine.resubmit
+            is_resubmission = move == self._engine.dead_letters.resubmit
             found = self._find(queue, id, key=_for_resubmission if is_resubmission else _sequence)
             if is_resubmission:
                 check_resubmittable(f"{queue}/{id}", found.reason, found.description)
             same = [found] if is_resubmission else self._all_of(queue, id)
             for task in same:
                 move(queue, task.sequence)
-            await self._engine.gate()
+            await self._engine.core.gate()
             return Moved(len(same), id=id)
-        tasks = list(self._engine.queue(path).tasks.values())
-        if move == self._engine.resubmit:
+        tasks = list(self._engine.broker.queue(path).tasks.values())
+        if move == self._engine.dead_letters.resubmit:
             sequences, count = [task.sequence for task in tasks if _may_be_resubmitted(task)], 0
         else:
             sequences, count = [task.sequence for task in tasks], 0
@@ -226,15 +229,15 @@ class EngineOperator:
                 with suppress(LookupError, Refused):  # a receiver has it, or settled it between two batches
                     move(queue, sequence)
                     count += 1
-            await self._engine.gate()
+            await self._engine.core.gate()
         return Moved(count, len(tasks) - count)
 
     def _full_id(self, queue: str, text: str) -> str:
-        tasks = self._engine.queue(self._dead(queue)).tasks.values()
+        tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
         return full_id(queue, text, {_identity(queue, task) for task in tasks})
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
-        tasks = self._engine.queue(self._dead(queue)).tasks
+        tasks = self._engine.broker.queue(self._dead(queue)).tasks
         same = (task for task in tasks.values() if _identity(queue, task) == id)
         found = max(same, default=None, key=key or _sequence)
         if found is None:
@@ -242,12 +245,12 @@ class EngineOperator:
         return found
 
     def _all_of(self, queue: str, id: str) -> list[Task]:
-        tasks = self._engine.queue(self._dead(queue)).tasks
+        tasks = self._engine.broker.queue(self._dead(queue)).tasks
         return [task for task in tasks.values() if _identity(queue, task) == id]
 
     def _dead(self, queue: str) -> str:
-        if queue not in self._engine.queues:
-            raise self._unknown(queue, list(self._engine.queues))
+        if queue not in self._engine.topology.queues:
+            raise self._unknown(queue, list(self._engine.topology.queues))
         return dead_letter_path(queue)
 
     def _unknown(self, name: str, known: list[str]) -> UnknownDestination:
@@ -262,7 +265,7 @@ class EngineOperator:
         log = self._engine.log
         before_bytes = 0 if log is None else log.size_bytes
         ordinal = await self._engine.compact_in_background()
-        await self._engine.gate()
+        await self._engine.core.gate()
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 
 

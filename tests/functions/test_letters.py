@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Client, Engine, Reject
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 from outbox.lineage import Key
 from outbox.message import Message
@@ -145,7 +145,7 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
     place.clock.seconds += 60
     for id in ("a", "b"):
         await place.client.resubmit("notes", id)
-    tasks = place.engine.queue("notes").tasks.values()
+    tasks = place.engine.broker.queue("notes").tasks.values()
     times = {task.message.identity: task.message.created_ms for task in tasks}
     assert times == {"a": first_ms, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
 
@@ -153,7 +153,7 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
 async def test_a_resubmitted_letter_has_not_failed_yet(place: Place) -> None:
     await place.keep("a", 7, failures=2)
     await place.client.resubmit("notes", "a")
-    (task,) = place.engine.queue("notes").tasks.values()
+    (task,) = place.engine.broker.queue("notes").tasks.values()
     assert (task.message.identity, task.message.attempt, task.message.failures) == ("a", 1, 0)
 
 
@@ -182,7 +182,7 @@ async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(pl
         return found
 
     store.read = read_and_lose  # type: ignore[method-assign]  # somebody else is quicker, once
-    with pytest.raises(LookupError, match="was moved meanwhile"):
+    with pytest.raises(LookupError, match="moved meanwhile"):
         await place.letters.discard("notes", letter.sequence)
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.planting import (
-    ADAPTERS,
     BATCH,
     ENDINGS,
+    ENGINE_OPERATIONS,
     HTTP_SCOPES,
     ITEM,
     LANES,
@@ -42,21 +42,21 @@ ACCESS_KEY = "outbox/ops/access_key.py"
 OF_PROCESSOR = "functions/test_processor.py"
 OF_LETTERS = "functions/test_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
-OF_STOPPED = "unit/test_store_stopped_keys.py"
-OF_ORDERING = "unit/test_store_ordering.py"
-OF_SCOPES = "unit/test_store_scopes.py"
-OF_MESSAGES = "unit/app/test_messages.py"
-OF_ORDER = "unit/app/test_ordering.py"
-OF_APART = "unit/test_store_apart.py"
+OF_STOPPED = "unit/stores/test_blocked_sessions.py"
+OF_ORDERING = "unit/stores/test_order_of_blocked_sessions.py"
+OF_SCOPES = "unit/stores/test_port_calls.py"
+OF_MESSAGES = "unit/runtime/test_messages.py"
+OF_ORDER = "unit/runtime/test_ordering.py"
+OF_APART = "unit/stores/test_states_apart.py"
 OF_PLACED = "wire/on_azure/test_placed_states.py"
 OF_REMEMBERED = "unit/engine/test_remembered.py"
-OF_ENTRIES = "unit/test_http_entries.py"
-OF_RESUBMITTING = "unit/app/test_resubmitting.py"
-OF_HTTP = "unit/app/test_http.py"
+OF_ENTRIES = "unit/stores/test_http_entries.py"
+OF_RESUBMITTING = "unit/runtime/test_resubmission.py"
+OF_HTTP = "unit/runtime/test_http.py"
 OF_SERVER = "wire/test_servicebus_server.py"
-OF_JUDGING = "unit/test_store_judging.py"
-OF_FAILURES = "unit/app/test_failure_log.py"
-OF_REDACTING = "unit/app/test_redacting.py"
+OF_JUDGING = "unit/stores/test_refused_over_a_version.py"
+OF_FAILURES = "unit/runtime/test_failure_log.py"
+OF_REDACTING = "unit/runtime/test_redacting.py"
 OF_KEYS = "wire/test_cli_access_key.py"
 
 
@@ -296,14 +296,14 @@ DIRECT_MUTANTS = (
         ("await read(self._states, state_key", "await read(self._records, state_key"),
     ),
     mutant(
-        "read: a client's read of a state does not wait for the gate", ADAPTERS,
+        "read: a client's read of a state does not wait for the gate", ENGINE_OPERATIONS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = self._documents.read(STATES, id)\n        await self._engine.gate()\n", "        found = self._documents.read(STATES, id)\n"),
+        ("        found = self._documents.read(STATES, id)\n        await self._core.gate()\n", "        found = self._documents.read(STATES, id)\n"),
     ),
     mutant(
-        "read: a list of dead letters does not wait for the gate", ADAPTERS,
+        "read: a list of dead letters does not wait for the gate", ENGINE_OPERATIONS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = dead_letters(self._engine, queue)\n        await self._engine.gate()\n", "        found = dead_letters(self._engine, queue)\n"),
+        ("        found = dead_letters(self._broker, queue)\n        await self._core.gate()\n", "        found = dead_letters(self._broker, queue)\n"),
     ),
     # Deadlines
     mutant(

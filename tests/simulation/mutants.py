@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
 from tests.simulation.planting import (
-    ADAPTERS,
     BATCH,
     ENDINGS,
+    ENGINE_BUS,
+    ENGINE_STORE,
     GROUP,
     ITEM,
     JOURNAL,
@@ -309,27 +310,27 @@ MUTANTS = (
         ("        task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version\n", "        task.due_ms, task.lock, task.version = postponed.due_ms, 0, version\n"),
     ),
     mutant(
-        "store: a condition is not checked", "store", "Differs", ADAPTERS,
+        "store: a condition is not checked", "store", "Differs", ENGINE_STORE,
         ("            if wanted != (None if current is None else current.version):\n", "            if wanted is None and current is not None:\n"),
     ),
     mutant(
-        "store: a create writes over", "store", "Differs", ADAPTERS,
+        "store: a create writes over", "store", "Differs", ENGINE_STORE,
         ("            if wanted != (None if current is None else current.version):\n", "            if wanted is not None and wanted != (None if current is None else current.version):\n"),
     ),
     mutant(
-        "store: nothing ever expires", "store", "Differs", ADAPTERS,
-        ("        expires_ms = 0 if operation.ttl_s is None else self._engine.now_ms() + round(operation.ttl_s * 1_000)\n", "        expires_ms = 0\n"),
+        "store: nothing ever expires", "store", "Differs", ENGINE_STORE,
+        ("        expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)\n", "        expires_ms = 0\n"),
     ),
     mutant(
-        "store: the operation that lost is always the first", "store", "Differs", ADAPTERS,
+        "store: the operation that lost is always the first", "store", "Differs", ENGINE_STORE,
         ("                return Lost(index, current)\n", "                return Lost(0, current)\n"),
     ),
     mutant(
         "bus: a lost lock settles", "bus", "Differs", "outbox/engine/broker.py",
-        ("            if task is not None and held and task.locked_until_ms > self.now_ms():\n", "            if task is not None:\n"),
+        ("            if task is not None and held and task.locked_until_ms > self._core.now_ms():\n", "            if task is not None:\n"),
     ),
     mutant(
-        "bus: what is put off comes at once", "bus", "Differs", ADAPTERS,
+        "bus: what is put off comes at once", "bus", "Differs", ENGINE_BUS,
         ("delivery.sequence, settle.due_ms, count)", "delivery.sequence, 0, count)"),
     ),
 )  # fmt: skip

@@ -24,9 +24,12 @@ LEFT = "outbox/runtime/commit/orphaned_staged.py"
 HTTP_SCOPES = "outbox/runtime/http/attempts.py"
 HTTP_CLAIMS = "outbox/runtime/http/idempotency_keys.py"
 
-JOURNAL = "outbox/engine/journal.py"
-STATE = "outbox/engine/state.py"
-ADAPTERS = "outbox/engine/adapters.py"
+JOURNAL = "outbox/engine/backend/journal.py"
+STATE = "outbox/engine/state/state.py"
+MARKERS = "outbox/engine/state/markers.py"
+ENGINE_STORE = "outbox/engine/backend/store.py"
+ENGINE_BUS = "outbox/engine/backend/bus.py"
+ENGINE_OPERATIONS = "outbox/engine/backend/operations.py"
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ HANDLING = "outbox/runtime/commit/run_handler.py"
 STEPPING = "outbox/runtime/commit/stepping.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 BLOCKING = "unit/test_blocking_handlers.py::"
-AGAIN = "unit/app/test_attempts_again.py::"
-LIMITS = "unit/app/test_time_limits.py::"
+AGAIN = "unit/runtime/test_retried_values.py::"
+LIMITS = "unit/runtime/test_time_limits.py::"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:

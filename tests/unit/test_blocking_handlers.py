@@ -20,7 +20,7 @@ from typing import Any, Literal
 import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import HandlingEnded, NotRegistrable
 from outbox.ports import Backend

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Engine, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit import loop_watch

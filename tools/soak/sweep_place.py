@@ -189,7 +189,7 @@ def told(cosmos: CosmosEmulator, queues: Engine, name: str) -> dict[str, Any]:
     begun_s = cpu_s()
     container, store = cosmos.store.catalog.container(DATABASE, CONTAINER), cosmos.store
     items = [item for key in container.keys if f":{name}-" in key for item in store.items(container, key)]
-    posted = [task.message for task in queues.queue("ledger").tasks.values()]
+    posted = [task.message for task in queues.broker.queue("ledger").tasks.values()]
     return {
         "documents": len(items),
         "pending": sum("pending" in parse_stored(item.value) for item in items),
