@@ -168,6 +168,7 @@ class Worker(Client):
 
     @property
     def figures(self) -> Figures:
+        """The counts of this worker."""
         if not isinstance(self._scope, StoreScope):
             return Figures(self.handled_count)
         protocol = self._scope.protocol
