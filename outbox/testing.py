@@ -61,7 +61,7 @@ from outbox.runtime.store_scope import StoreScope
 from outbox.stored import StateItem, state_key
 from outbox.testing_http import Clientele
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
-from outbox.verify.histories.committed import BusRecorder, JournalRecorder, Sent, StoreRecorder
+from outbox.verify.recorded.committed_outputs import BusRecorder, JournalRecorder, Sent, StoreRecorder
 
 State = TypeVar("State")
 
@@ -76,7 +76,7 @@ BATCH_COUNT_MAX = 8
 
 
 class VirtualClock:
-    """Time that moves when it is told to."""
+    """Time that moves only on demand."""
 
     def __init__(self, start_s: float) -> None:
         self.seconds = start_s

@@ -112,7 +112,7 @@ BESIDE = [
     ("emulator.cosmos.store", "outbox.emulator.amqp.link"),
     ("emulator.cosmos.query.plan", "outbox.emulator.cosmos.store"),
     ("verify.history", "outbox.lineage"),
-    ("verify.histories.flow", "outbox.verify.explorer"),
+    ("verify.recorded.flow", "outbox.verify.explorer"),
     ("runtime.work", "azure.cosmos"),
     ("spark", "pyspark"),
     ("client", "outbox.new_module"),

@@ -48,7 +48,7 @@ Moment = Literal["before", "after"]
 
 DELAY_TURN_COUNT = 5
 DRAWN_WITHIN = 24
-"""Among how many calls `Faults.drawn` places its faults, unless told."""
+"""Among how many calls `Faults.drawn` places its faults by default."""
 
 
 class SimulatedCrash(BaseException):

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from outbox.errors import CorruptRecord, TooLarge
-from outbox.verify.histories.events import (
+from outbox.verify.recorded.events import (
     AnyEvent,
     Commit,
     Cut,
@@ -195,7 +195,7 @@ class History:
         self.size_bytes += len(data)
 
     def _stop(self, why: str) -> None:
-        """Record nothing more; the system goes on, and the judge is told if the disk lets us."""
+        """Record nothing more; the system goes on; a `cut` says so where the disk takes one."""
         self.stopped = why
         log.error("recording stopped: %s", why)
         line = bytearray(msgspec.json.encode(Cut(at_ms=self._now_ms(), why=why)) + b"\n")

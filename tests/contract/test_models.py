@@ -10,9 +10,9 @@ from outbox.engine.engine import Engine
 from outbox.engine.journal import EngineJournal
 from outbox.engine.narrow import ItemStore
 from outbox.testing import START_S, VirtualClock
-from outbox.verify.explorer import differential, differential_queues
 from outbox.verify.explorer.models import queues, store
 from outbox.verify.explorer.models.journal import JournalModel
+from tests.contract import model_duels, queue_model_duels
 
 SEEDS = range(40)
 
@@ -28,38 +28,38 @@ class Made:
         self.clock.seconds += seconds
         self.engine.tick()
 
-    def bench(self) -> differential_queues.Bench:
-        return differential_queues.Bench(EngineOperations(self.engine), self.wait, self.engine.lapse_lock)
+    def bench(self) -> queue_model_duels.Bench:
+        return queue_model_duels.Bench(EngineOperations(self.engine), self.wait, self.engine.lapse_lock)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_store_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    assert await differential.check_store_model(EngineStore(made.engine), made.wait, seed=seed) == 60
+    assert await model_duels.check_store_model(EngineStore(made.engine), made.wait, seed=seed) == 60
 
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_the_store_model_of_single_items_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    await differential.check_store_model(ItemStore(EngineStore(made.engine)), made.wait, seed=seed)
+    await model_duels.check_store_model(ItemStore(EngineStore(made.engine)), made.wait, seed=seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_journal_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
     journal = EngineJournal(made.engine)
-    assert await differential_queues.check_journal_model(journal, made.bench(), seed=seed) > 20
+    assert await queue_model_duels.check_journal_model(journal, made.bench(), seed=seed) > 20
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_bus_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    assert await differential_queues.check_bus_model(EngineBus(made.engine), made.bench(), seed=seed) > 20
+    assert await queue_model_duels.check_bus_model(EngineBus(made.engine), made.bench(), seed=seed) > 20
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_blob_model_does_what_the_store_does(seed: int) -> None:
-    assert await differential.check_blob_model(MemoryBlobStore(), seed=seed) == 60
+    assert await model_duels.check_blob_model(MemoryBlobStore(), seed=seed) == 60
 
 
 async def test_a_store_model_that_reuses_versions_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ async def test_a_store_model_that_reuses_versions_is_caught(monkeypatch: pytest.
     with pytest.raises(AssertionError):
         for seed in SEEDS:
             made = Made()
-            await differential.check_store_model(EngineStore(made.engine), made.wait, seed=seed)
+            await model_duels.check_store_model(EngineStore(made.engine), made.wait, seed=seed)
 
 
 async def test_a_journal_model_that_forgets_a_condition_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ async def test_a_journal_model_that_forgets_a_condition_is_caught(monkeypatch: p
     with pytest.raises((AssertionError, StopIteration)):
         for seed in SEEDS:
             made = Made()
-            await differential_queues.check_journal_model(EngineJournal(made.engine), made.bench(), seed=seed)
+            await queue_model_duels.check_journal_model(EngineJournal(made.engine), made.bench(), seed=seed)
 
 
 async def test_a_bus_model_that_forgets_to_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +86,4 @@ async def test_a_bus_model_that_forgets_to_count_is_caught(monkeypatch: pytest.M
     with pytest.raises(AssertionError):
         for seed in SEEDS:
             made = Made()
-            await differential_queues.check_bus_model(EngineBus(made.engine), made.bench(), seed=seed)
+            await queue_model_duels.check_bus_model(EngineBus(made.engine), made.bench(), seed=seed)

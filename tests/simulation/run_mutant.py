@@ -123,7 +123,7 @@ async def duel(port: str, seed: int, step_count: int) -> None:
     from outbox.engine.engine import Engine
     from outbox.engine.journal import EngineJournal
     from outbox.testing import START_S, VirtualClock
-    from outbox.verify.explorer import differential, differential_queues
+    from tests.contract import model_duels, queue_model_duels
 
     clock = VirtualClock(START_S)
     engine = Engine.in_memory(clock=clock)
@@ -132,15 +132,15 @@ async def duel(port: str, seed: int, step_count: int) -> None:
         clock.seconds += seconds
         engine.tick()
 
-    bench = differential_queues.Bench(EngineOperations(engine), wait, engine.lapse_lock)
+    bench = queue_model_duels.Bench(EngineOperations(engine), wait, engine.lapse_lock)
     match port:
         case "journal":
             journal = EngineJournal(engine)
-            await differential_queues.check_journal_model(journal, bench, seed=seed, step_count=step_count)
+            await queue_model_duels.check_journal_model(journal, bench, seed=seed, step_count=step_count)
         case "bus":
-            await differential_queues.check_bus_model(EngineBus(engine), bench, seed=seed, step_count=step_count)
+            await queue_model_duels.check_bus_model(EngineBus(engine), bench, seed=seed, step_count=step_count)
         case _:
-            await differential.check_store_model(EngineStore(engine), wait, seed=seed, step_count=step_count)
+            await model_duels.check_store_model(EngineStore(engine), wait, seed=seed, step_count=step_count)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from outbox.ports import Backend
 from outbox.runtime import handling, threads
 from outbox.runtime.threads import HandlerThreads
 from outbox.testing import Harness
-from outbox.verify.exploring import explore
+from outbox.verify.findings.exploration import explore
 
 Scope = Literal["engine", "partition", "item"]
 every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])

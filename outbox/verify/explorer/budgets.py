@@ -41,7 +41,7 @@ class Budgets:
         fields = [*(getattr(self, kind) for kind in FAULT_KINDS), self.together]
         return sum(count << _FIELD_BITS * i for i, count in enumerate(fields))
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What is allowed, in words."""
         named = ", ".join(f"{kind} {n}" for kind in FAULT_KINDS if (n := getattr(self, kind)))
         bound = f", {self.together} together" if self.together < _FIELD_MAX else ""

@@ -1,7 +1,7 @@
 """What passes between programs and models: calls, their results, and the faults that may come between.
 
 A program issues an `Op`, a model says what may become of it: a list of `Outcome`s, each with the model's next state
-and what the program is told.  Everything is a value, so that equal ones are the same small number (`Table`).
+and the result.  Everything is a value, so that equal ones are the same small number (`Table`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Outcome(NamedTuple):
-    """What may become of a call: the resource's next state, and what the caller is told."""
+    """What may become of a call: the resource's next state, and the caller's result."""
 
     label: str
     state: Hashable
@@ -93,7 +93,7 @@ class Model(Protocol):
     def outcomes(self, state: Any, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         """What may become of a call now; nothing where it would wait.
 
-        A call that takes is told which locks are `in_use` somewhere: held, or named by an id that was made from them.
+        A call that takes learns which locks are `in_use` somewhere: held, or named by an id that was made from them.
         """
 
     def is_spent(self, state: Any, op: Op) -> bool:

@@ -29,14 +29,14 @@ from outbox.runtime.sweep import sweep
 from outbox.runtime.waiting import Waits
 from outbox.runtime.work import Attempt, Outcome
 from outbox.stored import StateItem, encode
-from outbox.verify.explorer.clients import (
+from outbox.verify.explorer.ports import (
     ExploredBlobs,
     ExploredBus,
     ExploredJournal,
     ExploredOperations,
     ExploredStore,
 )
-from outbox.verify.explorer.remembering import remembered
+from outbox.verify.explorer.process_memory import remembered
 from outbox.verify.explorer.run import Calls
 from outbox.verify.explorer.tasks import BACKOFF, Tasks
 
@@ -176,7 +176,7 @@ class Forgetting:
 class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
-    One that `merges` says between two tries what it remembers, so that what led there need not be told apart.
+    One that `merges` says between two tries what it remembers, so that what led there need not be kept apart.
     A `warm` one hands on the states that it has at hand, and what it has staged in vain.
     """
 

@@ -121,16 +121,16 @@ def scenario_of(written: Written, app: App) -> Scenario:
 
 
 def replay(scenario: Scenario, steps: Sequence[TraceStep]) -> Replayed:
-    """Run a trace again, each step as it is told, up to the first that cannot be taken."""
+    """Run a trace again, each step as recorded, up to the first that cannot be taken."""
     kernel = scenario.kernel()
     walk = Walk(kernel)
     for number, wanted in enumerate(steps, start=1):
         options = walk.options()
         found = next((option for option in options if option[0] == wanted), None)
         if found is None:
-            can = "; ".join(f"{told.who or '~'} {told.told()}" for told, _ in options[:8]) or "nothing"
+            can = "; ".join(f"{seen.who or '~'} {seen.describe()}" for seen, _ in options[:8]) or "nothing"
             return Replayed(
-                walk.trace(), None, f"step {number} ({wanted.told()}) cannot be taken here; what can: {can}"
+                walk.trace(), None, f"step {number} ({wanted.describe()}) cannot be taken here; what can: {can}"
             )
         walk.take(*found)
     return Replayed(walk.trace(), finding_at(scenario, walk))

@@ -2,8 +2,8 @@
 
 The clients are a resource, modelled as a queue of requests: an answering process takes one under a lock, and answers by
 settling it.  A lock that runs out is a client that has heard nothing, because the process died or because it takes too
-long, and that sends the same request again under the same key; so does one that was told to.  A copy of a request is a
-client that asks twice at once.  What answers is the runtime's own `HttpEntry`, over the ports of the scope.
+long, and that sends the same request again under the same key; so does one whose response said so.  A copy of a
+request is a client that asks twice at once.  What answers is the runtime's own `HttpEntry`, over the scope's ports.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from outbox.runtime.plan import Plan
 from outbox.runtime.protocol import StoreProtocol
 from outbox.runtime.requests import Reader
 from outbox.runtime.work import Work
-from outbox.verify.explorer.clients import ExploredBus
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
-from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, canonical
+from outbox.verify.explorer.ports import ExploredBus
 from outbox.verify.explorer.run import Calls
 from outbox.verify.explorer.tasks import BACKOFF, Tasks, at_once
+from outbox.verify.explorer.trace_text import short
 
 REQUESTS = "requests"
 """The queue in which clients' requests lie until they are answered."""
@@ -80,7 +80,7 @@ def work_of(app: App, message: Message, now_ms: int) -> Work:
 
 
 def is_final(response: Response) -> bool:
-    """Whether a client is done when it hears this: it was not told to ask again."""
+    """Whether a client is done after this response: it has no Retry-After."""
     return "retry-after" not in response.headers
 
 

@@ -38,13 +38,13 @@ from outbox.verify.explorer.programs import (
 from outbox.verify.explorer.requests import REQUESTS, ClientRequest, ClientsModel, Front
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.world import Monitor
-from outbox.verify.monitors.answered import RequestMonitor
-from outbox.verify.monitors.journal_monitor import JournalMonitor
-from outbox.verify.monitors.ledger import Book
-from outbox.verify.monitors.reference import Reference
-from outbox.verify.monitors.store_monitor import StoreMonitor
-from outbox.verify.monitors.view import Invariant
-from outbox.verify.monitors.watching import watched, watched_app
+from outbox.verify.promises.journal import JournalMonitor
+from outbox.verify.promises.ledger import Book
+from outbox.verify.promises.reference import Reference
+from outbox.verify.promises.responses import RequestMonitor
+from outbox.verify.promises.side_effects import watched, watched_app
+from outbox.verify.promises.store import StoreMonitor
+from outbox.verify.promises.view import Invariant
 
 START_MS = 1_767_225_600_000
 """When an exploration begins: 2026-01-01 00:00 UTC."""
@@ -94,7 +94,7 @@ class Scenario:
     resubmissions: int = 0
     pauses_max: int = 0
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The scope in a few words."""
         asking = ""
         if self.requests:
@@ -104,7 +104,7 @@ class Scenario:
             asking += f"{self.resubmissions} resubmission(s), "
         return (
             f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
-            f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.told()}"
+            f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.describe()}"
         )
 
     @property

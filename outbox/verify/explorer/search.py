@@ -110,7 +110,7 @@ class Search:
         self._checked: dict[tuple[int, ...], Finding | None] = {}
         self._edges: list[array[int]] | None = [] if live else None
         self._good = bytearray()
-        self.report = Report(scenario.told())
+        self.report = Report(scenario.describe())
 
     def run(self) -> Report:
         began_s = time.process_time()

@@ -51,8 +51,8 @@ async def lost(store: StateStore, *operations: Write, at: int = 0) -> None:
     promise(isinstance(outcome, Lost), f"{operations} won though condition {at} does not hold")
     if isinstance(outcome, Lost):
         promise(outcome.operation == at, f"operation {outcome.operation} is said to have lost, it was {at}")
-        told = f"the store says that it tells what it lost to, but told {outcome.current}, not {before}"
-        promise(not store.capabilities.tells_current or outcome.current == before, told)
+        broken = f"the store claims tells_current, but gave {outcome.current}, not {before}"
+        promise(not store.capabilities.tells_current or outcome.current == before, broken)
     promise(await seen(store, operations[at].key) == before, "a write that lost changed the document")
 
 

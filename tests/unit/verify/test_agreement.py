@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import Change, Claim, Commit, Delivered, Emitted, Ended, Event, Life, Ok, Quiesce
-from outbox.verify.histories.words import QUIESCE, Letter, System, came, decide, went
+from outbox.verify.recorded.definitions import QUIESCE, Letter, System, came, decide, went
+from outbox.verify.recorded.events import Change, Claim, Commit, Delivered, Emitted, Ended, Event, Life, Ok, Quiesce
 
 MESSAGE_COUNT = 4
 

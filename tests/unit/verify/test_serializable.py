@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from outbox import App, Context, Engine, Reject, Worker
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
-from outbox.verify.histories.findings import Verdict
-from outbox.verify.histories.recording import recorded
-from outbox.verify.histories.rerun import rerun
 from outbox.verify.history import History
+from outbox.verify.recorded.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
+from outbox.verify.recorded.recording import recorded
+from outbox.verify.recorded.rerun import rerun
+from outbox.verify.recorded.verdict import Verdict
 
 app = App("bank")
 app.queue("ledger")

@@ -32,10 +32,10 @@ from outbox.engine.adapters import EngineBus, EngineOperations
 from outbox.engine.engine import Engine
 from outbox.ports import Delivery, MessageBus, Settle
 from outbox.testing import VirtualClock
-from outbox.verify.explorer.differential import answer, op_of
-from outbox.verify.explorer.differential_queues import QUEUES, READ, ROUTES, Bench, BusDuel, drawn_messages
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.ops import Raised
+from tests.contract.model_duels import answer, op_of
+from tests.contract.queue_model_duels import QUEUES, READ, ROUTES, Bench, BusDuel, drawn_messages
 
 Side = Literal["engine", "service bus"]
 SIDES: tuple[Side, ...] = ("engine", "service bus")

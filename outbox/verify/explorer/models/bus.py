@@ -14,8 +14,8 @@ import msgspec
 from outbox.message import Message
 from outbox.ports import Delivery, Output, Settle
 from outbox.verify.explorer.models.queues import LOCK_MS, Dead, QueueModel, Queues, QueueState, State, Task
-from outbox.verify.explorer.models.told import short
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
+from outbox.verify.explorer.trace_text import short
 
 GONE = Raised("LockLost", "the lock is gone; the message was settled or its lock ran out")
 
@@ -25,7 +25,7 @@ NAME_COUNT = 1_000
 
 
 class BusState(QueueState, frozen=True):
-    """What a broker holds; where copies are told apart, `arrivals` counts those of each message in each queue."""
+    """What a broker holds; where copies are distinct, `arrivals` counts those of each message in each queue."""
 
     arrivals: tuple[tuple[int, int, int], ...] = ()
 
@@ -112,7 +112,7 @@ class BusModel(Queues):
             tasks.append(tuple(plain if queue.is_ordered else sorted(plain, key=msgspec.structs.astuple)))
         return msgspec.structs.replace(state, tasks=tuple(tasks))
 
-    def _told_apart(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _distinct(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         return list({tasks[index]: (number, index) for number, index in reversed(ready)}.values())[::-1]
 
     def lapsed(self, state: State, number: int, index: int) -> State:

@@ -12,8 +12,8 @@ import msgspec
 from outbox.deliveries import is_copy, next_attempt, resubmission
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.verify.explorer.models.queues import Claim, Dead, QueueModel, Queues, QueueState, selections
-from outbox.verify.explorer.models.told import said, short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
+from outbox.verify.explorer.trace_text import commit_text, delivery_text, short
 
 
 class JournalState(QueueState, frozen=True):
@@ -205,11 +205,11 @@ class JournalModel(Queues):
     def describe(self, op: Op) -> str:
         match op.verb:
             case "commit":
-                return f"commit {said(op.args[0])}"
+                return f"commit {commit_text(op.args[0])}"
             case "load":
                 return f"load {', '.join(op.args[0]) or 'markers'}"
             case "renew" | "release":
-                return f"{op.verb} {', '.join(map(told, op.args[0]))}"
+                return f"{op.verb} {', '.join(map(delivery_text, op.args[0]))}"
             case "choose":
                 return "decide to resubmit"
             case "resubmit":

@@ -17,8 +17,8 @@ import msgspec
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Buried, Delivery, Output
-from outbox.verify.explorer.models.told import short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
+from outbox.verify.explorer.trace_text import delivery_text, short
 
 LOCK_MS = 60_000
 NEVER_MS = 1 << 62
@@ -186,7 +186,7 @@ class Queues:
         tasks = state.tasks[number]
         if not self.queues[number].is_ordered:
             ready = [(number, i) for i, task in enumerate(tasks) if not task.is_locked and task.due_ms <= now_ms]
-            return self._told_apart(tasks, ready) if self._merges_copies else ready
+            return self._distinct(tasks, ready) if self._merges_copies else ready
         closed = self.blocked(state, number)
         closed |= {self._session(state, number, i) for i, task in enumerate(tasks) if task.is_locked}
         closed |= {self._session(state, number, i) for i, t in enumerate(tasks) if t.rests and t.due_ms > now_ms}
@@ -204,7 +204,7 @@ class Queues:
             self.messages[dead.message].session_id for dead in state.dead if dead.queue == number and dead.stops_key
         }
 
-    def _told_apart(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _distinct(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Those that differ: of copies that nobody has had yet it does not matter which is taken."""
         untouched: set[int] = set()
         found = []
@@ -229,7 +229,7 @@ class Queues:
             tasks[number] = tuple(queue)
             taken.add((number, task.sequence, task.lock))
             deliveries.append(self._delivery(number, task, now_ms, waits=waits))
-        label = ", ".join(told(delivery) for delivery in deliveries)
+        label = ", ".join(delivery_text(delivery) for delivery in deliveries)
         return Outcome(f"-> {label}", msgspec.structs.replace(state, tasks=tuple(tasks)), tuple(deliveries))
 
     def _locked(self, number: int, task: Task, in_use: Set[Hashable]) -> Task:

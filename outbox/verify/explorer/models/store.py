@@ -2,7 +2,7 @@
 
 A version counts the writes of its document, deletions included, and is kept when the document goes: what comes back
 has another one.  A store that may answer from the past keeps it: a read without a token, or with an old one, may answer
-from any moment since then (a fault, `stale`).  The token of an answer names the document's version that it told of:
+from any moment since then (a fault, `stale`).  The token of an answer names the document's version in it:
 what carries it sees that version and all that was there before it.  So much a real token says at least, and it does
 not depend on what others did meanwhile.  After the last such answer (`stale_count`) the past is dropped.
 
@@ -197,8 +197,8 @@ class StoreModel:
             current = doc if doc is not None and _is_there(doc, now_ms) else None
             wanted = None if isinstance(write, Create) else write.if_match
             if wanted != (None if current is None else _version(current)):
-                told = self._document(write.key, current, now_ms) if self.capabilities.tells_current else None
-                lost = Lost(index, told, self._session(write.key.id, doc))
+                seen = self._document(write.key, current, now_ms) if self.capabilities.tells_current else None
+                lost = Lost(index, seen, self._session(write.key.id, doc))
                 return Outcome(f"-> lost on {write.key.id[:16]}", state, lost)
         past = list(partition.past)
         versions, remembers = [], self._sessions and partition.moment >= 0
