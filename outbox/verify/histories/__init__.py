@@ -1,0 +1,1 @@
+"""The former name of `outbox.verify.recorded`, for programs that import from it."""

@@ -1,0 +1,3 @@
+"""The former name of `outbox.verify.recorded.recording`."""
+
+from outbox.verify.recorded.recording import recorded as recorded

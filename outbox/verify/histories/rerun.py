@@ -1,0 +1,3 @@
+"""The former name of `outbox.verify.recorded.rerun`."""
+
+from outbox.verify.recorded.rerun import rerun as rerun
