@@ -118,9 +118,15 @@ class QueueDuel:
     def lapse(self) -> None:
         """Let a lock run out, on both sides."""
         pair = self.one()
-        if pair is not None and self.model.holder(self.state, pair[1]) is not None:
+        if pair is not None and self.model.queues.holder(self.state, pair[1]) is not None:
             self.bench.lapse(pair[0].queue, pair[0].sequence)
-            self.state = self.model.with_lock_over(self.state, pair[1])
+            self.state = self.with_lock_over(pair[1])
+
+    def with_lock_over(self, ours: Delivery) -> Any:
+        """The model's queues when the lock of a delivery has run out; as they are, where it is not held."""
+        queues = self.model.queues
+        index = queues.holder(self.state, ours)
+        return self.state if index is None else queues.lapsed(self.state, queues.numbers[ours.queue], index)
 
     def renewed(self, ours: Delivery) -> None:
         """Remember that a lock has all its time again."""
@@ -131,12 +137,14 @@ class QueueDuel:
         await self.bench.wait(self.draw.choice((1, 7, 40)))
         for _, ours in self.held:
             if self._until_ms[ours.sequence] <= self.now_ms:
-                self.state = self.model.with_lock_over(self.state, ours)
+                self.state = self.with_lock_over(ours)
 
     async def compare_dead_letters(self) -> None:
         """Compare what is dead-lettered."""
         theirs = [(q.path, d.message.identity, d.reason) for q in QUEUES for d in await self._dead(q.path)]
-        ours = [(QUEUES[d.queue].path, self.model.messages[d.message].identity, d.reason) for d in self.state.dead]
+        ours = [
+            (QUEUES[d.queue].path, self.model.queues.messages[d.message].identity, d.reason) for d in self.state.dead
+        ]
         _same(sorted(theirs) == sorted(ours), f"dead letters are {sorted(theirs)}, the model's {sorted(ours)}")
 
     async def _dead(self, path: str) -> Sequence[Any]:
@@ -294,7 +302,7 @@ class JournalDuel(QueueDuel):
         pair = self.one()
         if pair is not None:
             self._compare_count(await self._journal.renew([pair[0]]), op_of("renew", (pair[1],)))
-            if self.model.holder(self.state, pair[1]) is not None:
+            if self.model.queues.holder(self.state, pair[1]) is not None:
                 self.renewed(pair[1])
 
     def _compare_count(self, theirs: int, op: Any) -> None:

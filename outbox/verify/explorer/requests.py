@@ -32,7 +32,7 @@ from outbox.runtime.requests import Reader
 from outbox.runtime.work import Work
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
-from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, canonical
+from outbox.verify.explorer.ops import Op, canonical
 from outbox.verify.explorer.ports import ExploredBus
 from outbox.verify.explorer.run import Calls
 from outbox.verify.explorer.tasks import BACKOFF, Tasks, at_once
@@ -91,31 +91,25 @@ def digest_of(response: Response) -> str:
     ).hexdigest()
 
 
-class ClientsModel(BusModel):
+def clients_model(asked: Sequence[Output], *, until_ms: int, merges_copies: bool, locks_hold: bool) -> BusModel:
     """What the clients do.  They know how long a key is remembered, and do not ask again after `until_ms`."""
+    return BusModel(
+        [QueueModel(REQUESTS)],
+        {REQUESTS: [REQUESTS]},
+        sent=asked,
+        merges_copies=merges_copies,
+        locks_hold=locks_hold,
+        name="clients",
+        closes_ms=until_ms,
+        describe=_describe,
+    )
 
-    name = "clients"
 
-    def __init__(self, asked: Sequence[Output], *, until_ms: int, merges_copies: bool, locks_hold: bool) -> None:
-        super().__init__(
-            [QueueModel(REQUESTS)],
-            {REQUESTS: [REQUESTS]},
-            sent=asked,
-            merges_copies=merges_copies,
-            locks_hold=locks_hold,
-        )
-        self.until_ms = until_ms
-
-    def outcomes(self, state: Any, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
-        if op.verb == "receive-any" and now_ms >= self.until_ms:
-            return []
-        return super().outcomes(state, op, now_ms, in_use)
-
-    def describe(self, op: Op) -> str:
-        if op.verb != "settle":
-            return "take a request"
-        delivery, settle = op.args
-        return f"answer {short(delivery.message.identity)} {settle.description or 'ask again'}"
+def _describe(op: Op) -> str:
+    if op.verb != "settle":
+        return "take a request"
+    delivery, settle = op.args
+    return f"answer {short(delivery.message.identity)} {settle.description or 'ask again'}"
 
 
 @dataclass(frozen=True, slots=True)

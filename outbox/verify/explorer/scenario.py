@@ -35,9 +35,10 @@ from outbox.verify.explorer.programs import (
     protocol_over,
     store_ports,
 )
-from outbox.verify.explorer.requests import REQUESTS, ClientRequest, ClientsModel, Front
+from outbox.verify.explorer.requests import REQUESTS, ClientRequest, Front, clients_model
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.world import Monitor
+from outbox.verify.promises.ends import Ends
 from outbox.verify.promises.journal import JournalMonitor
 from outbox.verify.promises.ledger import Book
 from outbox.verify.promises.reference import Reference
@@ -186,12 +187,7 @@ def _engine(scenario: Scenario) -> Kernel:
         pauses_max=scenario.pauses_max,
     )
     book = Book(Reference(plan), _as_tuples(routes), sent)
-    monitor = JournalMonitor(
-        book,
-        journal,
-        invariant=scenario.invariant,
-        allows_dead_letters="dead-letter" in scenario.allow,
-    )
+    monitor = JournalMonitor(Ends(book, journal.queues, scenario.invariant, "dead-letter" in scenario.allow))
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models: list[Model] = [journal, BlobModel()]
     programs: list[Program] = [worker] * scenario.workers
@@ -206,15 +202,19 @@ def _store(scenario: Scenario) -> Kernel:
     app, plan = scenario.app, compile_plan(scenario.app)
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
-    limits = {
-        "retention_ms": plan.retention_ms,
-        "start_ms": START_MS,
-        "resubmissions": scenario.resubmissions,
-        "pauses_max": scenario.pauses_max,
-    }
     budgets = scenario.budgets
     locks_hold = scenario.ample and not budgets.expire
-    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, locks_hold=locks_hold, **limits)
+    bus = BusModel(
+        queues,
+        routes,
+        sent=sent,
+        start_ms=START_MS,
+        retention_ms=plan.retention_ms,
+        merges_copies=scenario.symmetric,
+        locks_hold=locks_hold,
+        resubmissions=scenario.resubmissions,
+        pauses_max=scenario.pauses_max,
+    )
     capabilities = replace(
         CAPABILITIES,
         atomic_scope="partition" if scenario.scope == "partition" else "item",
@@ -236,10 +236,7 @@ def _store(scenario: Scenario) -> Kernel:
         models.append(make_store(name="infrastructure"))
     book = Book(Reference(plan), _as_tuples(routes), sent)
     monitor = StoreMonitor(
-        book,
-        bus,
-        invariant=scenario.invariant,
-        allows_dead_letters="dead-letter" in scenario.allow,
+        Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
         is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not hear of changes in the other
         is_patient=scenario.patience_ms > 0,
         stores=(0, 3) if apart else (0,),
@@ -274,7 +271,7 @@ def _asked_kernel(
     asked, resource = scenario.asked(), len(models)
     locks_hold = scenario.ample and not scenario.budgets.expire
     until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
-    clients = ClientsModel(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
+    clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
     watching = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
     answering: list[Program] = [front(clients=resource, batch=scenario.front_batch)] * scenario.fronts
     return _kernel(scenario, [*models, clients], [*programs, *answering], watching)

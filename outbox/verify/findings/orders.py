@@ -17,7 +17,7 @@ import msgspec
 from outbox.ports import StateDocument
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
-from outbox.verify.explorer.models.queues import Queues
+from outbox.verify.explorer.models.journal import JournalModel
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.trace import trace_of
 from outbox.verify.explorer.trace_text import short
@@ -108,11 +108,12 @@ class _Orders:
     def _outcome(self, world: World) -> Outcome:
         """What an outsider sees of a world."""
         state, model = self._kernel.state(world, JOURNAL), self._kernel.models[JOURNAL]
-        assert isinstance(model, Queues), "orders are looked at in engine scope"
+        assert isinstance(model, JournalModel), "orders are looked at in engine scope"
         found = [(id, self._shown(id, document)) for id, document in state.documents if document.value]
-        found += sorted({(short(model.messages[d.message].identity), f"a dead letter: {d.reason}") for d in state.dead})
-        for queue, tasks in zip(model.queues, state.tasks, strict=True):
-            lying = [model.messages[task.message] for task in tasks]
+        messages = model.queues.messages
+        found += sorted({(short(messages[d.message].identity), f"a dead letter: {d.reason}") for d in state.dead})
+        for queue, tasks in zip(model.queues.specs, state.tasks, strict=True):
+            lying = [messages[task.message] for task in tasks]
             bodies = [(m.session_id if queue.is_ordered else "", f"{m.type} {m.body.decode()}") for m in lying]
             bodies.sort(key=_session if queue.is_ordered else None)
             if bodies:

@@ -13,39 +13,24 @@ from outbox.message import Message
 from outbox.ports import Commit, Output, StateDocument
 from outbox.runtime.replies import fingerprint_in, reply_in
 from outbox.stored import Record
-from outbox.verify.explorer.models.journal import JournalModel, JournalState
-from outbox.verify.explorer.models.queues import Dead
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short
-from outbox.verify.promises.ledger import Applied, Book, Ledger, OnRecord, Resubmitted, has_ended
+from outbox.verify.promises.ends import CODES, Documents, Ends
+from outbox.verify.promises.ledger import Applied, Ledger, OnRecord, Resubmitted
 from outbox.verify.promises.reference import Declined, Effect, Handling, Stored
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
-from outbox.verify.promises.view import Invariant, View
 
-CODES = frozenset(
-    ("undecodable", "unknown-type", "missing-key", "no-identity", "payload-differs", "too-old", "oversize")
-)
-"""Reasons that are not a handler's."""
+JOURNAL = 0
+"""The resource of engine scope."""
 
 
 class JournalMonitor:
     """Watches the commits of a journal."""
 
-    def __init__(
-        self,
-        book: Book,
-        model: JournalModel,
-        *,
-        resource: int = 0,
-        invariant: Invariant | None = None,
-        allows_dead_letters: bool = False,
-    ) -> None:
-        self._book = book
-        self._model = model
-        self._resource = resource
-        self._invariant = invariant
-        self._allows_dead_letters = allows_dead_letters
+    def __init__(self, ends: Ends) -> None:
+        self._ends = ends
+        self._book = ends.book
 
     def initial(self) -> Ledger:
         return Ledger()
@@ -53,10 +38,10 @@ class JournalMonitor:
     # A commit
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
-        if op.resource == self._resource and op.verb == "resubmit" and outcome.note is not None:
+        if op.resource == JOURNAL and op.verb == "resubmit" and outcome.note is not None:
             again: Message = outcome.note
             return Resubmitted(tuple((h.inbox, again.attempt) for h in self._book.handlings(op.args[0], again)))
-        if op.resource != self._resource or op.verb != "commit" or outcome.result is not None:
+        if op.resource != JOURNAL or op.verb != "commit" or outcome.result is not None:
             return None
         commit: Commit = op.args[0]
         known = {marker[0] for marker in before.markers if marker[2] > now_ms or not marker[2]}
@@ -188,64 +173,23 @@ class JournalMonitor:
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        state: JournalState = states[self._resource]
-        for dead in state.dead:
-            if not self._allows_dead_letters and dead.reason != "too-old":
-                message = self._model.messages[dead.message]
-                return Finding("NoDeadLetter", f"{short(message.identity)} is dead-lettered: {dead.reason}")
-        if self._invariant is None:
-            return None
-        return self.view(ghost, states).judged(self._invariant)
-
-    def view(self, ghost: Ledger, states: Sequence[Any]) -> View:
-        """A world as an invariant sees it."""
-        return View(self._book, ghost, self._documents(states))
-
-    def _documents(self, states: Sequence[Any]) -> dict[str, tuple[bytes, int]]:
-        return {id: (d.value, d.schema) for id, d in states[self._resource].documents if d.value}
+        wrong = self._ends.dead_letter(states[JOURNAL])
+        if wrong is not None or self._ends.invariant is None:
+            return wrong
+        return self._ends.broken(ghost, _values(states))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
-        dead = [(self._identity(dead), dead.reason) for dead in states[self._resource].dead]
-        return self._book.outcome(ghost, self._documents(states), dead)
+        return self._ends.outcome(ghost, states[JOURNAL], _values(states))
 
     def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
-        return False  # a queue of the engine hands out nothing of a session that stands still
+        return False  # a queue of the engine hands out nothing of a blocked session
 
     def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
-        state: JournalState = states[self._resource]
-        found: list[Finding] = []
-        for destination, message in self._book.logical(ghost):
-            for path in self._book.routes.get(destination, ()):
-                finding = self._unfinished(ghost, state, path, message)
-                if finding is not None:
-                    found.append(finding)
-        return found
+        return self._ends.missing(ghost, states[JOURNAL])
 
-    def _unfinished(self, ghost: Ledger, state: JournalState, path: str, logical: Message) -> Finding | None:
-        """What is wrong with a message when nothing more will happen to it."""
-        identity = logical.identity
-        number = next(n for n, queue in enumerate(self._model.queues) if queue.path == path)
-        lies = [self._model.messages[task.message] for task in state.tasks[number]]
-        message = next((m for m in lies if m.identity == identity), None)
-        dead = [d for d in state.dead if d.queue == number and self._identity(d) == identity]
-        if not self._model.queues[number].is_read:
-            return None if message is not None else Finding("NoLost", f"{short(identity)} is not in {path}")
-        if message is not None and self._book.is_blocked(ghost, path, logical):
-            return None
-        if self._model.is_left_out(state, path, identity):
-            return None
-        if message is not None:
-            return Finding("EveryMessageEnds", f"{short(identity)} lies in {path}, and nobody handles it any more")
-        handlings = self._book.handlings(path, logical)
-        open_ones = [h for h in handlings if not has_ended(ghost, h.inbox)]
-        if open_ones or (not handlings and not dead):
-            return Finding("NoLost", f"{short(identity)} is gone from {path} and was neither applied nor refused")
-        if any(h.inbox in ghost.refused for h in handlings) and not dead:
-            return Finding("NoLost", f"{short(identity)} was refused, and is no dead letter of {path}")
-        return self._book.unheard(ghost, handlings)
 
-    def _identity(self, dead: Dead) -> str:
-        return self._model.messages[dead.message].identity
+def _values(states: Sequence[Any]) -> Documents:
+    return {id: (d.value, d.schema) for id, d in states[JOURNAL].documents if d.value}
 
 
 def _shown(state: Stored | None) -> str:

@@ -5,7 +5,7 @@ A ledger is a value that grows with each effect, and the place where a second ef
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 import msgspec
@@ -292,7 +292,7 @@ class Book:
             return None
         return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
 
-    def unheard(self, ledger: Ledger, handlings: Iterable[Handling]) -> Finding | None:
+    def unasked(self, ledger: Ledger, handlings: Iterable[Handling]) -> Finding | None:
         """A resubmission that came to nothing, though it was not too old: its handler was not asked."""
         asked = dict(ledger.refused_again)
         for inbox, attempt in ledger.resubmitted:
@@ -318,14 +318,6 @@ class Book:
         for emission in ledger.emitted:
             found[emission[:2]] = self._messages[emission]
         return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
-
-    def outcome(
-        self, ledger: Ledger, documents: Mapping[str, tuple[bytes, int]], dead: Iterable[tuple[str, str]]
-    ) -> Hashable:
-        """What a world comes to: states, outputs, verdicts and dead letters."""
-        states = tuple(sorted(documents.items()))
-        verdicts = ledger.applied, ledger.refused, ledger.fenced
-        return states, ledger.emitted, verdicts, tuple(sorted(set(dead)))
 
     def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
         """Whether a message is still to be handled, by one handler at least; one that nobody reads always is.

@@ -10,8 +10,9 @@ from outbox.message import Message
 from outbox.ports import Output
 from outbox.runtime.http_answers import answer_of
 from outbox.stored import Record
+from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.ops import Finding, Op, Outcome
-from outbox.verify.explorer.requests import REQUESTS, ClientsModel, digest_of, work_of
+from outbox.verify.explorer.requests import REQUESTS, digest_of, work_of
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.explorer.world import Monitor
 from outbox.verify.promises.ledger import Answered, Book, OnRecord
@@ -38,7 +39,7 @@ class RequestMonitor:
     """Watches the answers that clients get, and leaves the rest to the monitor of the scope."""
 
     def __init__(
-        self, scope: Monitor, book: Book, app: App, asked: Sequence[Output], *, model: ClientsModel, resource: int
+        self, scope: Monitor, book: Book, app: App, asked: Sequence[Output], *, model: BusModel, resource: int
     ) -> None:
         self._scope = scope
         self._book = book
@@ -73,10 +74,10 @@ class RequestMonitor:
 
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
         found = self._scope.final(ghost, states, now_ms)
-        if now_ms >= self._model.until_ms:
+        if now_ms >= self._model.closes_ms:
             return found  # whoever has heard nothing by then has given up
         for message in self._known:
-            if self._model.lies(states[self._resource], REQUESTS, message.outbox_id):
+            if self._model.queues.is_there(states[self._resource], REQUESTS, message.outbox_id):
                 found.append(Finding("EveryMessageEnds", f"{short(message.outbox_id)} is asked and never answered"))
         return found
 

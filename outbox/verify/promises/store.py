@@ -12,39 +12,31 @@ from typing import Any
 
 import msgspec
 
-from outbox.message import Message
 from outbox.ports import Delete, Delivery, Output, Settle, Won, Write
 from outbox.runtime.verdict import OnRecord, kind_of
 from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
-from outbox.verify.explorer.models.bus import BusModel, BusState
+from outbox.verify.explorer.models.bus import BusState
 from outbox.verify.explorer.models.queues import NEVER_MS
 from outbox.verify.explorer.models.store import StoreState, visible
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short
+from outbox.verify.promises.ends import CODES, Documents, Ends
 from outbox.verify.promises.ledger import (
     Applied,
-    Book,
     Ledger,
     Marked,
     Pushed,
     Resubmitted,
     Settled,
     digest_of,
-    has_ended,
 )
 from outbox.verify.promises.reference import Declined, Stored
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
 from outbox.verify.promises.staging import Staging, Swap, stage, staging, swap
-from outbox.verify.promises.view import Invariant, View
 
 DONE_PREFIX = "done:"
 OVERFLOW_BLOB_PREFIX = "overflow/"
-CODES = frozenset(
-    ("undecodable", "unknown-type", "missing-key", "no-identity", "payload-differs", "too-old", "oversize")
-)
-"""Reasons that are not a handler's."""
-
 STORE, BUS, BLOBS = 0, 1, 2
 """The resources of a store scope."""
 
@@ -54,20 +46,16 @@ class StoreMonitor:
 
     def __init__(
         self,
-        book: Book,
-        bus: BusModel,
+        ends: Ends,
         *,
-        invariant: Invariant | None = None,
-        allows_dead_letters: bool = False,
         is_swept: bool = False,
         is_patient: bool = False,
         stores: Sequence[int] = (0,),
     ) -> None:
         """Take the parts; one that `is_patient` waits for a resubmission behind its successors, as there is an end."""
-        self._book = book
-        self._bus = bus
-        self._invariant = invariant
-        self._allows_dead_letters = allows_dead_letters
+        self._ends = ends
+        self._book = ends.book
+        self._queues = ends.queues
         self._is_swept = is_swept
         self._is_patient = is_patient
         self._stores = tuple(stores)
@@ -225,7 +213,7 @@ class StoreMonitor:
         if settle.how not in ("complete", "dead-letter"):
             return None
         identity = delivery.message.identity
-        if settle.reason in CODES or self._bus.lies(before, delivery.queue, identity, but=delivery.sequence):
+        if settle.reason in CODES or self._queues.is_there(before, delivery.queue, identity, but=delivery.sequence):
             return None
         inboxes = tuple(handling.inbox for handling in self._book.handlings(delivery.queue, delivery.message))
         return Settled(inboxes, settle.how == "dead-letter")
@@ -233,40 +221,22 @@ class StoreMonitor:
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        for dead in states[BUS].dead:
-            if not self._allows_dead_letters and dead.reason != "too-old":
-                identity = self._bus.messages[dead.message].identity
-                return Finding("NoDeadLetter", f"{short(identity)} is dead-lettered: {dead.reason}")
-        if self._invariant is None:
-            return None
-        return self.view(ghost, states).judged(self._invariant)
-
-    def view(self, ghost: Ledger, states: Sequence[Any]) -> View:
-        """A world as an invariant sees it."""
-        return View(self._book, ghost, self._documents(states))
+        wrong = self._ends.dead_letter(states[BUS])
+        if wrong is not None or self._ends.invariant is None:
+            return wrong
+        return self._ends.broken(ghost, _values(states))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
-        dead = [(self._bus.messages[dead.message].identity, dead.reason) for dead in states[BUS].dead]
-        return self._book.outcome(ghost, self._documents(states), dead)
-
-    @staticmethod
-    def _documents(states: Sequence[Any]) -> dict[str, tuple[bytes, int]]:
-        documents = {}
-        for name, partition in states[STORE]:
-            for id, doc in partition.docs:
-                item = _state(doc.body) if id == STATE else None
-                if item is not None and not item.is_tombstone:
-                    documents[name] = (bytes(item.value), item.schema)
-        return documents
+        return self._ends.outcome(ghost, states[BUS], _values(states))
 
     def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
-        """A message that stands still comes again for ever; nothing else is to come where only such are due later.
+        """Whether only messages of blocked sessions are due later: they are rescheduled for ever.
 
-        What they stand still for may lie behind them, resubmitted; with them it would come now and then.
+        What blocks them may lie behind them, resubmitted; one that `is_patient` waits for it.
         """
         state: BusState = states[BUS]
-        queues = zip(self._bus.queues, state.tasks, strict=True)
-        found = [(queue.path, task, self._bus.messages[task.message]) for queue, tasks in queues for task in tasks]
+        queues = zip(self._queues.specs, state.tasks, strict=True)
+        found = [(queue.path, task, self._queues.messages[task.message]) for queue, tasks in queues for task in tasks]
         if self._is_patient and any(message.attempt for _, _, message in found):
             return False
         due = [(path, message) for path, task, message in found if now_ms < task.due_ms < NEVER_MS]
@@ -278,11 +248,7 @@ class StoreMonitor:
             for destination, identity, _ in sorted(ghost.emitted)
             if (destination, identity) not in ghost.pushed
         ]
-        for destination, message in self._book.logical(ghost):
-            for path in self._book.routes.get(destination, ()):
-                wrong = self._unfinished(ghost, states[BUS], path, message)
-                if wrong is not None:
-                    found.append(wrong)
+        found += self._ends.missing(ghost, states[BUS])
         for store in self._stores if self._is_swept else ():
             for key in visible(states[store], now_ms):
                 if key.id.startswith(STAGED_PREFIX):
@@ -299,25 +265,15 @@ class StoreMonitor:
             if not any(blob in body for body in bodies)
         ]
 
-    def _unfinished(self, ghost: Ledger, state: BusState, path: str, message: Message) -> Finding | None:
-        """What is wrong with a message when nothing more will happen to it."""
-        name, lies = short(message.identity), self._bus.lies(state, path, message.identity)
-        if not self._bus.queues[self._bus.numbers[path]].is_read:
-            return None if lies else Finding("NoLost", f"{name} is not in {path}")
-        if lies and self._book.is_blocked(ghost, path, message):
-            return None
-        if self._bus.is_left_out(state, path, message.identity):
-            return None
-        if lies:
-            return Finding("EveryMessageEnds", f"{name} lies in {path}, and nobody handles it any more")
-        handlings = self._book.handlings(path, message)
-        number = self._bus.numbers[path]
-        dead = {self._bus.messages[dead.message].identity for dead in state.dead if dead.queue == number}
-        if any(not has_ended(ghost, h.inbox) for h in handlings) or (not handlings and message.identity not in dead):
-            return Finding("NoLost", f"{name} is gone from {path} and was neither applied nor refused")
-        if any(h.inbox in ghost.refused for h in handlings) and message.identity not in dead:
-            return Finding("NoLost", f"{name} was refused, and is no dead letter of {path}")
-        return self._book.unheard(ghost, handlings)
+
+def _values(states: Sequence[Any]) -> Documents:
+    documents = {}
+    for name, partition in states[STORE]:
+        for id, doc in partition.docs:
+            item = _state(doc.body) if id == STATE else None
+            if item is not None and not item.is_tombstone:
+                documents[name] = (bytes(item.value), item.schema)
+    return documents
 
 
 def _record(body: bytes) -> Record:

@@ -89,10 +89,10 @@ class SameDuel(BusDuel):
 
     def lapse(self) -> None:
         pair = self.one()
-        if pair is None or pair[0].queue != LAPSING or self.model.holder(self.state, pair[1]) is None:
+        if pair is None or pair[0].queue != LAPSING or self.model.queues.holder(self.state, pair[1]) is None:
             return
         self.bench.lapse(pair[0].queue, pair[0].sequence)
-        self.state = self.model.with_lock_over(self.state, pair[1])
+        self.state = self.with_lock_over(pair[1])
         self.said.append(f"lapse {pair[1].message.identity}")
 
     async def send(self) -> None:
