@@ -47,4 +47,4 @@ class Attempts:
         if earlier[0] != did:
             ids = tuple([ended.id for ended in commit.ended[:4]])
             text = f"an attempt at {', '.join(ids)} did something else than the one of line {earlier[1]}"
-            self._findings.add(line, "attempts differ", text, (DETERMINISTIC,), ids, earlier[1])
+            self._findings.add(line, "attempts differ", text, (DETERMINISTIC,), *ids, against=earlier[1])

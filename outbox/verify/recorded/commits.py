@@ -22,11 +22,8 @@ from outbox.verify.recorded.pending import (
     places_of,
     step_of,
 )
-from outbox.verify.recorded.verdict import AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
+from outbox.verify.recorded.verdict import CONSISTENT, GHOST, TWICE, Counts, Findings
 from outbox.verify.recorded.versions import Versions
-
-TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
-GHOST = (CONSISTENT, EXACTLY_ONCE)
 
 
 class Commits:
@@ -46,7 +43,7 @@ class Commits:
         self._spilled: set[str] = set()
 
     def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
-        self._findings.add(self.line, what, text, breaks, ids, against)
+        self._findings.add(self.line, what, text, breaks, *ids, against=against)
 
     # Asked and answered
 

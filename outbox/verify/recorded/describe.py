@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from zlib import crc32
 
 from outbox.errors import Refused, UnknownDestination
 from outbox.ports import Delivery, Output
@@ -11,19 +12,41 @@ from outbox.verify.history import History
 from outbox.verify.recorded import events
 from outbox.verify.recorded.events import Operation, digest_of
 
+Result = TypeVar("Result")
 
-@contextmanager
-def recorded_call(history: History, operation: Operation) -> Iterator[None]:
-    """Record an operation around its call: if that raises, that it failed or that nobody knows."""
+
+async def recorded_call(
+    history: History, operation: Operation, call: Awaitable[Result], failure: Callable[[Result], str] = lambda _: ""
+) -> Result:
+    """Record an operation and its outcome: `failure` says why a result had no effect; some errors leave it unknown."""
     history.begin(operation)
     try:
-        yield
+        result = await call
     except (Refused, UnknownDestination) as error:
         history.fail(operation.op, type(error).__name__)
         raise
     except BaseException as error:
         history.unknown(operation.op, type(error).__name__)
         raise
+    why = failure(result)
+    if why:
+        history.fail(operation.op, why)
+    else:
+        history.ok(operation.op)
+    return result
+
+
+async def recorded_send(
+    history: History, outputs: Sequence[Output], send: Callable[[Sequence[Output]], Awaitable[None]]
+) -> None:
+    """Record messages that are asked to leave."""
+    push = events.Push(at_ms=history.now_ms(), op=history.next_op(), outputs=[emitted(output) for output in outputs])
+    await recorded_call(history, push, send(outputs))
+
+
+def state_digest(value: bytes) -> int:
+    """A check number of a state; 0 for none, as a deleted one leaves."""
+    return crc32(value) or 1 if value else 0
 
 
 def emitted(output: Output) -> events.Emitted:

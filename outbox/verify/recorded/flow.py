@@ -9,12 +9,9 @@ from __future__ import annotations
 import sys
 
 from outbox.verify.recorded.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
-from outbox.verify.recorded.verdict import AT_LEAST_ONCE, AT_MOST_ONCE, CONSISTENT, EXACTLY_ONCE, Counts, Findings
+from outbox.verify.recorded.verdict import GHOST, LOST, TWICE, Counts, Findings
 
 SUBSCRIPTIONS = "/Subscriptions/"
-TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
-LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
-GHOST = (CONSISTENT, EXACTLY_ONCE)
 
 
 class Flow:
@@ -45,9 +42,6 @@ class Flow:
         self._excused_line = 0
         self._doubtful: dict[str, set[int]] = {}
         """Messages handed out before lines were lost: they may have ended in one of those."""
-
-    def _add(self, line: int, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
-        self._findings.add(line, what, text, breaks, ids, against)
 
     # Come
 
@@ -94,13 +88,13 @@ class Flow:
                 self._counts.unrecorded += self._excused_line > 0
             else:
                 text = f"message {id} was handed out from {queue}, but no commit had made it"
-                self._add(line, "ghost output", text, GHOST, id)
+                self._findings.add(line, "ghost output", text, GHOST, id)
 
     def _arrive(self, delivery: Delivered, made: tuple[str, int, int, int], line: int) -> None:
         destination, digest, _, at = made
         if digest != delivery.digest:
             text = f"message {delivery.id} was handed out with another payload than line {at} had sent"
-            self._add(line, "changed payload", text, GHOST, delivery.id, against=at)
+            self._findings.add(line, "changed payload", text, GHOST, delivery.id, against=at)
         if destination == delivery.queue:
             self._made[delivery.id] = (destination, digest, -1, at)
         elif delivery.queue.startswith(destination + SUBSCRIPTIONS):
@@ -114,7 +108,7 @@ class Flow:
             del buried[delivery.sequence]  # it was resubmitted
             return
         text = f"message {delivery.id} ({delivery.queue} {delivery.sequence}) had ended and was handed out again: "
-        self._add(line, "lost commit", text + "the commit that ended it was lost", LOST, delivery.id)
+        self._findings.add(line, "lost commit", text + "the commit that ended it was lost", LOST, delivery.id)
 
     # End
 
@@ -129,7 +123,7 @@ class Flow:
         self._held.get(queue, {}).pop(sequence, None)
         if sequence in done:
             text = f"message {ended.id} ({queue} {sequence}) was ended by another commit before"
-            self._add(line, "ended twice", text, TWICE, ended.id)
+            self._findings.add(line, "ended twice", text, TWICE, ended.id)
         done.add(sequence)
 
     def bury(self, buried: Buried, line: int) -> None:
@@ -160,10 +154,10 @@ class Flow:
         earlier = self._made.get(output.id)
         if earlier is not None:
             text = f"output {output.id} was sent before, by line {earlier[3]}"
-            self._add(line, "doubled output", text, TWICE, output.id, against=earlier[3])
+            self._findings.add(line, "doubled output", text, TWICE, output.id, against=earlier[3])
             if earlier[1] != output.digest:
                 text = f"output {output.id} has another payload than in line {earlier[3]}"
-                self._add(line, "changed payload", text, GHOST, output.id, against=earlier[3])
+                self._findings.add(line, "changed payload", text, GHOST, output.id, against=earlier[3])
             return
         self._made[output.id] = (output.destination, output.digest, output.due_ms, line)
         self._fresh.append(output.id)
@@ -181,7 +175,7 @@ class Flow:
         strays = output.id in self._unpushed and made[0] != output.destination  # a delayed copy goes where it came from
         if made[1] != output.digest or strays:
             text = f"output {output.id} leaves with another payload or destination than line {made[3]} had stored"
-            self._add(line, "changed payload", text, GHOST, output.id, against=made[3])
+            self._findings.add(line, "changed payload", text, GHOST, output.id, against=made[3])
         return True
 
     def pushed(self, push: Push) -> None:
@@ -205,7 +199,7 @@ class Flow:
     def _short(self, queue: str, verb: str, counted: int, known: int, line: int) -> None:
         if counted < known:
             text = f"{known:,} messages {verb} {queue} by acknowledged commits, the system knows of {counted:,}: "
-            self._add(line, "lost commit", text + "commits were lost", LOST, queue)
+            self._findings.add(line, "lost commit", text + "commits were lost", LOST, queue)
 
     # Silence
 
@@ -223,7 +217,7 @@ class Flow:
         handled = self._counts.applied + self._counts.refused
         if self._counts.lives == 1 and len(self._completed) > handled:
             text = f"{len(self._completed):,} messages were completed, but only {handled:,} handlings are on record"
-            self._add(line, "completed without a commit", text, LOST)
+            self._findings.add(line, "completed without a commit", text, LOST)
         self.compare(quiesce.tallies, line, first=False)
         for queue in quiesce.queues:
             if queue in quiesce.tallies:
@@ -234,7 +228,7 @@ class Flow:
         if at < self._excused_line:
             self._counts.unrecorded += 1
         else:
-            self._add(line, what, text, LOST, id, against=at)
+            self._findings.add(line, what, text, LOST, id, against=at)
 
     def _check_held(self, queue: str, quiesce: Quiesce, line: int) -> None:
         held, ended = self._held.pop(queue, {}), self._ended.setdefault(queue, set())
@@ -252,7 +246,7 @@ class Flow:
                 self._counts.unrecorded += 1
                 continue
             text = f"message {delivery.id} ({queue} {sequence}) was handed out and never ended"
-            self._add(line, "lost message", text, LOST, delivery.id)
+            self._findings.add(line, "lost message", text, LOST, delivery.id)
         ended |= dead
 
     def _check_made(self, quiesce: Quiesce, line: int) -> None:
@@ -285,6 +279,6 @@ class Flow:
             self._counts.unrecorded += more
         elif alone:
             text = f"{more:,} messages left {queue} without having been handed to a worker"
-            self._add(line, "lost message", text, LOST, queue)
+            self._findings.add(line, "lost message", text, LOST, queue)
         else:
             self._counts.unexplained += more

@@ -53,19 +53,7 @@ from outbox.verify.recorded.flow import Flow
 from outbox.verify.recorded.pending import OPEN, Number
 from outbox.verify.recorded.recoverability import Recoverability
 from outbox.verify.recorded.serializable import Rerun, Serial
-from outbox.verify.recorded.verdict import (
-    AT_LEAST_ONCE,
-    AT_MOST_ONCE,
-    CONSISTENT,
-    EXACTLY_ONCE,
-    RECOVERABLE,
-    Counts,
-    Findings,
-)
-
-TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
-LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
-GHOST = (CONSISTENT, EXACTLY_ONCE)
+from outbox.verify.recorded.verdict import GHOST, LOST, RECOVERABLE, TWICE, Counts, Findings
 
 
 class LinearCheck:
@@ -142,7 +130,7 @@ class LinearCheck:
         return self.counts
 
     def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
-        self._findings.add(self._line, what, text, breaks, ids, against)
+        self._findings.add(self._line, what, text, breaks, *ids, against=against)
 
     def _number(self, op: int) -> Number:
         return self.counts.lives, op

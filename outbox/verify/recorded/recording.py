@@ -34,7 +34,7 @@ from outbox.ports import (
 )
 from outbox.verify.history import History
 from outbox.verify.recorded import events
-from outbox.verify.recorded.describe import claimed, emitted, recorded_call
+from outbox.verify.recorded.describe import claimed, emitted, recorded_call, recorded_send, state_digest
 from outbox.verify.recorded.recording_stores import RecordedBus, RecordedStore, Staging
 
 LOADED_COUNT_MAX = 100_000
@@ -47,6 +47,7 @@ class RecordedJournal:
     def __init__(self, journal: Journal, history: History) -> None:
         self._journal = journal
         self._history = history
+        self.durable, self.release = journal.durable, journal.release
         self._loaded: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """States by id: version and serial, as last loaded."""
 
@@ -69,18 +70,9 @@ class RecordedJournal:
         return found
 
     async def commit(self, commit: Commit) -> Conflict | None:
-        history = self._history
-        op = history.next_op()
-        with recorded_call(history, self._commit_event(commit, op)):
-            conflict = await self._journal.commit(commit)
-        if conflict is None:
-            history.ok(op)
-        else:
-            history.fail(op, "conflict")
-        return conflict
-
-    async def durable(self) -> None:
-        await self._journal.durable()
+        event = self._commit_event(commit, self._history.next_op())
+        call = self._journal.commit(commit)
+        return await recorded_call(self._history, event, call, lambda conflict: "conflict" if conflict else "")
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         count = await self._journal.renew(deliveries)
@@ -88,9 +80,6 @@ class RecordedJournal:
             held = [(delivery.queue, delivery.sequence) for delivery in deliveries]
             self._history.append(events.Held(at_ms=self._history.now_ms(), deliveries=held))
         return count
-
-    async def release(self, deliveries: Sequence[Delivery]) -> None:
-        await self._journal.release(deliveries)
 
     # What a commit says
 
@@ -107,7 +96,7 @@ class RecordedJournal:
                 for p in commit.postponed
             ],
             changes=[
-                events.Change(id, self._serial(id, commit.if_versions[id]), change.serial, _digest(change.value))
+                events.Change(id, self._serial(id, commit.if_versions[id]), change.serial, state_digest(change.value))
                 for id, change in states.items()
             ],
             seen=[events.Seen(id, self._serial(id, v)) for id, v in commit.if_versions.items() if id not in states],
@@ -125,11 +114,6 @@ class RecordedJournal:
         return loaded[1] if loaded is not None and loaded[0] == version else -1
 
 
-def _digest(value: bytes) -> int:
-    """A check number of a state; 0 for none, as a deleted one leaves."""
-    return crc32(value) or 1 if value else 0
-
-
 def _buried(delivery: Delivery, reason: str) -> events.Buried:
     message = delivery.message
     return events.Buried(delivery.queue, delivery.sequence, message.identity, reason, message.attempt)
@@ -141,6 +125,7 @@ class RecordedBlobs:
     def __init__(self, blobs: BlobStore, history: History) -> None:
         self._blobs = blobs
         self._history = history
+        self.read, self.delete = blobs.read, blobs.delete
 
     async def write(self, name: str, data: bytes) -> bool:
         history = self._history
@@ -152,12 +137,6 @@ class RecordedBlobs:
         else:
             history.fail(op, "exists")
         return written
-
-    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
-        return await self._blobs.read(name, bytes_max=bytes_max)
-
-    async def delete(self, name: str) -> None:
-        await self._blobs.delete(name)
 
 
 class RecordedOperations:
@@ -171,12 +150,7 @@ class RecordedOperations:
         return getattr(self._operations, name)
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        history = self._history
-        op = history.next_op()
-        push = events.Push(at_ms=history.now_ms(), op=op, outputs=[emitted(output) for output in outputs])
-        with recorded_call(history, push):
-            await self._operations.send(outputs)
-        history.ok(op)
+        await recorded_send(self._history, outputs, self._operations.send)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from zlib import crc32
 
 import msgspec
 
@@ -33,7 +32,7 @@ from outbox.ports import (
 )
 from outbox.verify.history import History
 from outbox.verify.recorded import events
-from outbox.verify.recorded.describe import claimed, emitted, recorded_call
+from outbox.verify.recorded.describe import claimed, emitted, recorded_call, recorded_send, state_digest
 
 STAGED_COUNT_MAX = 100_000
 """How many staged results are remembered until their swap; of one that was dropped the outputs are not known."""
@@ -103,18 +102,13 @@ class RecordedStore:
         return found
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
-        history = self._history
         commit = self._commit_event(operations)
         if commit is None:
             return await self._store.write(operations)
-        with recorded_call(history, commit):
-            answer = await self._store.write(operations)
-        if isinstance(answer, Won):
-            history.ok(commit.op)
-        else:
-            history.fail(commit.op, "lost")
-            if answer.current is not None:
-                self._look(answer.current)
+        call = self._store.write(operations)
+        answer = await recorded_call(self._history, commit, call, lambda won: "lost" if isinstance(won, Lost) else "")
+        if isinstance(answer, Lost) and answer.current is not None:
+            self._look(answer.current)
         return answer
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
@@ -146,13 +140,7 @@ class RecordedStore:
         tx = ""
         for operation in operations:
             what = operation.tag.what
-            if not isinstance(operation, Create | Replace) or what not in (
-                "commit",
-                "refuse",
-                "state",
-                "swap",
-                "stage",
-            ):
+            if not isinstance(operation, Create | Replace) or what not in _COMMITTING:
                 continue
             if what == "stage":
                 self._staging.keep(operation.tag.tx, msgspec.json.decode(operation.body, type=_Staged).record)
@@ -182,9 +170,8 @@ class RecordedStore:
 
 def _change(operation: Create | Replace) -> events.Change:
     state = msgspec.json.decode(operation.body, type=_State)
-    value = bytes(state.value)
-    digest = 0 if value == _NULL else crc32(value) or 1
-    return events.Change(operation.key.partition, state.version - 1, state.version, digest)
+    value = b"" if bytes(state.value) == _NULL else bytes(state.value)
+    return events.Change(operation.key.partition, state.version - 1, state.version, state_digest(value))
 
 
 class RecordedBus:
@@ -193,14 +180,10 @@ class RecordedBus:
     def __init__(self, bus: MessageBus, history: History) -> None:
         self._bus = bus
         self._history = history
+        self.renew = bus.renew
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        history = self._history
-        op = history.next_op()
-        push = events.Push(at_ms=history.now_ms(), op=op, outputs=[emitted(output) for output in outputs])
-        with recorded_call(history, push):
-            await self._bus.send(outputs)
-        history.ok(op)
+        await recorded_send(self._history, outputs, self._bus.send)
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
@@ -209,23 +192,16 @@ class RecordedBus:
         return deliveries
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
-        history = self._history
-        op = history.next_op()
         settled = events.Settled(
-            at_ms=history.now_ms(),
-            op=op,
+            at_ms=self._history.now_ms(),
+            op=self._history.next_op(),
             queue=delivery.queue,
             sequence=delivery.sequence,
             id=delivery.message.identity,
             how=settle.how,
             reason=settle.reason,
         )
-        with recorded_call(history, settled):
-            await self._bus.settle(delivery, settle)
-        history.ok(op)
-
-    async def renew(self, delivery: Delivery) -> int:
-        return await self._bus.renew(delivery)
+        await recorded_call(self._history, settled, self._bus.settle(delivery, settle))
 
 
 _store: type[StateStore] = RecordedStore

@@ -66,7 +66,7 @@ class Recoverability:
                 text = (
                     f"output {left.id} left while result {id} of line {node.line}, on which it depends, could be lost"
                 )
-                self._findings.add(line, "left early", text, BREAKS, (left.id, id), node.line)
+                self._findings.add(line, "left early", text, BREAKS, left.id, id, against=node.line)
                 node.is_safe = True  # said once
             todo += [parent for parent in node.parents if parent not in path]
 

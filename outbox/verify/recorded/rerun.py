@@ -7,7 +7,6 @@ and its state.  A handler that waits for something outside cannot be run again, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
 from outbox.app import App
 from outbox.errors import PoisonMessage
@@ -17,7 +16,7 @@ from outbox.runtime.group import Group
 from outbox.runtime.handling import Suspended, start
 from outbox.runtime.plan import compile_plan
 from outbox.runtime.work import Work, attempt_at
-from outbox.verify.recorded.describe import emitted
+from outbox.verify.recorded.describe import emitted, state_digest
 from outbox.verify.recorded.events import Change, Commit, Whole
 from outbox.verify.recorded.serializable import Place, Redone, Rerun
 
@@ -65,8 +64,7 @@ class AppRerun:
     def _changed(self, id: str, change: StateChange) -> Change:
         known = self._states.get(id)
         self._states[id] = StateDocument(change.value, change.serial, change.schema, change.serial)
-        digest = crc32(change.value) or 1 if change.value else 0
-        return Change(id, 0 if known is None else known.serial, change.serial, digest)
+        return Change(id, 0 if known is None else known.serial, change.serial, state_digest(change.value))
 
 
 async def _nothing() -> None:

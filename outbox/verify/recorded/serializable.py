@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 
 from outbox.verify.recorded.events import Change, Claim, Commit, Emitted, Whole
+from outbox.verify.recorded.pending import places_of
 from outbox.verify.recorded.verdict import SERIALIZABLE, Counts, Findings
 
 Place = tuple[str, int]
@@ -90,8 +91,7 @@ class Serial:
         return None
 
     def _redo(self, commit: Commit, line: int) -> None:
-        places = [*((e.queue, e.sequence) for e in commit.ended), *((b.queue, b.sequence) for b in commit.buried)]
-        wanted = set(places)
+        wanted = set(places_of(commit))
         held = [(place, self._wholes[place]) for place in self._in_order(wanted)]
         for place in wanted:
             self._wholes.pop(place, None)
@@ -110,7 +110,7 @@ class Serial:
         if difference:
             ids = tuple([ended.id for ended in commit.ended[:4]])
             self._lost.update(change.state for change in commit.changes)
-            self._findings.add(line, "not serializable", f"run again, {difference}", (SERIALIZABLE,), ids)
+            self._findings.add(line, "not serializable", f"run again, {difference}", (SERIALIZABLE,), *ids)
 
     def _in_order(self, wanted: set[Place]) -> list[Place]:
         if len(wanted) == 1:
@@ -120,8 +120,8 @@ class Serial:
     def finish(self, line: int) -> None:
         """Commits whose versions never came are in no order."""
         for (state, version), waiting in self._waiting.items():
-            text = f"{len(waiting)} commits start from version {version} of state {state}, which nobody made"
-            self._findings.add(line, "not serializable", text, (SERIALIZABLE,), (state,), waiting[0][1])
+            text = f"{len(waiting)} commits start from version {version} of state {state}, which no commit made"
+            self._findings.add(line, "not serializable", text, (SERIALIZABLE,), state, against=waiting[0][1])
 
 
 def _difference(commit: Commit, redone: Redone) -> str:

@@ -18,6 +18,11 @@ USUAL = (AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE, CONSISTENT, RECOVERABLE)
 """What every system here promises.  Two attempts may differ (`deterministic`) as long as one takes effect."""
 KNOWN = (*USUAL, DETERMINISTIC, SERIALIZABLE)
 
+TWICE = (AT_MOST_ONCE, EXACTLY_ONCE)
+LOST = (AT_LEAST_ONCE, EXACTLY_ONCE)
+GHOST = (CONSISTENT, EXACTLY_ONCE)
+"""What is broken by something done twice, lost, or made by no one commit."""
+
 FINDING_COUNT_MAX = 100
 
 
@@ -113,15 +118,15 @@ class Findings:
         what: str,
         text: str,
         breaks: tuple[str, ...],
-        ids: Iterable[str] = (),
+        *ids: str,
         against: int = 0,
     ) -> None:
-        """Note a broken promise, if anybody asked for it."""
+        """Note a broken promise, if it is one of those asked for."""
         if set(self.asked).isdisjoint(breaks):
             return
         self.count += 1
         if len(self.kept) < FINDING_COUNT_MAX:
-            self.kept.append(Finding(line, what, text, breaks, tuple(ids)[:8], against))
+            self.kept.append(Finding(line, what, text, breaks, ids[:8], against))
 
     def verdict(self, counts: Counts) -> Verdict:
         """The verdict over the promises that were asked for."""

@@ -9,9 +9,8 @@ by what was under way at the same time.
 from __future__ import annotations
 
 from outbox.verify.recorded.events import Change, Seen
-from outbox.verify.recorded.verdict import CONSISTENT, EXACTLY_ONCE, Counts, Findings
+from outbox.verify.recorded.verdict import GHOST, Counts, Findings
 
-FORK = (CONSISTENT, EXACTLY_ONCE)
 Tip = tuple[int, int, bool]
 """The newest version of a state, the line that made it, and whether that deleted the state."""
 
@@ -67,7 +66,7 @@ class Versions:
                 self._fork(change, tip, line)
         if before >= change.version and before != -1 and not (tip is not None and tip[2]):
             text = f"state {state} went from version {before} to {change.version}: versions only rise"
-            self._findings.add(line, "version fell", text, FORK, (state,))
+            self._findings.add(line, "version fell", text, GHOST, state)
         if not is_alone:
             self._overtaken.setdefault(state, []).append((before if tip is None else tip[0], line))
         self._tips[state] = (change.version, line, change.digest == 0)
@@ -92,7 +91,7 @@ class Versions:
                 f"state {seen.state} was taken for version {seen.version}, but line {tip[1]} had made it {tip[0]}: "
                 "decided on a stale read"
             )
-            self._findings.add(line, "stale read", text, FORK, (seen.state,), tip[1])
+            self._findings.add(line, "stale read", text, GHOST, seen.state, against=tip[1])
 
     def forget_overtaken(self) -> None:
         """Nothing is under way: from now on nobody may act on an old version."""
@@ -104,11 +103,11 @@ class Versions:
             self._counts.unrecorded += max(1, before - tip)
             return
         text = f"state {state} is at version {before}, but the newest that anybody wrote is {tip}"
-        self._findings.add(line, "ghost version", text, FORK, (state,), against)
+        self._findings.add(line, "ghost version", text, GHOST, state, against=against)
 
     def _fork(self, change: Change, tip: Tip, line: int) -> None:
         text = (
             f"state {change.state} was changed from version {change.before} to {change.version}, but line {tip[1]} had "
             f"made it {tip[0]} before: a fork, or that commit was lost"
         )
-        self._findings.add(line, "forked version", text, FORK, (change.state,), tip[1])
+        self._findings.add(line, "forked version", text, GHOST, change.state, against=tip[1])
