@@ -41,6 +41,7 @@ from outbox.lineage import Key
 from outbox.message import Message, Scalar, properties_of
 from outbox.ports import (
     Backend,
+    Commit,
     Create,
     Delivery,
     DocumentKey,
@@ -123,6 +124,7 @@ class Harness:
         self._faults = FaultPlan(faults or Faults())
         self._disk = MemoryDisk("harness")
         self._outputs: list[Output] = []
+        self._undecided: list[Commit] = []
         self._id_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = 0
@@ -155,11 +157,15 @@ class Harness:
             self._failures.append(f"{line}\n{traceback}" if traceback else line)
 
     def _open(self, disk: MemoryDisk) -> None:
-        blobs = self.__dict__.get("_engine")
+        former = self.__dict__.get("_engine")
         self._disk = disk
         self._engine = Engine.open(disk, clock=self._clock, log_id=self._chance.randbytes(16), accept_clock=True)
-        if blobs is not None:
-            self._engine.blobs = blobs.blobs  # a blob store is durable by itself
+        if former is not None:
+            self._engine.blobs = former.blobs  # a blob store is durable by itself
+        for commit in self._undecided:
+            if commit.applied and commit.applied.keys() <= self._engine.state.markers.keys():
+                self._outputs += commit.outputs
+        self._undecided.clear()
         backend: Backend = self._engine
         if self._scope_name != "engine":
             backend = NarrowEngine(self._engine, self._scope_name)
@@ -178,7 +184,7 @@ class Harness:
             new_tx=lambda: self._chance.randbytes(16).hex(),
             failure_log=self._failure_log,
         )
-        self._clientele.open(ports, self._scope, self._engine, self._outputs)
+        self._clientele.open(ports, self._scope)
 
     def __getattr__(self, name: str) -> Any:
         """Tell the cure where a harness is used that was never opened."""
@@ -193,7 +199,7 @@ class Harness:
         plan = self._faults
         blobs = FaultyBlobs(ports.blobs, plan)
         if isinstance(ports, Ports):
-            journal = FaultyJournal(JournalRecorder(ports.journal, self._outputs), plan, self._double)
+            journal = FaultyJournal(JournalRecorder(ports.journal, self._outputs, self._undecided), plan, self._double)
             return Ports(journal, ports.operations, blobs)
         sent = Sent(ports.blobs, self._outputs)
         store = FaultyStore(StoreRecorder(ports.store, sent), plan)

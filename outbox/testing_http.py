@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from outbox.answering import encoded
 from outbox.app import App
 from outbox.declared import check_served
-from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.http import Response
-from outbox.ports import Commit, Conflict, Journal, Output, Ports, StorePorts
+from outbox.ports import Ports, StorePorts
 from outbox.runtime.failure_log import FailureLog
 from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import Scope
@@ -39,26 +38,6 @@ class Watched:
         return self.watched
 
 
-class Undecided:
-    """A journal whose caller may be killed while its commit waits for a flush that it shares with others.
-
-    Whether such a commit took effect is known when the log is opened again: its markers are there, or not.
-    """
-
-    def __init__(self, journal: Journal, commits: list[Commit]) -> None:
-        self._journal = journal
-        self._commits = commits
-        self.claim, self.load, self.durable = journal.claim, journal.load, journal.durable
-        self.renew, self.release = journal.renew, journal.release
-
-    async def commit(self, commit: Commit) -> Conflict | None:
-        try:
-            return await self._journal.commit(commit)
-        except asyncio.CancelledError:
-            self._commits.append(commit)
-            raise
-
-
 class Clientele:
     """The clients of a harness's HTTP entries."""
 
@@ -78,18 +57,11 @@ class Clientele:
         self._crash = crash
         self._crashing = asyncio.Lock()
         self._life = 0
-        self._undecided: list[Commit] = []
         self._entry: HttpEntry | None = None
 
-    def open(self, ports: Ports | StorePorts, scope: Scope, engine: Engine, outputs: list[Output]) -> None:
+    def open(self, ports: Ports | StorePorts, scope: Scope) -> None:
         """Begin another life of the process; beside its worker, with the same states at hand."""
         self._life += 1
-        undecided, self._undecided = self._undecided, []
-        for commit in undecided:
-            if commit.applied and commit.applied.keys() <= engine.state.markers.keys():
-                outputs += commit.outputs
-        if isinstance(ports, Ports):
-            ports = replace(ports, journal=Undecided(ports.journal, self._undecided))
         self._entry = HttpEntry(
             self._app,
             Watched(ports),

@@ -6,15 +6,16 @@ ended; what a worker learns for its next attempt is handed on, and lost in a cra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from outbox.ports import BlobStore, Document, Journal, Ports, StoreCapabilities, StorePorts
-from outbox.runtime.backoff import NOT_DONE, Again
+from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
+from outbox.runtime.backoff import NOT_DONE, Again, Backoff
 from outbox.runtime.cache import Held
 from outbox.runtime.endings import Endings
 from outbox.runtime.engine_scope import EngineScope
@@ -26,7 +27,6 @@ from outbox.runtime.stops import Stops
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.sweep import sweep
-from outbox.runtime.waiting import Waits
 from outbox.runtime.work import Attempt, Outcome
 from outbox.stored import StateItem, encode
 from outbox.verify.explorer.ports import (
@@ -38,9 +38,35 @@ from outbox.verify.explorer.ports import (
 )
 from outbox.verify.explorer.process_memory import remembered
 from outbox.verify.explorer.run import Calls
-from outbox.verify.explorer.tasks import BACKOFF, Tasks
 
 MakeScope = Callable[..., EngineScope]
+
+
+async def at_once(seconds: float) -> None:
+    """A pause between two tries: others may go first whenever a call waits, so it need not last."""
+    await asyncio.sleep(0)
+
+
+BACKOFF = Backoff(at_once, count_max=1)
+"""Once at first and once again; an attempt that gives up sooner gives the message back, and a fresh one goes on."""
+
+
+class Tasks:
+    """The tasks that an attempt has started."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.append(task)
+        return task
+
+    async def end(self) -> None:
+        """Wait until all have ended, and whatever they started; an error of one is raised."""
+        while self._tasks:
+            await self._tasks.pop(0)
 
 
 class EngineWorker:
@@ -123,14 +149,16 @@ def protocol_over(
     return made
 
 
-class Forgetting:
-    """A protocol that says, whenever a try at a message is over, what is left of it."""
+class Remembering:
+    """A protocol that says after each try at a message what is remembered of it."""
 
     def __init__(self, protocol: Protocol, calls: Calls) -> None:
         self._protocol = protocol
         self._calls = calls
         self._lanes: StoreScope | None = None
         self._tries = 0
+        self.hold, self.together, self.redo = protocol.hold, protocol.together, protocol.redo
+        self.finish = protocol.finish
 
     @property
     def group_count_max(self) -> int:
@@ -156,21 +184,9 @@ class Forgetting:
             if known is not None:
                 self._calls.remembers(known)
 
-    async def hold(self, attempt: Attempt) -> Outcome | Waits:
-        return await self._protocol.hold(attempt)
-
-    async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        return await self._protocol.together(attempts)
-
-    async def redo(self, document: Document) -> bool:
-        return await self._protocol.redo(document)
-
     @property
     def unmarked_count(self) -> int:
         return self._protocol.unmarked_count
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        await self._protocol.finish(only_full=only_full)
 
 
 class StoreWorker:
@@ -204,10 +220,10 @@ class StoreWorker:
         endings = _endings(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self._make, endings)
         _recall(protocol, carried)
-        forgetting = Forgetting(protocol, calls)
+        remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
-            forgetting,
+            remembering,
             endings,
             Stops(ports.infrastructure or ports.store, ports.blobs),
             ports.blobs,
@@ -221,7 +237,7 @@ class StoreWorker:
         except NOT_DONE:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # what was handed on comes back
         if self._merges and len(deliveries) == 1:
-            forgetting.begin(lanes)
+            remembering.begin(lanes)
         await lanes.attempt(deliveries)
         await tasks.end()
         return _known(protocol) if self._warm else None

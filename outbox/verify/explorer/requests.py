@@ -34,8 +34,8 @@ from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
 from outbox.verify.explorer.ops import Op, canonical
 from outbox.verify.explorer.ports import ExploredBus
+from outbox.verify.explorer.programs import BACKOFF, Tasks, at_once
 from outbox.verify.explorer.run import Calls
-from outbox.verify.explorer.tasks import BACKOFF, Tasks, at_once
 from outbox.verify.explorer.trace_text import short
 
 REQUESTS = "requests"

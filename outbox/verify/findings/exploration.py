@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -106,14 +106,6 @@ def explore(
     calls = tuple(map(request_of, requests))
     arguments = Arguments(app, sent, known, workers, duplicates, faults, scope, frozenset(allow), seconds, seed, calls)
     return Exploration(arguments, invariant).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """Scenarios that are searched one after the other, each with its share of the time."""
-
-    scenarios: list[Scenario]
-    live: bool
 
 
 class Exploration:

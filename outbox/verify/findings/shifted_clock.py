@@ -72,7 +72,7 @@ _STAND_INS: tuple[tuple[Any, Any], ...] = (
 
 
 @contextmanager
-def shifted_clock(clock_readers: Iterable[dict[str, Any]], ahead: datetime.timedelta = AHEADS[0]) -> Iterator[None]:
+def shifted_clock(clock_readers: Iterable[dict[str, Any]], ahead: datetime.timedelta) -> Iterator[None]:
     """Let it be later for those namespaces, and for `time` and `datetime`."""
     _ahead[0] = ahead
     changed: list[tuple[dict[str, Any], str, Any]] = []

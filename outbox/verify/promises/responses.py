@@ -36,12 +36,14 @@ def handling_of(app: App, message: Message, now_ms: int) -> tuple[Handling, byte
 
 
 class RequestMonitor:
-    """Watches the answers that clients get, and leaves the rest to the monitor of the scope."""
+    """Watches the answers that clients get, all else is for the monitor of the scope."""
 
     def __init__(
         self, scope: Monitor, book: Book, app: App, asked: Sequence[Output], *, model: BusModel, resource: int
     ) -> None:
         self._scope = scope
+        self.initial, self.check = scope.initial, scope.check
+        self.is_over, self.outcome = scope.is_over, scope.outcome
         self._book = book
         self._model = model
         self._resource = resource
@@ -51,9 +53,6 @@ class RequestMonitor:
             handling, payload = handling_of(app, output.message, 0)
             book.expect(handling, payload)
             self._known[output.message] = handling.inbox, payload
-
-    def initial(self) -> Hashable:
-        return self._scope.initial()
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
         if op.resource != self._resource:
@@ -66,20 +65,11 @@ class RequestMonitor:
     def step(self, ghost: Any, event: Any) -> Hashable:
         return self._book.answer(ghost, event) if isinstance(event, Answered) else self._scope.step(ghost, event)
 
-    def check(self, ghost: Any, states: Sequence[Any]) -> Finding | None:
-        return self._scope.check(ghost, states)
-
-    def is_over(self, ghost: Any, states: Sequence[Any], now_ms: int) -> bool:
-        return self._scope.is_over(ghost, states, now_ms)
-
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
         found = self._scope.final(ghost, states, now_ms)
         if now_ms >= self._model.closes_ms:
-            return found  # whoever has heard nothing by then has given up
+            return found  # clients without a response have given up by then
         for message in self._known:
             if self._model.queues.is_there(states[self._resource], REQUESTS, message.outbox_id):
                 found.append(Finding("EveryMessageEnds", f"{short(message.outbox_id)} is asked and never answered"))
         return found
-
-    def outcome(self, ghost: Any, states: Sequence[Any]) -> Hashable:
-        return self._scope.outcome(ghost, states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -24,19 +25,25 @@ from outbox.stored import Record, Staged
 
 
 class JournalRecorder:
-    """A journal that keeps what its commits emit."""
+    """A journal that keeps what its commits emit.
 
-    def __init__(self, journal: Journal, outputs: list[Output]) -> None:
+    A caller may be killed while its commit waits for a flush that it shares with others.  Such a commit is `undecided`:
+    whether it took effect is known when the log is opened again, because its markers are there or not.
+    """
+
+    def __init__(self, journal: Journal, outputs: list[Output], undecided: list[Commit]) -> None:
         self._journal = journal
         self._outputs = outputs
-        self.claim = journal.claim
-        self.load = journal.load
-        self.durable = journal.durable
-        self.renew = journal.renew
-        self.release = journal.release
+        self._undecided = undecided
+        self.claim, self.load, self.durable = journal.claim, journal.load, journal.durable
+        self.renew, self.release = journal.renew, journal.release
 
     async def commit(self, commit: Commit) -> Conflict | None:
-        conflict = await self._journal.commit(commit)
+        try:
+            conflict = await self._journal.commit(commit)
+        except asyncio.CancelledError:
+            self._undecided.append(commit)
+            raise
         if conflict is None:
             self._outputs += commit.outputs
         return conflict
@@ -77,10 +84,8 @@ class StoreRecorder:
     def __init__(self, store: StateStore, sent: Sent) -> None:
         self._store = store
         self._sent = sent
-        self.capabilities = store.capabilities
-        self.read = store.read
-        self.scan = store.scan
-        self.unfinished = store.unfinished
+        self.capabilities, self.read = store.capabilities, store.read
+        self.scan, self.unfinished = store.scan, store.unfinished
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         answer = await self._store.write(operations)
@@ -95,9 +100,7 @@ class BusRecorder:
     def __init__(self, bus: MessageBus, sent: Sent) -> None:
         self._bus = bus
         self._sent = sent
-        self.receive = bus.receive
-        self.settle = bus.settle
-        self.renew = bus.renew
+        self.receive, self.settle, self.renew = bus.receive, bus.settle, bus.renew
 
     async def send(self, outputs: Sequence[Output]) -> None:
         self._sent.keep(outputs)
