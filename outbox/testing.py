@@ -1,4 +1,4 @@
-"""A harness for tests: the real engine on a disk in memory that knows what was synced, and time that stands still.
+"""A harness for tests: the real engine on a disk in memory that knows what was synced, and virtual time.
 
     async with Harness(app) as bank:
         await bank.send("transfers", Transfer("t1", "alice", "bob", 5), id="t1")

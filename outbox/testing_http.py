@@ -1,4 +1,4 @@
-"""The HTTP side of a harness: requests to an application under test, from a client that does not give up.
+"""The HTTP side of a harness: requests to an application under test, from a client that retries.
 
 A process that dies under a request is opened again on what was durable, and the same request is sent again under the
 same key, as a client would.  A response that was received before counts.
@@ -111,6 +111,6 @@ class Clientele:
                     task.result()
         except SimulatedCrash:
             async with self._crashing:
-                if self._life == life:  # else it died under somebody else, and at the same moment under this one
+                if self._life == life:  # else it died under another request at the same moment
                     await self._crash()
         return response

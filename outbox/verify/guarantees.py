@@ -67,7 +67,7 @@ def check(
 ) -> Verdict:
     """Decide which promises hold over a history: a file, one in memory, or its events.
 
-    `alone` says that nobody but the recorded workers takes messages from their queues and none expires, so that one
+    `alone` says that only the recorded workers take messages from their queues and none expires, so that one
     that left unseen is lost.  `rerun` (of an application: `outbox.verify.recorded.rerun.rerun(app)`) handles
     everything again, to decide `serializable`.
 

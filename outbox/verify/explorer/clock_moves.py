@@ -18,11 +18,11 @@ class ClockMoves:
         self._monitor = monitor
         self._times = times
         self._until_ms = until_ms
-        """After this nobody waits any longer; 0: there is no end."""
+        """After this no process waits any longer; 0: there is no end."""
         self._known: dict[tuple[int, ...], list[Move]] = {}
 
     def jumps(self, key: tuple[int, ...], states: Sequence[Any], now_ms: int) -> list[Move]:
-        """Leaps to whatever expires: a fault, because everybody else does nothing meanwhile; `key` tells the states."""
+        """Leaps to whatever expires: a fault, because no process does anything meanwhile; `key` tells the states."""
         found = self._known.get(key)
         if found is None:
             pairs = zip(self._models, states, strict=True)

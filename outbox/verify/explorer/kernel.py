@@ -2,7 +2,7 @@
 
 A world is a tuple of small numbers: what the monitors know, the calls in flight, the faults that are left, the time,
 each resource's state, each process's node.  One step is one answer to one call, and everything that the caller does
-up to its next call: code that nobody can watch takes no steps of its own.  All that a step needs is worked out once
+up to its next call: code between two calls takes no steps of its own.  All that a step needs is worked out once
 and kept, so that exploring is looking things up.
 """
 
@@ -37,7 +37,7 @@ from outbox.verify.explorer.world import (
 TIME_BITS = 24
 
 Prospect = tuple[int, int, Callable[[], list[Step]]]
-"""What may happen: its cost, the place of whose step it is (0: nobody's), and what tries it: the steps it may be."""
+"""What may happen: its cost, the place of whose step it is (0: none), and what tries it: the steps it may be."""
 
 Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
 """A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""

@@ -1,8 +1,8 @@
 """Which locks are in use somewhere: a queue hands out the smallest name that is not.
 
 Names that follow from what is in use now, and not from how often a message was handed out before, make one world of
-many that differ in nothing else.  A lock is in use while somebody holds it, and while an id that was made by its holder
-(a transaction's) stands in a document, in a call in flight, or in an answer that a process has.
+many that differ in nothing else.  A lock is in use while a process holds it, and while an id that its holder made (a
+transaction's) stands in a document, in a call in flight, or in an answer that a process has.
 """
 
 from __future__ import annotations

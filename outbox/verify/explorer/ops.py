@@ -22,7 +22,7 @@ FAULT_KINDS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire
 
 crash    a worker dies before its next call, and starts anew with nothing
 lost     the call took effect, its reply is lost: `OutcomeUnknown`
-delay    nobody can tell: `OutcomeUnknown` now, and the call lands at any time later, or never
+delay    `OutcomeUnknown` now, and the call lands at any time later, or never
 error    nothing happened: `Throttled`
 expire   a lock runs out under an owner that still works (one whose owner is gone runs out for nothing)
 stale    a read answers from the past, as far as its session allows
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a resource may do by itself; one with a `token` costs a fault only while somebody alive holds that token."""
+    """What a resource may do by itself; with a `token` it costs a fault only while a living process holds that."""
 
     label: str
     state: Hashable
@@ -122,7 +122,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def canonical(value: Any) -> bytes:
-    """Bytes that are equal for equal values; mappings count as they are ordered, whoever makes them orders them."""
+    """Bytes that are equal for equal values; mappings count as they are ordered, their maker orders them."""
     if isinstance(value, Conflict):
         value = (sorted(value.locks), sorted(value.states), sorted(value.markers))
     return _encoder.encode(value)

@@ -47,7 +47,7 @@ class ExploredJournal:
         self, states: Sequence[str], markers: Sequence[bytes]
     ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
         documents, seen = await self._calls(self._resource, "load", tuple(states), tuple(markers))
-        return dict(documents), dict(seen)  # whoever loads them may change them
+        return dict(documents), dict(seen)  # the caller may change them
 
     async def commit(self, commit: Commit) -> Conflict | None:
         conflict: Conflict | None = await self._calls(self._resource, "commit", commit)
@@ -131,7 +131,7 @@ class ExploredBus:
 
 
 class ExploredOperations:
-    """What an operator asks of a bus: a resubmission is a message that is sent, and then a letter that is gone."""
+    """What an operator asks of a bus: a resubmission sends a message, and then takes the dead letter away."""
 
     def __init__(self, calls: Calls, resource: int) -> None:
         self._calls = calls
@@ -139,24 +139,24 @@ class ExploredOperations:
         self.now_ms = calls.now_ms
 
     async def dead_letters(self, queue: str) -> list[Buried]:
-        found: tuple[Buried, ...] = await self._calls(self._resource, "letters", queue)
+        found: tuple[Buried, ...] = await self._calls(self._resource, "dead-letters", queue)
         return list(found)
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        letters = await self.dead_letters(queue)
-        letter = next((letter for letter in letters if letter.sequence == sequence), None)
-        if letter is None:
+        dead = await self.dead_letters(queue)
+        found = next((each for each in dead if each.sequence == sequence), None)
+        if found is None:
             raise LookupError(f"{queue} has no dead letter {sequence}")
-        message = letter.message
-        copies = [other for other in letters if is_copy(other.message, message)]
+        message = found.message
+        copies = [other for other in dead if is_copy(other.message, message)]
         attempt = next_attempt(message, [copy.message for copy in copies])
         again = msgspec.structs.replace(
-            resubmission(message, attempt=attempt, enqueued_ms=letter.enqueued_ms),
+            resubmission(message, attempt=attempt, enqueued_ms=found.enqueued_ms),
             outbox_id=message.identity,
             message_id=f"{message.identity}~{attempt}",
         )
         await self._calls(self._resource, "send", (Output(queue.partition(SUBSCRIPTIONS)[0], 0, again),))
-        await self._calls(self._resource, "unbury", queue, tuple(copy.sequence for copy in copies))
+        await self._calls(self._resource, "take-dead-letters", queue, tuple(copy.sequence for copy in copies))
 
 
 class ExploredBlobs:

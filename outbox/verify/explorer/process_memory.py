@@ -17,7 +17,9 @@ import msgspec
 
 from outbox.app import App, Handler
 from outbox.runtime.backoff import Backoff
+from outbox.runtime.giving_up import GivingUp
 from outbox.runtime.plan import Plan
+from outbox.seldom import Seldom
 from outbox.verify.explorer.ops import canonical
 from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.run import Calls
@@ -25,10 +27,12 @@ from outbox.verify.explorer.run import Calls
 PLAIN = (type(None), bool, int, float, str, bytes)
 CONSTANT = (Plan, App, Handler, Backoff, ExploredStore, ExploredBus, ExploredBlobs, Calls)
 """Made once and the same for every run of a program."""
+TIMERS = (Seldom, GivingUp)
+"""When something was last logged, and how long to rest: a protocol decides nothing by them."""
 CODE = (FunctionType, MethodType, partial, type)
 """What a bound method belongs to is reached another way."""
-METERS = frozenset({"hit_count", "miss_count", "_told_stops", "giving_up"})
-"""What is only for people to read, or for how long to rest: figures, and when something was last logged."""
+METERS = frozenset({"hit_count", "miss_count"})
+"""Figures, for people to read."""
 
 
 class Unknown(Exception):
@@ -46,7 +50,7 @@ def remembered(*roots: Any) -> Hashable:
 def _value(value: Any, known: dict[int, int]) -> Hashable:
     if isinstance(value, PLAIN):
         return value
-    if isinstance(value, CONSTANT + CODE):
+    if isinstance(value, CONSTANT + TIMERS + CODE):
         return None
     if id(value) in known:
         return ("known", known[id(value)])

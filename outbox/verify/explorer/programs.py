@@ -275,7 +275,7 @@ class Sweeper:
 
 
 class Operator:
-    """Somebody who resubmits a dead letter, whichever, for as long as their decisions last."""
+    """An operator who resubmits any of the dead letters, as often as the scenario allows."""
 
     name = "operator"
 
@@ -284,13 +284,13 @@ class Operator:
         self._resource = resource
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        with suppress(*NOT_DONE, LookupError):  # they look at the letters again
-            path, letter = await calls(self._resource, "choose")
+        with suppress(*NOT_DONE, LookupError):  # the operator looks at the dead letters again
+            path, number = await calls(self._resource, "choose")
             if self._at is None:
-                await calls(self._resource, "resubmit", path, letter)
+                await calls(self._resource, "resubmit", path, number)
             else:
                 operations: Any = ExploredOperations(calls, self._at.bus)  # of which no more is asked
-                await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, letter)
+                await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, number)
         return None
 
 

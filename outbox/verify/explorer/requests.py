@@ -1,7 +1,7 @@
 """HTTP requests under exploration: clients that do not give up, and processes that answer them.
 
 The clients are a resource, modelled as a queue of requests: an answering process takes one under a lock, and answers by
-settling it.  A lock that runs out is a client that has heard nothing, because the process died or because it takes too
+settling it.  A lock that runs out is a client without a response, because the process died or because it takes too
 long, and that sends the same request again under the same key; so does one whose response said so.  A copy of a
 request is a client that asks twice at once.  What answers is the runtime's own `HttpEntry`, over the scope's ports.
 """
@@ -182,5 +182,5 @@ class Front:
         settle = Settle("release")
         if is_final(response):
             settle = Settle("complete", digest_of(response), str(response.status))
-        with suppress(*NOT_DONE):  # nobody listens any more
+        with suppress(*NOT_DONE):  # the client has gone
             await clients.settle(delivery, settle)

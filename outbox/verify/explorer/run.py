@@ -45,7 +45,7 @@ class Calls:
         return self.time_ms
 
     def new_id(self) -> str:
-        """An id that nobody else makes: no two attempts are handed one lock; without one, its log tells it apart."""
+        """A unique id: no two attempts are handed one lock; without one, its log identifies it."""
         self._id_count += 1
         id = blake2b(b"%b/%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
         self.made.append(id)

@@ -92,7 +92,7 @@ def _run(kernel: Kernel, draw: random.Random, style: Style) -> tuple[Finding | N
 
 
 def _choose(prospects: list[Prospect], draw: random.Random, order: list[int]) -> Step | None:
-    """The next step: a fault now and then, else any step, or one of whoever comes first."""
+    """The next step: a fault now and then, else any step, or one of the process that comes first."""
     free = [prospect for prospect in prospects if not prospect[0]]
     faults = [prospect for prospect in prospects if prospect[0]]
     if faults and (not free or draw.random() < FAULT_SHARE):

@@ -58,9 +58,9 @@ class Scenario:
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
     attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
-    not.  Nobody waits longer than `patience_ms` for what is due later (0: as long as it takes), where an application
-    would wait for ever; only with such an end do they wait for a resubmission behind what its key stands still for.  A
-    document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
+    not.  No process waits longer than `patience_ms` for what is due later (0: as long as it takes), where an
+    application would wait for ever; only with such an end do they wait for a resubmission that its key is blocked for.
+    A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
     An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
     are followed over `pauses_max` pauses (0: over all).
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
@@ -237,7 +237,7 @@ def _store(scenario: Scenario) -> Kernel:
     book = Book(Reference(plan), _as_tuples(routes), sent)
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
-        is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not hear of changes in the other
+        is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not see changes in the other
         is_patient=scenario.patience_ms > 0,
         stores=(0, 3) if apart else (0,),
     )

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.world import Move, Step, World
 
-NOBODY = 0
+NO_PROCESS = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One step: whose (0: nobody's, else from 1), what was done, what came of it, and the fault if it is one."""
+    """One step: the process (from 1; 0: none), what was done, what came of it, and the fault if it is one."""
 
     who: int
     what: str
@@ -85,7 +85,7 @@ class Walk:
         """A step in words."""
         _, place, move = step
         if not place:
-            return TraceStep(NOBODY, move.label, "", move.fault or "")
+            return TraceStep(NO_PROCESS, move.label, "", move.fault or "")
         mover = self._who[place - self.kernel.first] + 1
         what = "" if move.op < 0 else self.kernel.describe(move.op).strip()
         return TraceStep(mover, what, move.label, move.fault or "")

@@ -53,7 +53,7 @@ class Node:
     ops: tuple[int, ...] = ()
     """The calls that wait, by number, in the order of their issue."""
     dropped: tuple[int, ...] = ()
-    """Calls that were given up at this very step: whether they arrive nobody can tell."""
+    """Calls that were given up at this very step: they may arrive or not."""
     side_effects: tuple[SideEffect, ...] = ()
     """What was done at this very step beside the calls."""
     timer: bool = False

@@ -1,4 +1,4 @@
-"""What findings mean to whoever wrote the handlers: what is wrong, and what to do about it."""
+"""What findings mean to the author of the handlers: what is wrong, and what to do about it."""
 
 from __future__ import annotations
 

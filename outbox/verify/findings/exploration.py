@@ -213,7 +213,7 @@ class Exploration:
                 return
 
     def _look_for_what_grows_old(self, scenario: Scenario, report: Searched) -> None:
-        """Find a message that is given back until it is too old, which is an end that nobody meant."""
+        """Find a message that is abandoned until it is too old: an end that was not meant."""
         ends = [outcome for outcome in report.outcomes if isinstance(outcome, tuple)]
         old = sorted({identity for *_, dead in ends for identity, reason in dead if reason == TOO_OLD})
         if not old:

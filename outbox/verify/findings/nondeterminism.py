@@ -1,6 +1,6 @@
 """Which clocks and which sources of chance code asks while it runs.
 
-The interpreter tells a profile function of every call.  Where somebody else profiles already, nothing is heard.
+The interpreter reports every call to a profile function.  Where another profiler runs already, nothing is noted.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 CLOCKS = frozenset(("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"))
 DURATIONS = frozenset(f"time.{name}" for name in CLOCKS - {"time", "time_ns"})
-"""Clocks that tell nobody what time of day it is."""
+"""Clocks that do not show the time of day."""
 
 SILENT = ("logging/__init__.py", "asyncio/", "outbox/runtime/", "outbox/verify/")
-"""Whoever asks from these files does not let it decide anything."""
+"""What these files read decides nothing."""
 
 INSTEAD = {"now": "ctx.now()", "random": "ctx.random()", "uuid": "ctx.uuid()"}
 
 
 class ProfiledCalls:
-    """Hears calls while it is entered; `heard` names them, each with what to use instead."""
+    """Notes calls while it is entered; `names` has them, each with what to use instead."""
 
     def __init__(self) -> None:
         self.clock_readers: list[dict[str, Any]] = []

@@ -174,9 +174,9 @@ class Rehearsal:
     def _differs(
         self, handling: Handling, first: Effect | Declined, again: Effect | Declined, calls: ProfiledCalls, how: str
     ) -> Anomaly:
-        heard = f"; it calls {', '.join(calls.names)}" if calls.names else ", and it calls no clock and no chance"
+        read = f"; it calls {', '.join(calls.names)}" if calls.names else ", and it calls no clock and no chance"
         differences = " and ".join(difference(handling, first, again))
-        text = f"{_name(handling)} was run {how}, with the same message and state: {differences}{heard}"
+        text = f"{_name(handling)} was run {how}, with the same message and state: {differences}{read}"
         if not calls.names:
             text += ", so it remembers something outside its state, such as a variable of its module"
         return self._wrong("Deterministic", text)

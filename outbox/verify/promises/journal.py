@@ -122,7 +122,7 @@ class JournalMonitor:
         wanted = [output.message.identity for output in outputs]
         for id in sorted({*ids, *wanted}):
             if id not in wanted:
-                return Finding("NoGhost", f"output {short(id)} leaves, and nobody who is committed emitted it")
+                return Finding("NoGhost", f"output {short(id)} leaves, and no committed handling emitted it")
             if ids.count(id) < wanted.count(id):
                 return Finding("NoLost", f"output {short(id)} is missing from the commit of its cause")
             if ids.count(id) > wanted.count(id):

@@ -104,7 +104,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class Book:
-    """Messages, handlings and routes by name, for those who judge and those who tell."""
+    """Messages, handlings and routes by name, for monitors and their texts."""
 
     def __init__(self, reference: Reference, routes: Mapping[str, Iterable[str]], sent: Iterable[Output]) -> None:
         self.reference = reference
@@ -119,7 +119,7 @@ class Book:
         self._shared: dict[bytes, str] = {}
         """Inbox keys that two handlers have in common, and which."""
         self.requests: set[bytes] = set()
-        """The inbox keys of requests: nobody delivers them."""
+        """The inbox keys of requests: no queue delivers them."""
         self._sessions = SessionOrder()
         for output in self.sent:
             self._learn(output)
@@ -320,9 +320,9 @@ class Book:
         return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
 
     def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
-        """Whether a message is still to be handled, by one handler at least; one that nobody reads always is.
+        """Whether a message is still to be handled, by one handler at least; one without a reader always is.
 
-        What was quarantined for its age is: nobody has decided anything about it.
+        What was quarantined for its age is: no handler has decided anything about it.
         """
         handlings = [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
         return not handlings or any(h.inbox not in ledger.applied and h.inbox not in ledger.refused for h in handlings)

@@ -70,7 +70,7 @@ class Declined:
 
 
 class Reference:
-    """Runs an application's handlers by the book."""
+    """Runs an application's handlers, one at a time, at a known state."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -85,7 +85,7 @@ class Reference:
         return msgspec.structs.replace(message, body=self._claimed[message.claim], claim="")
 
     def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
-        """What a message of a queue sets off; nothing where nobody can read it."""
+        """What a message of a queue sets off; nothing where it cannot be decoded."""
         at = (path, canonical(message))
         found = self._known.get(at)
         if found is None:
@@ -103,7 +103,7 @@ class Reference:
             try:
                 value = route.decode(message.body)
                 key = None if handler.key is None else as_key(handler.key(value))
-            except Exception:  # whatever a validator or a key function raises: nobody can handle it
+            except Exception:  # whatever a validator or a key function raises: it is a dead letter
                 continue
             id = state_id(handler.state.name, key) if handler.state is not None and key is not None else None
             inbox = inbox_key(handler.prefix, key, message.identity)

@@ -36,7 +36,7 @@ class SessionOrder:
         return next((other for other in self._ahead.get(inbox, ()) if other not in ended), None)
 
     def blocked_by(self, inbox: bytes, refused: Set[bytes]) -> bytes | None:
-        """The refused handling behind which the session of this one stands still."""
+        """The refused handling that blocks the session of this one."""
         ahead = self._ahead.get(inbox, ())
         return next((other for other in ahead if other in self._blocking and other in refused), None)
 
@@ -53,7 +53,7 @@ class SessionOrder:
     def wrong(
         self, applied: Iterable[bytes], ended: Set[bytes], refused: Set[bytes]
     ) -> tuple[bytes, bytes, str] | None:
-        """What takes effect before its turn or behind what its session stands still for, and what stands before it."""
+        """What takes effect before its turn or in a blocked session, and what stands before it."""
         for inbox in applied:
             earlier = self.overtaken(inbox, ended)
             if earlier is not None:

@@ -199,7 +199,7 @@ class StoreMonitor:
             known = map(self._book.reference.whole, self._book.variants(output.destination, message.identity))
             if message.message_id and message.message_id != message.identity:
                 if not any((m.body, m.type, m.claim) == (message.body, message.type, message.claim) for m in known):
-                    return Finding("NoGhost", f"a copy of {short(message.identity)} leaves, which nobody has sent so")
+                    return Finding("NoGhost", f"a copy of {short(message.identity)} leaves, which was never sent so")
                 if message.attempt:
                     paths = self._book.routes.get(output.destination, ())
                     handlings = [h for path in paths for h in self._book.handlings(path, message)]
@@ -256,7 +256,7 @@ class StoreMonitor:
         return [*found, *self._forgotten(states, now_ms)]
 
     def _forgotten(self, states: Sequence[Any], now_ms: int) -> list[Finding]:
-        """Overflow blobs that no document names, so that nobody will ever delete them."""
+        """Overflow blobs that no document names, so that they would stay for ever."""
         blobs = [name.encode() for name, _ in states[BLOBS] if name.startswith(OVERFLOW_BLOB_PREFIX)]
         bodies = [body for store in self._stores for body in visible(states[store], now_ms).values()] if blobs else []
         return [

@@ -1,7 +1,7 @@
 """Commits along a history: when each took effect, and that what it did follows from messages and versions before it.
 
 A commit takes effect somewhere between its invocation and its answer.  Without an answer it does so as soon as
-somebody is seen to build on it; at `quiesce` those that still may have taken effect are taken to have, in the order of
+another is seen to build on it; at `quiesce` those that still may have taken effect are taken to have, in the order of
 versions, and the others not.  What is done twice, or follows from nothing, is found when the second takes effect.
 """
 
@@ -27,14 +27,14 @@ from outbox.verify.recorded.versions import Versions
 
 
 class Commits:
-    """Every commit that took effect, by what must not happen again, and those of which nobody knows yet."""
+    """Every commit that took effect, by what must not happen again, and those whose outcome is unknown."""
 
     def __init__(self, flow: Flow, findings: Findings, counts: Counts) -> None:
         self.versions = Versions(findings, counts)
         self.line = 0
         """The line that is being read."""
         self.on_effect: Callable[[Commit, int], None] | None = None
-        """Told of every commit that took effect."""
+        """Called with every commit that took effect."""
         self._flow = flow
         self._findings = findings
         self._counts = counts
@@ -45,7 +45,7 @@ class Commits:
     def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
         self._findings.add(self.line, what, text, breaks, *ids, against=against)
 
-    # Asked and answered
+    # Invoked and answered
 
     def begin(self, commit: Commit, number: Number) -> None:
         """A commit is asked for."""
@@ -72,13 +72,13 @@ class Commits:
             self._exclude(pending)
 
     def unknown(self, number: Number) -> None:
-        """Nobody knows."""
+        """The outcome of an operation is unknown."""
         pending = self._undecided.answered(number)
         if pending is not None:
             self._make_optional(pending)
 
     def orphan(self) -> None:
-        """The process that had asked died: of what is open nobody knows."""
+        """The process died: the outcome of what is open is unknown."""
         for pending in self._undecided.orphans():
             self._make_optional(pending)
 
@@ -95,7 +95,7 @@ class Commits:
             self._exclude(pending)
 
     def was_found(self, tx: str) -> None:
-        """Somebody read what a transaction had written."""
+        """What a transaction had written was read."""
         pending = self._undecided.of_transaction(tx)
         if pending is not None and pending.status != EFFECTIVE:
             self._take_effect(pending)
@@ -109,7 +109,7 @@ class Commits:
         return self._undecided.sending(output, digest)
 
     def must_have_sent(self, output: str, digest: int) -> None:
-        """Somebody holds an output of a commit without an answer: it took effect; where it may be any, assume one."""
+        """An output of a commit without an answer was handed out: it took effect; where it may be any, assume one."""
         found = [p for p in self._undecided.sending(output, digest) if not self._is_settled(p.commit)]
         found = found or self._undecided.sending(output)  # with another payload, which is a finding of its own
         if len(found) == 1:
@@ -126,7 +126,7 @@ class Commits:
             if len(left) == 1:
                 self._take_effect(left[0])
             elif not left and self._undecided.settle(step):
-                text = f"{step[0]} was seen, but nobody who could have made it did"
+                text = f"{step[0]} was seen, but no commit that could have made it took effect"
                 self._add(
                     "ghost output" if step[2] < 0 else "ghost version", text, GHOST, step[0], against=pending.line
                 )
@@ -191,7 +191,7 @@ class Commits:
         return None
 
     def _maker(self, state: str, needed: int, todo: list[Pending]) -> Pending | None:
-        """Who must have made a version that somebody follows, or one before it; where it may be any, assume one."""
+        """The commit that must have made a version which another follows; where it may be any, assume one."""
         goal = needed
         while goal > (tip := self.versions.tip(state) or 0):
             found = self._makers(state, goal, todo)

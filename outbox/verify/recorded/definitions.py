@@ -43,7 +43,7 @@ class System:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class Symbol:
     """One event of a word: an item came in, an output went out, the system failed, or nothing is on its way."""
 
     kind: Literal["in", "out", "fail", "quiesce"]
@@ -52,18 +52,18 @@ class Letter:
     key: Hashable = None
 
 
-def came(item: Hashable, *, channel: str = "", key: Hashable = None) -> Letter:
+def came(item: Hashable, *, channel: str = "", key: Hashable = None) -> Symbol:
     """An item came in; by default each item on a channel of its own, so that any may be taken first."""
-    return Letter("in", channel or f"{item}", item, key)
+    return Symbol("in", channel or f"{item}", item, key)
 
 
-def went(item: Hashable, *, key: Hashable = None) -> Letter:
+def went(item: Hashable, *, key: Hashable = None) -> Symbol:
     """An output went out."""
-    return Letter("out", item=item, key=key)
+    return Symbol("out", item=item, key=key)
 
 
-FAIL = Letter("fail")
-QUIESCE = Letter("quiesce")
+FAIL = Symbol("fail")
+QUIESCE = Symbol("quiesce")
 
 Channels = tuple[tuple[str, tuple[Hashable, ...]], ...]
 
@@ -108,13 +108,13 @@ class _Follower:
     def __post_init__(self) -> None:
         self.found = {_Configuration((), self.system.state)}
 
-    def take(self, letter: Letter) -> bool:
-        """Follow one letter; False if no configuration can."""
-        if letter.kind == "in":
-            self.found = {_with_item(configuration, letter) for configuration in self.found}
-        elif letter.kind == "out":
-            self.found = {after for c in self._closure() if (after := c.gives(letter.item)) is not None}
-        elif letter.kind == "quiesce" and not self.may_lose:
+    def take(self, symbol: Symbol) -> bool:
+        """Follow one symbol; False if no configuration can."""
+        if symbol.kind == "in":
+            self.found = {_with_item(configuration, symbol) for configuration in self.found}
+        elif symbol.kind == "out":
+            self.found = {after for c in self._closure() if (after := c.gives(symbol.item)) is not None}
+        elif symbol.kind == "quiesce" and not self.may_lose:
             self.found = {configuration for configuration in self._closure() if configuration.is_quiet()}
         return bool(self.found)
 
@@ -151,9 +151,9 @@ class _Follower:
                 yield replace(now, state=state, may_give=_sorted((*now.may_give, *outputs)), again=again)
 
 
-def _with_item(configuration: _Configuration, letter: Letter) -> _Configuration:
+def _with_item(configuration: _Configuration, symbol: Symbol) -> _Configuration:
     channels = dict(configuration.channels)
-    channels[letter.channel] = (*channels.get(letter.channel, ()), letter.item)
+    channels[symbol.channel] = (*channels.get(symbol.channel, ()), symbol.item)
     return replace(configuration, channels=tuple(sorted(channels.items())))
 
 
@@ -164,8 +164,8 @@ def _sorted(items: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(sorted(items, key=repr))
 
 
-def decide(system: System, word: Sequence[Letter], guarantee: str, *, repeat_count_max: int = 1) -> Finding | None:
-    """Decide a guarantee over a word, each key on its own: the first letter (from 1) that breaks it, or None.
+def decide(system: System, word: Sequence[Symbol], guarantee: str, *, repeat_count_max: int = 1) -> Finding | None:
+    """Decide a guarantee over a word, each key on its own: the first symbol (from 1) that breaks it, or None.
 
     For `at-least-once` an item is taken up to `repeat_count_max` times more.
 
@@ -183,21 +183,21 @@ def decide(system: System, word: Sequence[Letter], guarantee: str, *, repeat_cou
             followers[key] = _Follower(system, guarantee == AT_MOST_ONCE, repeats)
         return followers[key]
 
-    for line, letter in enumerate(word, 1):
-        if letter.kind == "fail" or (letter.kind == "quiesce" and guarantee == CONSISTENT):
+    for line, symbol in enumerate(word, 1):
+        if symbol.kind == "fail" or (symbol.kind == "quiesce" and guarantee == CONSISTENT):
             continue  # recovery is to be invisible; and consistency says nothing of what did not come out
-        concerned = list(followers.values()) if letter.kind == "quiesce" else [follower(letter.key)]
-        if not all(each.take(letter) for each in concerned):
+        concerned = list(followers.values()) if symbol.kind == "quiesce" else [follower(symbol.key)]
+        if not all(each.take(symbol) for each in concerned):
             return Finding(
-                line, letter.kind, _broken(letter), (guarantee,), () if letter.item is None else (f"{letter.item}",)
+                line, symbol.kind, _broken(symbol), (guarantee,), () if symbol.item is None else (f"{symbol.item}",)
             )
     return None
 
 
-def _broken(letter: Letter) -> str:
-    if letter.kind == "quiesce":
+def _broken(symbol: Symbol) -> str:
+    if symbol.kind == "quiesce":
         return "nothing is on its way any more, and something that had to come out never did"
-    return f"output {letter.item!r} cannot be of any run that this guarantee allows"
+    return f"output {symbol.item!r} cannot be of any run that this guarantee allows"
 
 
 def is_commutative(step: Step, state: Hashable, one: Hashable, other: Hashable, *, channel: str = "") -> bool:

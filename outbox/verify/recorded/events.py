@@ -8,7 +8,7 @@ may have taken effect.  What only tells something (`claim`, `effect`, `put`) tak
     in        messages were accepted from outside
     claim     messages were handed to a worker
     held      a renewal showed a worker that its locks still hold
-    found     somebody read what a transaction had written
+    found     a process read what a transaction had written
     commit    an atomic change was asked for: messages ended, states, outputs, markers
     push      messages were asked to leave for another system
     settle    a delivery was asked to end at its broker
@@ -21,7 +21,7 @@ may have taken effect.  What only tells something (`claim`, `effect`, `put`) tak
     cut       recording stopped here, though the process went on
     torn      (made by the reader) a line that cannot be read because its process died while writing it
 
-Texts are identities and names; payloads appear as digests only (`digest_of`), so that a history holds nobody's data,
+Texts are identities and names; payloads appear as digests only (`digest_of`), so that a history holds no personal data,
 unless it was asked to keep `bodies`.  Inner values are JSON arrays that grow at the end only.
 """
 
@@ -160,7 +160,7 @@ class Held(Event, frozen=True, tag="held"):
 
 
 class Found(Event, frozen=True, tag="found"):
-    """Somebody read what these transactions had written: they took effect."""
+    """These transactions were read: they took effect."""
 
     txs: list[str]
 
@@ -232,7 +232,7 @@ class Fail(Event, frozen=True, tag="fail"):
 
 
 class Unknown(Event, frozen=True, tag="unknown"):
-    """Nobody can tell whether the operation took effect."""
+    """The outcome of the operation is unknown."""
 
     op: int
     why: str = ""

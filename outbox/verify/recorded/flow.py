@@ -1,7 +1,7 @@
 """The way of every message through a history: accepted, handed out, ended; made by a commit, handed on or left.
 
-Nothing may end twice, come again after it has ended, or come without having been made; at `quiesce` nothing may be on
-its way.  Messages are identified by queue and sequence where they were handed out, by identity where they were made.
+Nothing may end twice, be redelivered after it has ended, or arrive without having been made; at `quiesce` nothing may be
+on its way.  Messages are identified by queue and sequence where they were handed out, by identity where they were made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Flow:
         self._accepted: dict[str, dict[str, int]] = {}
         self._held: dict[str, dict[int, Delivered]] = {}
         self._resting: dict[str, dict[int, int]] = {}
-        """Of the messages handed out, those that were given back until a time."""
+        """Of the messages handed out, those that were rescheduled."""
         self._ended: dict[str, set[int]] = {}
         self._buried: dict[str, dict[int, int]] = {}
         self._made: dict[str, tuple[str, int, int, int]] = {}
@@ -57,7 +57,7 @@ class Flow:
         self._accepted.setdefault(queue, {})[id] = line
 
     def refused(self, push: Push) -> None:
-        """Nobody promised to have accepted these."""
+        """These were not accepted."""
         for output in push.outputs:
             if not output.cause:
                 self._accepted.get(output.destination, {}).pop(output.id, None)
@@ -70,7 +70,7 @@ class Flow:
         """A message was handed out."""
         id, queue, sequence = delivery.id, delivery.queue, delivery.sequence
         if sequence in self._ended.get(queue, ()):
-            self._came_again(delivery, line)
+            self._redelivered(delivery, line)
         self._held.setdefault(queue, {})[sequence] = delivery
         if queue in self._resting:
             self._resting[queue].pop(sequence, None)
@@ -100,7 +100,7 @@ class Flow:
         elif delivery.queue.startswith(destination + SUBSCRIPTIONS):
             self._taken.setdefault(delivery.queue, set()).add(delivery.id)
 
-    def _came_again(self, delivery: Delivered, line: int) -> None:
+    def _redelivered(self, delivery: Delivered, line: int) -> None:
         buried = self._buried.get(delivery.queue, {})
         attempt = buried.get(delivery.sequence)
         self._ended[delivery.queue].discard(delivery.sequence)
@@ -132,7 +132,7 @@ class Flow:
         self._buried.setdefault(buried.queue, {})[buried.sequence] = buried.attempt
 
     def postpone(self, postponed: Postponed) -> None:
-        """A delivery is given back and comes again."""
+        """A delivery is rescheduled."""
         self._resting.setdefault(postponed.queue, {})[postponed.sequence] = postponed.due_ms
 
     def settle(self, settled: Settled, line: int) -> None:
@@ -144,7 +144,7 @@ class Flow:
             self.bury(Buried(settled.queue, settled.sequence, settled.id), line)
 
     def settle_perhaps(self, settled: Settled) -> None:
-        """Nobody knows whether a broker has ended a delivery: it may come again."""
+        """It is unknown whether a broker has ended a delivery: it may be redelivered."""
         self._resting.setdefault(settled.queue, {})[settled.sequence] = sys.maxsize
 
     # Leave
@@ -239,7 +239,7 @@ class Flow:
         for sequence, delivery in held.items():
             if sequence in dead or sequence in ended:
                 continue
-            if resting.get(sequence, 0) > quiesce.at_ms:  # it comes again
+            if resting.get(sequence, 0) > quiesce.at_ms:  # it is redelivered
                 self._held.setdefault(queue, {})[sequence] = delivery
                 continue
             if sequence in self._doubtful.get(queue, ()):
@@ -269,7 +269,7 @@ class Flow:
                 self._missing(line, "lost output", f"output {id} of line {at} never came out of {destination}", id, at)
 
     def _explain(self, queue: str, tally: Tally, line: int, *, alone: bool) -> None:
-        """Name what left a queue without having been handed to anybody whom the history knows."""
+        """Name what left a queue without having been handed to a recorded worker."""
         base = self._base.setdefault(queue, Tally(0, 0))
         more = tally.left - base.left - len(self._ended[queue]) - self._explained.get(queue, 0)
         if more <= 0:

@@ -3,7 +3,7 @@
 Theory of operation.  A history tells what was asked and what was answered; a commit takes effect somewhere between.
 The pass keeps, for each message, state and output, the least that can contradict what is still to come:
 
-    message   handed out and not ended (it may get lost), or ended (it may not come again)   `flow`
+    message   handed out and not ended (it may get lost), or ended (no redelivery)   `flow`
     inbox key applied (it may not be applied again)                                          `commits`
     state     its newest version                                                             `versions`
     output    who it went to and its digest                                                  `flow`
@@ -59,7 +59,7 @@ from outbox.verify.recorded.verdict import GHOST, LOST, RECOVERABLE, TWICE, Coun
 class LinearCheck:
     """Feed it every event of a history in order, then `finish`.
 
-    `alone` says that nobody but the recorded workers takes messages from their queues, and none expires: then a message
+    `alone` says that only the recorded workers take messages from their queues, and none expires: then a message
     that left unseen is a lost one.  `attempts` compares those at the same messages with each other, `rerun`
     handles messages again.
     """
@@ -250,7 +250,7 @@ class LinearCheck:
         elif all(source.status == OPEN for source in sources):
             text = f"output {output.id} left before the commit of line {sources[0].line} was answered"
             self._add("left early", text, (RECOVERABLE,), output.id, against=sources[0].line)
-        else:  # whoever pushes it has read what a commit stored
+        else:  # its sender has read what a commit stored
             self._commits.must_have_sent(output.id, output.digest)
             self._flow.leave(output, self._line)
 

@@ -1,7 +1,7 @@
 """Operations whose outcome is not known (yet), and what would show that they took effect.
 
 A commit that was asked for and has no answer is *open*; when its answer is `unknown`, or its process died, it is
-*optional*: it may have taken effect then, may do so later, or never.  What is seen afterwards decides.  Somebody
+*optional*: it may have taken effect then, may do so later, or never.  What is seen afterwards decides.  Another
 follows the version that it would have made, or holds a message that it would have sent: it took effect.  A message
 that it would have ended is handed out again: it did not.
 """
@@ -64,7 +64,7 @@ class Undecided:
         return self._open.pop(number, None)
 
     def make_optional(self, pending: Pending) -> None:
-        """The answer of a commit is that nobody knows."""
+        """The outcome of a commit is unknown."""
         pending.status = OPTIONAL
         self._optional[pending.number] = pending
         for place in places_of(pending.commit):
@@ -117,11 +117,11 @@ class Undecided:
         self._assumed[step] = candidates
 
     def is_assumed(self, step: Step) -> bool:
-        """Whether somebody is known to have made a step, but not who."""
+        """Whether a step was made, by an unknown commit."""
         return step in self._assumed
 
     def settle(self, step: Step) -> bool:
-        """It is known who made a step; whether it had been assumed."""
+        """A step has its maker; whether it had been assumed."""
         return self._assumed.pop(step, None) is not None
 
     def exclude(self, pending: Pending) -> list[tuple[Step, list[Pending]]]:

@@ -122,13 +122,13 @@ class RecordedStore:
             yield document
 
     def _look(self, document: Document) -> None:
-        """Somebody has read a document: whose transaction does it show?"""
+        """Note whose transaction a document shows that was read."""
         if document.key.id != "state" and not document.key.id.startswith(("inbox:", "done:")):
             return  # a staged record is written before its commit
         try:
             made = msgspec.json.decode(document.body, type=_Transaction)
         except msgspec.MsgspecError:
-            return  # not one of ours: whoever reads it will say so
+            return  # not one of ours: its reader will raise
         tx = made.tx or (made.pending if isinstance(made.pending, str) else "")
         if tx:
             self._history.append(events.Found(at_ms=self._history.now_ms(), txs=[tx]))

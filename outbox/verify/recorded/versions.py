@@ -1,8 +1,8 @@
 """Versions of states along a history: each is made once, from the one before it.
 
 A change from version 3 to 5 took two messages.  One that starts behind the newest version is a fork: it overwrote
-what somebody else had written, or what it had built on was lost after it had been acknowledged.  One that starts
-ahead of it follows a version that nobody wrote.  A state that must stay as it was seen may have been overtaken only
+what another commit had written, or what it had built on was lost after it had been acknowledged.  One that starts
+ahead of it follows a version that no commit wrote.  A state that must stay as it was seen may have been overtaken only
 by what was under way at the same time.
 """
 
@@ -25,11 +25,11 @@ class Versions:
         self._overtaken: dict[str, list[tuple[int, int]]] = {}
         """For states that changed while something else was under way: versions, and the lines that replaced them."""
         self.is_complete = False
-        """Whether the history begins where the system does, so that a state never heard of must be absent."""
+        """Whether the history begins where the system does, so that an unknown state must be absent."""
         self._excused: set[str] | None = None
 
     def tip(self, state: str) -> int | None:
-        """The newest version of a state; None if it was never heard of."""
+        """The newest version of a state; None if it is unknown."""
         found = self._tips.get(state)
         return None if found is None else found[0]
 
@@ -42,7 +42,7 @@ class Versions:
         self._tips[state] = (version, line, False)
 
     def assume(self, state: str, version: int, line: int) -> None:
-        """Somebody made a version while others were under way; it is not known who."""
+        """An unknown commit made a version while others were under way."""
         tip = self._tips.get(state)
         self._overtaken.setdefault(state, []).append((0 if tip is None else tip[0], line))
         self._tips[state] = (version, line, False)
@@ -94,7 +94,7 @@ class Versions:
             self._findings.add(line, "stale read", text, GHOST, seen.state, against=tip[1])
 
     def forget_overtaken(self) -> None:
-        """Nothing is under way: from now on nobody may act on an old version."""
+        """Nothing is under way: from now on no commit may build on an old version."""
         self._overtaken.clear()
 
     def _ahead(self, state: str, before: int, tip: int, line: int, *, against: int = 0) -> None:
@@ -102,7 +102,7 @@ class Versions:
             self._excused.add(state)
             self._counts.unrecorded += max(1, before - tip)
             return
-        text = f"state {state} is at version {before}, but the newest that anybody wrote is {tip}"
+        text = f"state {state} is at version {before}, but the newest that was written is {tip}"
         self._findings.add(line, "ghost version", text, GHOST, state, against=against)
 
     def _fork(self, change: Change, tip: Tip, line: int) -> None:

@@ -69,7 +69,7 @@ async def a_document_is_read_as_it_was_written(store: StateStore) -> None:
 
 
 async def what_was_never_written_is_none(store: StateStore) -> None:
-    promise(await seen(store, A) is None, "a document is read that nobody wrote")
+    promise(await seen(store, A) is None, "a document is read that was never written")
 
 
 async def a_create_loses_where_a_document_is(store: StateStore) -> None:

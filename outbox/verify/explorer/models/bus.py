@@ -37,9 +37,9 @@ def _describe(op: Op) -> str:
             return f"renew {_message(op.args[0].message)}"
         case "choose":
             return "decide to resubmit"
-        case "letters":
+        case "dead-letters":
             return f"list the dead letters of {op.args[0]}"
-        case "unbury":
+        case "take-dead-letters":
             return f"take a dead letter from {op.args[0]}"
     return "receive"
 
@@ -95,7 +95,7 @@ class BusModel:
         return self._initial
 
     def reach(self, verb: str) -> Reach:
-        if verb in ("send", "settle", "unbury"):
+        if verb in ("send", "settle", "take-dead-letters"):
             return "write"
         return "take" if verb.startswith("receive") or verb == "choose" else "read"
 
@@ -117,10 +117,10 @@ class BusModel:
                 return [self._settle(state, op.args[0], op.args[1], now_ms)]
             case "choose":
                 return self.queues.chosen(state)
-            case "letters":
-                return [Outcome("", state, self.queues.letters(state, op.args[0]))]
-            case "unbury":
-                return [Outcome("", self.queues.unburied(state, op.args[0], op.args[1]), None)]
+            case "dead-letters":
+                return [Outcome("", state, self.queues.dead_letters(state, op.args[0]))]
+            case "take-dead-letters":
+                return [Outcome("", self.queues.without_dead(state, op.args[0], op.args[1]), None)]
         held = self.queues.holder(state, op.args[0]) is not None
         return [Outcome("" if held else "-> lock lost", state, now_ms + LOCK_MS if held else GONE)]
 

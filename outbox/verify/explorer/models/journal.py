@@ -81,19 +81,19 @@ class JournalModel:
                 return [self._resubmit(state, op.args[0], op.args[1], now_ms)]
         return [Outcome("", state, None)]
 
-    def _resubmit(self, state: JournalState, path: str, letter: int, now_ms: int) -> Outcome:
+    def _resubmit(self, state: JournalState, path: str, dead_number: int, now_ms: int) -> Outcome:
         """A dead letter takes its place again, as a new attempt; the note is the message that it is then."""
-        if not any(self.queues.specs[dead.queue].path == path and dead.message == letter for dead in state.dead):
+        if not any(self.queues.specs[dead.queue].path == path and dead.message == dead_number for dead in state.dead):
             return Outcome("-> nothing", state, None)
-        number, message = self.queues.numbers[path], self.queues.messages[letter]
-        copies = [each for each in self.queues.letters(state, path) if is_copy(each.message, message)]
+        number, message = self.queues.numbers[path], self.queues.messages[dead_number]
+        copies = [each for each in self.queues.dead_letters(state, path) if is_copy(each.message, message)]
         attempt = next_attempt(message, [each.message for each in copies])
         again = resubmission(message, attempt=attempt, enqueued_ms=now_ms)
         tasks = [list(queue) for queue in state.tasks]
         self.queues.put(tasks[number], number, Output(path, 0, again), now_ms)
         if self.queues.specs[number].is_ordered:  # nothing of its session was handled since
             tasks[number].insert(0, tasks[number].pop())
-        state = self.queues.unburied(state, path, [each.sequence for each in copies])
+        state = self.queues.without_dead(state, path, [each.sequence for each in copies])
         state = self._shown_anew(msgspec.structs.replace(state, tasks=tuple(map(tuple, tasks))))
         return Outcome("", state, None, note=again)
 

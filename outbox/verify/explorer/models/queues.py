@@ -27,7 +27,7 @@ DELIVERY_COUNT_MAX = 100
 LOCK_COUNT = 16
 """After so many claims of a message its locks begin anew; else one that is given back for ever had no end of worlds.
 
-Nobody keeps a lock that ran out through so many others.
+No process keeps a lock that ran out through so many others.
 """
 NAME_COUNT = 1_000
 """So many names there are for the deliveries of one message."""
@@ -112,7 +112,7 @@ class Queues:
         self._merges_copies = merges_copies
         self._is_bus = is_bus
         self._names_locks = is_bus and merges_copies
-        """Whether a lock is the smallest name that is not in use, and what nobody holds has no name."""
+        """Whether a lock is the smallest name that is not in use, and what is not held has no name."""
         self._pauses_max = pauses_max
         self._pauses: dict[str, int] = {}
         """How many pauses lie before each message, by identity: one that is scheduled begins its chain anew."""
@@ -143,14 +143,14 @@ class Queues:
             for path, message in found
         ]
 
-    def letters(self, state: QueueState, path: str) -> tuple[Buried, ...]:
+    def dead_letters(self, state: QueueState, path: str) -> tuple[Buried, ...]:
         """The dead letters of a queue; copies have one number."""
         found = [dead for dead in state.dead if dead.queue == self.numbers[path]]
         return tuple(
             Buried(path, dead.message, self.messages[dead.message], dead.reason, "", dead.failures, 0) for dead in found
         )
 
-    def unburied(self, state: State, path: str, numbers: Sequence[int]) -> State:
+    def without_dead(self, state: State, path: str, numbers: Sequence[int]) -> State:
         """Without some dead letters: of each number as many as it is there times."""
         left = list(state.dead)
         for number in numbers:
@@ -210,7 +210,7 @@ class Queues:
         }
 
     def _distinct(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those that differ: of copies that nobody has had yet it does not matter which is taken."""
+        """Those that differ: of copies that were never handed out any may be taken."""
         if self._names_locks:
             return list({tasks[index]: (number, index) for number, index in reversed(ready)}.values())[::-1]
         untouched: set[int] = set()
@@ -250,7 +250,7 @@ class Queues:
         return msgspec.structs.replace(task, is_locked=True, sequence=sequence, lock=lock)
 
     def plain(self, state: State) -> State:
-        """The same without the names of messages that nobody holds, and in one order where order means nothing."""
+        """The same without the names of messages that are not held, and in one order where order means nothing."""
         if not self._names_locks:
             return state
         tasks = []

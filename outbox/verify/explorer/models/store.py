@@ -6,7 +6,7 @@ from any moment since then (a fault, `stale`).  The token of an answer names the
 what carries it sees that version and all that was there before it.  So much a real token says at least, and it does
 not depend on what others did meanwhile.  After the last such answer (`stale_count`) the past is dropped.
 
-Documents whose ids begin with `private` are created once, under an id that nobody else knows yet, and not again when
+Documents whose ids begin with `private` are created once, under an id that is not known to others, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
 A sweeper looks `look_count` times in vain: more than once where a stale answer may have led it astray.
 """
@@ -161,7 +161,7 @@ class StoreModel:
                 yield Outcome(f"{_found(stale)} (stale)", self._without_past(state), stale, "stale")
 
     def _without_past(self, state: StoreState) -> StoreState:
-        """The state after a stale answer: no other will be given, so nobody will ask any more."""
+        """The state after a stale answer: no other will be given."""
         if not self._forgets:
             return state
         return tuple((name, Partition(partition.docs, -1)) for name, partition in state)
