@@ -72,7 +72,7 @@ def check(
     everything again, to decide `serializable`.
 
     Raises:
-        ValueError: a promise is asked for that is none, or serializable without `rerun`.
+        ValueError: a name is no promise, or serializable is asked for without `rerun`.
         CorruptRecord: the file is damaged.
     """
     unknown = [name for name in guarantees if name not in KNOWN]

@@ -1,4 +1,4 @@
-"""A pytest fixture, `explored`: explore an application, and fail with what is wrong in words.
+"""A pytest fixture, `explored`: explore an application, and fail with what is wrong as text.
 
 It is loaded by name, in a project's top `conftest.py`:
 

@@ -42,7 +42,7 @@ class Budgets:
         return sum(count << _FIELD_BITS * i for i, count in enumerate(fields))
 
     def describe(self) -> str:
-        """What is allowed, in words."""
+        """What is allowed, as text."""
         named = ", ".join(f"{kind} {n}" for kind in FAULT_KINDS if (n := getattr(self, kind)))
         bound = f", {self.together} together" if self.together < _FIELD_MAX else ""
         return f"{named or 'no faults'}{bound}"

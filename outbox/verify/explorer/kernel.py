@@ -386,7 +386,7 @@ class Kernel:
         return bool(flying)
 
     def describe(self, op: int) -> str:
-        """A call in words."""
+        """A call as a trace shows it."""
         found = self.trie.ops[op]
         return f"{self.models[found.resource].describe(found)} "
 

@@ -107,7 +107,7 @@ class EngineWorker:
         try:
             deliveries = await journal.claim(self._plan.paths, count_max=self._batch, wait_s=0)
         except NOT_DONE:  # as a worker does: claim again; what was claimed is locked until its lock runs out
-            return carried  # type: ignore[no-any-return]  # what was handed on comes back
+            return carried  # type: ignore[no-any-return]  # handed on unchanged
         await scope.attempt(deliveries)
         await tasks.end()
         return frozenset(scope.suspending) or None
@@ -235,7 +235,7 @@ class StoreWorker:
             bus = ExploredBus(calls, self._at.bus)
             deliveries = await bus.receive_any(plan.paths, self._batch)
         except NOT_DONE:  # as a worker does: receive again; what came is locked until its lock runs out
-            return carried  # type: ignore[no-any-return]  # what was handed on comes back
+            return carried  # type: ignore[no-any-return]  # handed on unchanged
         if self._merges and len(deliveries) == 1:
             remembering.begin(lanes)
         await lanes.attempt(deliveries)
@@ -289,7 +289,7 @@ class Operator:
             if self._at is None:
                 await calls(self._resource, "resubmit", path, number)
             else:
-                operations: Any = ExploredOperations(calls, self._at.bus)  # of which no more is asked
+                operations: Any = ExploredOperations(calls, self._at.bus)  # it needs no other of them
                 await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, number)
         return None
 

@@ -61,7 +61,7 @@ class Replayed:
 
     @property
     def text(self) -> str:
-        """All of it in words."""
+        """The whole as text."""
         lines = [self.trace.text, self.stopped]
         if self.finding is not None:
             lines.append(f"{self.finding.promise}: {self.finding.text}")

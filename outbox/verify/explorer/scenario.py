@@ -114,7 +114,7 @@ class Scenario:
         return _counts(self.copies, len(self.messages))
 
     def asked(self) -> list[Output]:
-        """The requests as they lie among the clients at the beginning, each as often as it is asked at once."""
+        """The requests that clients hold at the beginning, each as often as it is sent at once."""
         counts = _counts(self.asked_times, len(self.requests))
         pairs = zip(self.requests, counts, strict=True)
         return [Output(REQUESTS, 0, asked.message) for asked, count in pairs for _ in range(count)]
@@ -133,7 +133,7 @@ class Scenario:
         raise ValueError(f"scope={self.scope!r} cannot be explored; 'engine', 'partition' and 'item' can")
 
     def sent(self) -> list[Output]:
-        """The messages as they lie in their queues at the beginning, copies included."""
+        """The messages in their queues at the beginning, copies included."""
         found = []
         for (queue, message, id), count in zip(self.messages, self.copy_counts, strict=True):
             body, wire_type = self.app.encode(message)

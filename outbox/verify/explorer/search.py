@@ -63,7 +63,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """All of it in words."""
+        """The whole as text."""
         rate = self.transitions / self.cpu_s if self.cpu_s else 0.0
         head = (
             f"{self.scope}: {self.states} worlds, {self.transitions} transitions, {self.finals} ends, "

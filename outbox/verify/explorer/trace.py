@@ -82,7 +82,7 @@ class Walk:
         return Trace(names, tuple(self.steps), tuple(left))
 
     def describe(self, step: Step) -> TraceStep:
-        """A step in words."""
+        """A step as a trace shows it."""
         _, place, move = step
         if not place:
             return TraceStep(NO_PROCESS, move.label, "", move.fault or "")

@@ -29,7 +29,7 @@ from outbox.verify.explorer.run import TIMER, Alarms, Program, Run
 from outbox.verify.promises.side_effects import SideEffect, SideEffects
 
 DEPTH_MAX = 400
-"""How many answers one attempt may take; more is an attempt that goes round in circles."""
+"""How many answers one attempt may take; more is an attempt that loops."""
 
 AGAIN_FIRST, AGAIN_EVERY = 1_000, 16
 """Of the attempts that end, so many are replayed first, and then one of so many."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A kind of finding in words: what is wrong, and the cure."""
+    """A kind of finding, explained: what is wrong, and the cure."""
 
     title: str
     cure: str

@@ -1,4 +1,4 @@
-"""What an exploration is asked for: checked before anything runs, so that an error names its cure."""
+"""The arguments of `explore`, checked before anything runs; an error names its cure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check_arguments(
     """See that all of it can be explored.
 
     Raises:
-        TypeError: something is of another kind than what is asked for.
+        TypeError: an argument is of another kind.
         ValueError: it is of the kind, and cannot be explored.
     """
     if not isinstance(app, App):
@@ -117,7 +117,7 @@ def _check_requests(app: App, requests: Any) -> None:
         except Unfit as unfit:
             raise ValueError(f"{each!r}: {unfit}; {form}") from unfit
     if len({request_of(each).message for each in requests}) < len(requests):
-        raise ValueError("two requests are the same; for one that is asked twice at once say duplicates=1")
+        raise ValueError("two requests are the same; for one that is sent twice at once say duplicates=1")
 
 
 def request_of(given: Any) -> ClientRequest:

@@ -1,4 +1,4 @@
-"""`explore`: every interleaving of an application's handlers with crashes and duplicates, and what is wrong in words.
+"""`explore`: every interleaving of an application's handlers with crashes and duplicates, and a report.
 
 What it does, in this order; it stops at the first step that finds anything, and nothing is found in a later step that
 an earlier one shows more simply:
@@ -71,7 +71,7 @@ def explore(
     """Run an application's handlers in every order, with every interleaving of workers, crashes and duplicates.
 
     `messages` are (queue, message, id), `requests` (method, path, body, idempotency key) over HTTP, and `given` (key,
-    state).  `duplicates` is how many further copies there are, of any of the messages; a request is asked so many more
+    state).  `duplicates` is how many further copies there are, of any of the messages; a request is sent so many more
     times at once.  Beside `workers` as many processes answer requests, and over a store and a bus a sweeper finishes.
     The others count faults in one run: a worker dies (`crashes`), a call takes effect and its reply is lost (`lost`),
     is throttled (`refused`) or lands at any later time (`delayed`), a lock runs out under a worker that goes on
@@ -221,7 +221,7 @@ class Exploration:
         limits = Limits(cpu_s=max(self._time_left_s(), 1.0))
         again = search(replace(scenario, invariant=_nothing_is_too_old), limits=limits)
         way, steps = next(((found.trace.text, found.steps) for found in again.anomalies), ("", 0))
-        text = f"{short(old[0])} is given back until its retention of {scenario.app.retention} is over, and quarantined"
+        text = f"{short(old[0])} is rescheduled for all its retention of {scenario.app.retention}, and quarantined"
         self._found.append(Anomaly("Ends", text, shortened(way), steps))
 
     def _draw(self) -> None:

@@ -1,7 +1,7 @@
 """Whether the order shows in which messages are handled: every order without faults, and what each comes to.
 
 One worker is enough, because whatever several do is like some order of whole handlings.  What is compared is what
-outsiders see when all is done: states, dead letters, and what lies in queues that nobody reads.  The way to each of
+outsiders see when all is done: states, dead letters, and what is in queues without a handler.  The way to each of
 two ends that differ is shown by its commits.
 """
 
@@ -130,7 +130,7 @@ class _Orders:
             return msgspec.json.encode(msgspec.json.decode(document.value), order="sorted").decode()
 
     def anomaly(self) -> Anomaly:
-        """The two ends in words."""
+        """The two ends as a finding."""
         (one, first), (other, second) = self.ends.items()
         scenario = self._scenario
         unordered = sorted({*(queue for queue, _, _ in scenario.messages), *(each.line for each in scenario.requests)})
@@ -157,4 +157,4 @@ def _differences(one: dict[str, str], other: dict[str, str]) -> Iterator[str]:
     for name in dict.fromkeys((*one, *other)):
         values = [each.get(name, "nothing") for each in (one, other)]
         if values[0] != values[1]:
-            yield f"{name} {'lies' if name.startswith('in ') else 'is'} {values[0]} or {values[1]}"
+            yield f"{name} is {values[0]} or {values[1]}"

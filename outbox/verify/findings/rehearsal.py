@@ -35,7 +35,7 @@ PAUSES_FOLLOWED = 3
 """Over how many pauses messages without an end are explored."""
 
 ROUND_COUNT_MAX = 50
-"""How often a message may be given back."""
+"""How often a message may be rescheduled."""
 
 DAY_MS = 86_400_000
 LEAVES_LOOP = "a handler under exploration may not use threads, sockets or processes; use ctx.call"
@@ -44,7 +44,7 @@ LEAVES_LOOP = "a handler under exploration may not use threads, sockets or proce
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A handling whose turn comes, how often it was given back, when its message is due, behind how many pauses."""
+    """A handling whose turn comes, how often it was rescheduled, when its message is due, behind how many pauses."""
 
     handling: Handling
     round: int = 0
@@ -116,7 +116,7 @@ class Rehearsal:
             asks = first == again and calls.clock_readers
             third = self._another_day(handling, before, now_ms, calls, first) if asks else first
         except ProgramSpins as error:
-            return self._wrong("Ends", f"{_name(handling)} goes round without end: {error}")
+            return self._wrong("Ends", f"{_name(handling)} loops without end: {error}")
         self._way.append(f"{handling.handler.name} handles {short(handling.message.identity)}{_at(handling, before)}")
         if first != again:
             return self._differs(handling, first, again, calls, "twice")
@@ -139,7 +139,7 @@ class Rehearsal:
         return first
 
     def _done(self, turn: _Turn, handling: Handling, effect: Effect | Declined) -> Anomaly | None:
-        """Take an effect as committed, or a message as given back."""
+        """Take an effect as committed, or a message as rescheduled."""
         if isinstance(effect, Declined):
             if handling.message.hops >= self._hops_max:
                 text = f"{_name(handling)} is the {self._hops_max}th in a row of messages that cause each other"
@@ -152,7 +152,7 @@ class Rehearsal:
                 return None  # what becomes of it is explored
             if turn.round >= ROUND_COUNT_MAX:
                 reason = effect.error or "without a reason"
-                text = f"{_name(handling)} was given back {turn.round} times, with days in between: Retry, {reason}"
+                text = f"{_name(handling)} was rescheduled {turn.round} times, with days in between: Retry, {reason}"
                 return self._wrong("Ends", text, last=3)
             self._turns.append(replace(turn, round=turn.round + 1))
             self._now_ms += min(1_000 << turn.round, DAY_MS)  # it may wait for a time
@@ -199,7 +199,7 @@ def difference(handling: Handling, first: Effect | Declined, again: Effect | Dec
 
 
 def opened(side_effect: SideEffect) -> str:
-    """What was opened, in words."""
+    """What was opened, as text."""
     event, _, what = side_effect.key.partition(" ")
     if event == "open":
         return f"opens the file {what}"

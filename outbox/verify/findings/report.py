@@ -36,7 +36,7 @@ class Anomaly:
 
     @classmethod
     def of(cls, scenario: Scenario, found: Found, raised: Mapping[str, str]) -> Anomaly:
-        """What a search has found, in words; `raised` tells of messages what handling them fails with."""
+        """What a search has found, for a person; `raised` has the errors of handlers by message."""
         name = "" if found.promise == "Invariant" else name_of(scenario.app)
         trace = write(scenario, Finding(found.promise, found.text), found.trace, app=name) if name else b""
         what, way = found.text, shortened(found.trace.text)
@@ -60,7 +60,7 @@ class Anomaly:
 
     @property
     def text(self) -> str:
-        """All of it in words."""
+        """The whole as text."""
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         return "\n".join(
             (
@@ -77,7 +77,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an exploration: its scope in words, and what was visited."""
+    """A part of an exploration: its scope as text, and what was visited."""
 
     scope: str
     states: int
@@ -113,7 +113,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """All of it in words."""
+        """The whole as text."""
         head = f"{self.scope}: {self.states:,} worlds, {self.transitions:,} steps, {self.cpu_s:.1f} s"
         if self.anomalies:
             return "\n\n".join((head, *(indent(anomaly.text, "  ") for anomaly in self.anomalies)))

@@ -1,3 +1,5 @@
 """The former name of `outbox.verify.recorded.rerun`."""
 
-from outbox.verify.recorded.rerun import rerun as rerun
+from outbox.verify.recorded.rerun import rerun
+
+__all__ = ["rerun"]

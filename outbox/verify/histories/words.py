@@ -1,5 +1,14 @@
 """The former name of `outbox.verify.recorded.definitions`."""
 
-from outbox.verify.recorded.definitions import decide as decide
-from outbox.verify.recorded.definitions import is_commutative as is_commutative
-from outbox.verify.recorded.definitions import is_deterministic as is_deterministic
+from outbox.verify.recorded.definitions import (
+    FAIL,
+    QUIESCE,
+    System,
+    came,
+    decide,
+    is_commutative,
+    is_deterministic,
+    went,
+)
+
+__all__ = ["FAIL", "QUIESCE", "System", "came", "decide", "is_commutative", "is_deterministic", "went"]

@@ -66,7 +66,7 @@ class Ends:
         if self.queues.is_left_out(state, path, message.identity):
             return None
         if is_there:
-            return Finding("EveryMessageEnds", f"{name} lies in {path}, and no worker handles it any more")
+            return Finding("EveryMessageEnds", f"{name} is still in {path}, and no worker handles it any more")
         handlings = self.book.handlings(path, message)
         is_dead = any(dead.queue == number and self._identity(dead) == message.identity for dead in state.dead)
         if any(not has_ended(ghost, h.inbox) for h in handlings) or (not handlings and not is_dead):

@@ -169,7 +169,7 @@ class Book:
         return self._variants.get((destination, identity), [])
 
     def name(self, inbox: bytes) -> str:
-        """An inbox key in words."""
+        """An inbox key as findings name it."""
         return self._names.get(inbox, inbox.hex()[:8])
 
     def emission(self, output: Output) -> Emission:

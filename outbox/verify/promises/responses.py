@@ -71,5 +71,5 @@ class RequestMonitor:
             return found  # clients without a response have given up by then
         for message in self._known:
             if self._model.queues.is_there(states[self._resource], REQUESTS, message.outbox_id):
-                found.append(Finding("EveryMessageEnds", f"{short(message.outbox_id)} is asked and never answered"))
+                found.append(Finding("EveryMessageEnds", f"{short(message.outbox_id)} is sent and never answered"))
         return found

@@ -1,4 +1,4 @@
-"""Who stands behind whom: in an ordered queue a handling waits until all that came before it in its session has ended.
+"""The order of sessions: in an ordered queue a handling waits until all before it in its session has ended.
 
 Only of what was there from the beginning is the order known; outputs arrive as their causes are committed.
 """
@@ -20,7 +20,7 @@ class SessionOrder:
         self._blocking: set[bytes] = set()
 
     def add(self, path: str, session_id: str, handlings: Iterable[Handling]) -> None:
-        """Put a message behind those that its session has already; a copy of one stands where the first does."""
+        """Put a message behind those that its session has already; a copy takes the place of the first."""
         session = self._sessions.setdefault((path, session_id), [])
         ahead = tuple(session)
         for handling in handlings:
@@ -41,7 +41,7 @@ class SessionOrder:
         return next((other for other in ahead if other in self._blocking and other in refused), None)
 
     def is_blocked(self, inbox: bytes, dead: Set[bytes], applied: Set[bytes]) -> bool:
-        """Whether the session of a handling has stopped, behind what stands before it or behind a copy of itself.
+        """Whether the session of a handling is blocked, by what precedes it or by a copy of itself.
 
         Of what is applied only copies are left, and these may lie behind anything in the session.
         """
@@ -53,12 +53,12 @@ class SessionOrder:
     def wrong(
         self, applied: Iterable[bytes], ended: Set[bytes], refused: Set[bytes]
     ) -> tuple[bytes, bytes, str] | None:
-        """What takes effect before its turn or in a blocked session, and what stands before it."""
+        """What takes effect before its turn or in a blocked session, and what precedes it."""
         for inbox in applied:
             earlier = self.overtaken(inbox, ended)
             if earlier is not None:
-                return inbox, earlier, "takes effect before what stands before it:"
+                return inbox, earlier, "takes effect before what precedes it:"
             stop = self.blocked_by(inbox, refused)
             if stop is not None:
-                return inbox, stop, "takes effect, though its session stopped behind"
+                return inbox, stop, "takes effect, though its session is blocked by"
         return None

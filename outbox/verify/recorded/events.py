@@ -65,7 +65,7 @@ class Buried(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Postponed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A delivery that a commit gives back until `due_ms` (0: at once)."""
+    """A delivery that a commit reschedules to `due_ms` (0: at once)."""
 
     queue: str
     sequence: int

@@ -1,7 +1,7 @@
 """The way of every message through a history: accepted, handed out, ended; made by a commit, handed on or left.
 
-Nothing may end twice, be redelivered after it has ended, or arrive without having been made; at `quiesce` nothing may be
-on its way.  Messages are identified by queue and sequence where they were handed out, by identity where they were made.
+Nothing may end twice, be redelivered after it has ended, or arrive without having been made; at `quiesce` nothing may
+be on its way.  Messages are identified by queue and sequence where handed out, by identity where made.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ its order is enforced, z must be recoverable before y leaves.  Otherwise a failu
 in another order, and a second output contradicts the first.
 
 What counts as recoverable is the recorder's word, under the failures that it declared: a snapshot that holds z, an
-outbox record, a synced log, a determinant that another process keeps.  For commits of the runtime the rule needs no such
-events: their outputs leave after their answer (`linear`, `flow`).
+outbox record, a synced log, a determinant that another process keeps.  For commits of the runtime the rule needs no
+such events: their outputs leave after their answer (`linear`, `flow`).
 
 Linear in results and their parents: a result all of whose past is safe is never looked behind again, and an unsafe one
 is reported once.

@@ -25,7 +25,7 @@ NEVER_MS = 1 << 62
 """When a message is due that an exploration leaves out."""
 DELIVERY_COUNT_MAX = 100
 LOCK_COUNT = 16
-"""After so many claims of a message its locks begin anew; else one that is given back for ever had no end of worlds.
+"""After so many claims of a message its locks begin anew; else one that is abandoned for ever had no end of worlds.
 
 No process keeps a lock that ran out through so many others.
 """
@@ -64,7 +64,7 @@ class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class QueueState(msgspec.Struct, frozen=True):
-    """What lies in the queues, by queue, in their order where the queue has one; and the dead letters."""
+    """What is in the queues, by queue, in their order where the queue has one; and the dead letters."""
 
     tasks: tuple[tuple[Task, ...], ...]
     dead: tuple[Dead, ...] = ()
@@ -333,12 +333,12 @@ class Queues:
         return self._pauses.setdefault(message.identity, before + begins_anew) > self._pauses_max
 
     def is_left_out(self, state: QueueState, path: str, identity: str) -> bool:
-        """Whether a message lies in a queue that is due behind everything which is explored."""
+        """Whether a message in a queue is due behind everything that is explored."""
         tasks = state.tasks[self.numbers[path]]
         return any(task.due_ms == NEVER_MS and self.messages[task.message].identity == identity for task in tasks)
 
     def is_there(self, state: QueueState, path: str, identity: str, but: int = -1) -> bool:
-        """Whether a copy of a message lies in a queue, other than the one of sequence `but`."""
+        """Whether a copy of a message is in a queue, other than the one of sequence `but`."""
         tasks = state.tasks[self.numbers[path]]
         return any(self.messages[task.message].identity == identity and task.sequence != but for task in tasks)
 
@@ -378,7 +378,7 @@ class Queues:
         return tuple(sorted(fence for fence in fences if fence > now_ms))
 
     def show(self, state: QueueState, now_ms: int) -> list[str]:
-        """What lies in the queues, a line each."""
+        """What is in the queues, a line each."""
         found = []
         for queue, tasks in zip(self.specs, state.tasks, strict=True):
             if tasks:

@@ -1,6 +1,6 @@
 """A document store as a model: versions that never repeat, batches in a partition or single items, time to live.
 
-A version counts the writes of its document, deletions included, and is kept when the document goes: what comes back
+A version counts the writes of its document, deletions included, and is kept when the document goes: created anew it
 has another one.  A store that may answer from the past keeps it: a read without a token, or with an old one, may answer
 from any moment since then (a fault, `stale`).  The token of an answer names the document's version in it:
 what carries it sees that version and all that was there before it.  So much a real token says at least, and it does
