@@ -25,7 +25,7 @@ from outbox import azure
 from outbox.azure.functions import FunctionsSettings
 from outbox.errors import Refused
 from outbox.ports import Backend, DocumentKey
-from outbox.runtime.sweep import GRACE_S
+from outbox.runtime.commit.sweeper import GRACE_S
 
 SERVICEBUS, COSMOS, BLOBS = "OUTBOX_SERVICEBUS", "OUTBOX_COSMOS", "OUTBOX_BLOBS"
 WAYS = {

@@ -19,10 +19,10 @@ from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, Unkn
 from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, Buried, Delivery, Output, Ports, StorePorts
-from outbox.runtime.admission import admit
-from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.replies import as_record
+from outbox.runtime.commit.marker_replies import as_record
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.delivery.claim_check import check_in, redeem
+from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.verdict import UNKNOWABLE, check_resubmittable, kind_of
 from outbox.runtime.work import Work
@@ -260,7 +260,7 @@ class Client:
         try:
             found = await self._find(queue, id)
         except LookupError:
-            if key is None or not await self._operations.let_go(queue, str(as_key(key)), id):
+            if key is None or not await self._operations.unblock(queue, str(as_key(key)), id):
                 raise
             return
         for buried in found:

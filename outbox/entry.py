@@ -34,25 +34,25 @@ from outbox.handlers import UNKEPT
 from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
 from outbox.http_paths import Place, find
 from outbox.ports import Backend, StorePorts
-from outbox.runtime import http_answers
-from outbox.runtime.backoff import Again, Backoff, RetryError
-from outbox.runtime.claims import check_blobs
-from outbox.runtime.endings import Endings
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.handling import Life, run_branch
-from outbox.runtime.http_scopes import requests_over
-from outbox.runtime.http_telling import HttpTelling
-from outbox.runtime.lanes import Turns
-from outbox.runtime.loop_watch import LoopWatch
-from outbox.runtime.marks import Lingering
-from outbox.runtime.plan import Plan, compile_plan
-from outbox.runtime.protocol import StoreProtocol
-from outbox.runtime.requests import Reader
-from outbox.runtime.retention import register_retention
+from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.commit.loop_watch import LoopWatch
+from outbox.runtime.commit.marks import Lingering
+from outbox.runtime.commit.run_handler import Life, run_branch
+from outbox.runtime.delivery.claim_check import check_blobs
+from outbox.runtime.delivery.lanes import Turns
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryError
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.http import responses as http_answers
+from outbox.runtime.http.attempts import requests_over
+from outbox.runtime.http.requests import Reader
+from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_unsent
+from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
 log = logging.getLogger("outbox.http")
@@ -136,8 +136,8 @@ class HttpEntry:
         self._operations = operations_over(ports)
         self._now_ms = self._operations.now_ms
         self._life = Life(self._now_ms, lambda: self._is_stopping)
-        self._telling = HttpTelling(self._now_ms, failure_log or FailureLog(self._now_ms))
-        self._endings: Endings | None = None
+        self._log = RequestLog(self._now_ms, failure_log or FailureLog(self._now_ms))
+        self._settlement: Settlement | None = None
         if protocol is None and isinstance(ports, StorePorts):
             protocol = self._own_protocol(ports, new_tx or (lambda: uuid4().hex))
         self._protocol = protocol
@@ -150,11 +150,11 @@ class HttpEntry:
     def _own_protocol(self, ports: StorePorts, new_tx: Callable[[], str]) -> StoreProtocol:
         """The protocol of a store and a bus, without a worker's deliveries."""
         now_ms, plan = self._now_ms, self._plan
-        self._endings = Endings(
+        self._settlement = Settlement(
             plan, ports.bus, ports.blobs, backoff=self._backoff, now_ms=now_ms, new_tx=new_tx, settled=lambda _: None
         )
         return store_protocol(
-            plan, ports, self._endings, now_ms=now_ms, new_tx=new_tx, is_stopping=self._life.is_stopping
+            plan, ports, self._settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=self._life.is_stopping
         )
 
     async def __aenter__(self) -> Self:
@@ -297,10 +297,10 @@ class HttpEntry:
         try:
             outcome = await self._tried(self._requests.begin, attempt) or await self._handled(attempt)
         except RetryError as error:
-            return self._telling.unavailable(error)
+            return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._telling.put_off(error)
-        self._telling.ended(attempt, outcome)
+            return self._log.put_off(error)
+        self._log.ended(attempt, outcome)
         if attempt.record is not None:
             return http_answers.answer_of(attempt.record)
         if isinstance(outcome, Later):
@@ -318,14 +318,14 @@ class HttpEntry:
             if not has_failed or work.handler is None or work.handler.retries is UNKEPT:
                 return outcome
             assert isinstance(outcome, Later), "only that is a failure that is not the last"
-            self._telling.ended(attempt, outcome)
+            self._log.ended(attempt, outcome)
             await self._sleep(outcome.delay_s)
             delivery = msgspec.structs.replace(work.delivery, failures=outcome.failures)
             attempt.work = msgspec.structs.replace(work, delivery=delivery)
 
     async def _tried(self, step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
         """Make a step, again while nothing is known to have come of it."""
-        with suppress(Again):
+        with suppress(NothingCommitted):
             return await _made(step, attempt)
         async for turn in self._backoff.attempts():
             with turn:
@@ -342,8 +342,8 @@ class HttpEntry:
 
     def _log_unsent(self) -> None:
         """Log what could not be sent, unless that is the affair of the worker whose protocol this entry shares."""
-        if self._endings is not None:
-            log_unsent(self._endings.unsent)
+        if self._settlement is not None:
+            log_unsent(self._settlement.unsent)
 
     # Requests that read
 
@@ -363,12 +363,12 @@ class HttpEntry:
                 with turn:
                     look = await self._requests.look(work)
         except RetryError as error:
-            return self._telling.unavailable(error)
+            return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._telling.put_off(error)
+            return self._log.put_off(error)
         attempt = Attempt(work)
         outcome = await run_branch(self._plan, look, attempt, self._life)
-        self._telling.ended(attempt, outcome)
+        self._log.ended(attempt, outcome)
         if isinstance(outcome, Later):
             return http_answers.put_off(outcome, work)
         if outcome is not None:
@@ -387,7 +387,7 @@ async def _made(step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt)
     """Make a step; one that could only not push what it has committed is made, for the sweeper pushes that."""
     try:
         return await step(attempt)
-    except Again:
+    except NothingCommitted:
         if attempt.record is None:
             raise
         return attempt.record.refusal

@@ -260,7 +260,7 @@ class Operations(BusOperations, Protocol):
     async def state(self, id: str) -> StateDocument | None:
         """A state by id; None where there is none or it was deleted."""
 
-    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
+    async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
         """Let a session go on that stands still behind a dead letter which is gone; False where none does."""
 
     async def note(self, name: str) -> Document | None:

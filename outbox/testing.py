@@ -29,13 +29,13 @@ from outbox.app import App
 from outbox.client import Client, DeadLetter
 from outbox.context import BlobRef
 from outbox.declared import check_source, check_taken, kept_states, known_state, known_state_id
-from outbox.engine import records
-from outbox.engine.adapters import dead_letters
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.operations import dead_letters
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.engine import Engine
-from outbox.engine.memory_disk import Crash
-from outbox.engine.narrow import NarrowEngine
-from outbox.engine.state import STATES
+from outbox.engine.log import records
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.documents import STATES
 from outbox.http import Response
 from outbox.lineage import Key
 from outbox.message import Message, Scalar, properties_of
@@ -51,13 +51,13 @@ from outbox.ports import (
     StateStore,
     StorePorts,
 )
-from outbox.runtime.backoff import NOT_DONE, Backoff
-from outbox.runtime.cache import held
-from outbox.runtime.failure_log import FailureLog, write_to_log
-from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit.state_cache import cached_state
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff
+from outbox.runtime.failures.failure_log import FailureLog, write_to_log
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import Recovery
+from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_scope import StoreScope
 from outbox.stored import StateItem, state_key
 from outbox.testing_http import Clientele
@@ -163,7 +163,7 @@ class Harness:
         if former is not None:
             self._engine.blobs = former.blobs  # a blob store is durable by itself
         for commit in self._undecided:
-            if commit.applied and commit.applied.keys() <= self._engine.state.markers.keys():
+            if commit.applied and commit.applied.keys() <= self._engine.state.markers.known.keys():
                 self._outputs += commit.outputs
         self._undecided.clear()
         backend: Backend = self._engine
@@ -251,13 +251,13 @@ class Harness:
         if isinstance(self._ports, StorePorts):
             await self._given(self._ports.store, state_key(id), value, codec.version)
             return
-        version = self._engine.document_version(STATES, id)
+        version = self._engine.documents.version(STATES, id)
         write = records.DocWrite(STATES, id, value, version, 0, codec.version)
-        self._engine.modify(records.Modify(documents=[write]))
-        await self._engine.gate()
+        self._engine.documents.modify(records.Modify(documents=[write]))
+        await self._engine.core.gate()
 
     async def _given(self, store: StateStore, key: DocumentKey, value: bytes, schema: int) -> None:
-        found = held(await store.read(key))
+        found = cached_state(await store.read(key))
         body = stored.encode(StateItem(msgspec.Raw(value), schema, found.item.version + 1, self._clock.wall_ms()))
         await store.write([Replace(key, body, found.version) if found.version else Create(key, body)])
 
@@ -311,14 +311,14 @@ class Harness:
         count_max = self._chance.randint(1, BATCH_COUNT_MAX)
         try:
             deliveries = await self._intake.claim(self._plan.paths, count_max=count_max, wait_s=0)
-        except NOT_DONE:
-            self._engine.lapse_locks()
+        except MAY_RETRY:
+            self._engine.broker.lapse_locks()
             return True
         if deliveries:
             self._in_flight += len(deliveries)
             self._spawn(self._scope.attempt(deliveries))
         elif not self._tasks:
-            return self._engine.lapse_locks() > 0  # claims whose reply was lost
+            return self._engine.broker.lapse_locks() > 0  # claims whose reply was lost
         await self._settle_tasks()
         return True
 
@@ -361,7 +361,7 @@ class Harness:
                 await Recovery(scope.protocol, stores, scope.unsent, now_ms=self._engine.now_ms).sweep()
             except SimulatedCrash:
                 await self._crash()
-            except NOT_DONE:
+            except MAY_RETRY:
                 pass  # the next one will
 
     async def restart(self) -> None:
@@ -387,9 +387,9 @@ class Harness:
         for delivery in deliveries:
             if delivery.from_outside:
                 copy = msgspec.structs.replace(delivery.message, message_id=f"copy-{self._new_id()}")
-                self._engine.send(delivery.queue.split("/Subscriptions/")[0], [copy])
+                self._engine.broker.send(delivery.queue.split("/Subscriptions/")[0], [copy])
             else:
-                self._engine.lapse_lock(delivery.queue, delivery.sequence)
+                self._engine.broker.lapse_lock(delivery.queue, delivery.sequence)
 
     # Assert
 
@@ -434,7 +434,7 @@ class Harness:
         check_source(self.app, queue)
         return [
             self._client.dead_letter(msgspec.structs.replace(buried, message=self._with_body(buried.message)))
-            for buried in dead_letters(self._engine, queue)
+            for buried in dead_letters(self._engine.broker, queue)
         ]
 
     def _with_body(self, message: Message) -> Message:

@@ -17,9 +17,9 @@ from outbox.declared import check_served
 from outbox.entry import HttpEntry
 from outbox.http import Response
 from outbox.ports import Ports, StorePorts
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.plan import Plan
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import Scope
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_scope import StoreScope
 from outbox.verify.faults import SimulatedCrash
 

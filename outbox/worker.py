@@ -27,21 +27,21 @@ from outbox.app import App
 from outbox.client import Client
 from outbox.errors import EngineStopped, OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Ports, StorePorts
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.claims import check_blobs
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.intake import BusIntake, Intake
+from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.commit.loop_watch import LoopWatch
+from outbox.runtime.commit.stepping import go_on
+from outbox.runtime.delivery.claim_check import check_blobs
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.loop_watch import LoopWatch
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.registry import register_handlers
-from outbox.runtime.retention import register_retention
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import MARK_AFTER_S, Recovery, Tasks
-from outbox.runtime.stepping import go_on
+from outbox.runtime.start.handler_names import register_handlers
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
 
 log = logging.getLogger("outbox.worker")
 
@@ -193,7 +193,7 @@ class Worker(Client):
             self._threads.close()
         left = [delivery for reach in self._reaches for delivery in reach.in_flight.values()]
         if left and not self._has_failed:
-            log.warning("given back undone", extra={"count": len(left)})
+            log.warning("messages released unhandled", extra={"count": len(left)})
             await self._intake.release(left)
             self._settled(left)
 

@@ -42,8 +42,8 @@ from outbox.azure.cosmos.placed_states import PlacedStates
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import Refused
 from outbox.ports import Backend, StateStore
-from outbox.runtime.retention import Kept
 from outbox.runtime.scopes import stores_of
+from outbox.runtime.start.retention import RegisteredRetention
 from spark_jobs.common.arguments import CONNECTION_VARIABLE, Say, add_common, ended, silent, start, to_stderr
 from spark_jobs.common.identity import connect_lent, lent_for
 from spark_jobs.sweeping import RESULT, Part, Sweeping, opened, sweep_parts
@@ -186,7 +186,7 @@ async def longest_life(store: StateStore) -> tuple[int, int]:
     lives, margins = [], []
     async for note in store.scan("notes", prefix="retention:"):
         try:
-            kept = msgspec.json.decode(note.body, type=Kept)
+            kept = msgspec.json.decode(note.body, type=RegisteredRetention)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(f"note {note.key.id} cannot be read ({error}); start a worker there, it says more") from error
         lives += [kept.retention_ms + kept.margin_ms, *(era.record_life_ms for era in kept.eras)]

@@ -30,11 +30,11 @@ from outbox.azure.cosmos.placed_states import PlacedStates
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Backend, Delivery, Document, StorePorts
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.endings import Endings
-from outbox.runtime.plan import Plan, compile_plan
+from outbox.runtime.commit.sweeper import Redo, Swept, Unfinished, sweep
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.scopes import store_protocol, stores_of
-from outbox.runtime.sweep import Redo, Swept, Unfinished, sweep
+from outbox.runtime.start.plan import Plan, compile_plan
 
 ROUND_COUNT = 100
 """How many documents one of the sweeps is given before it marks."""
@@ -126,7 +126,7 @@ async def swept_part(settings: Sweeping, part: Part) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         ports = await opened(stack, settings.connect)
         now_ms, plan = ports.operations.now_ms, settings.plan()
-        endings = Endings(
+        endings = Settlement(
             plan,
             ports.bus,
             ports.blobs,

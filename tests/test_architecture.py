@@ -19,6 +19,8 @@ REASON_FOR_LENGTH = "One file because"
 FUNCTION_LINES_MAX = 60
 ENTRY_POINTS = ("outbox/ops/", "outbox/__main__.py", "function_app/", "spark_jobs/")
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv"}
+HEIRS = {"outbox.worker.Worker": "outbox.client.Client"}
+"""The class that inherits method bodies from another of ours for good: to applications a worker is a client."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
 
@@ -104,8 +106,8 @@ BESIDE = [
     ("azure.cosmos.store", "outbox.azure.servicebus.links"),
     ("azure.servicebus.bus", "outbox.azure.connecting"),
     ("azure.blobs.store", "outbox.azure.cosmos.store"),
-    ("engine.adapters", "outbox.runtime.work"),
-    ("engine.state", "outbox.worker"),
+    ("engine.backend.bus", "outbox.runtime.work"),
+    ("engine.core", "outbox.worker"),
     ("emulator.serve", "outbox.runtime.work"),
     ("emulator.bus.peer", "outbox.ports"),
     ("emulator.amqp.link", "outbox.emulator.bus.peer"),
@@ -153,6 +155,73 @@ def test_a_file_longer_than_one_can_review_says_why() -> None:
     lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files()}
     explained = {name for name, tree in parsed() if REASON_FOR_LENGTH in (ast.get_docstring(tree) or "")}
     assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX and name not in explained} == {}
+
+
+def classes(root: Path) -> dict[str, tuple[ast.ClassDef, list[str]]]:
+    """Every class of the package by its dotted name, with the dotted names of its bases as far as they are ours."""
+    found: dict[str, tuple[ast.ClassDef, list[str]]] = {}
+    for file in sorted((root / "outbox").rglob("*.py")):
+        module = ".".join(file.relative_to(root).with_suffix("").parts)
+        tree = ast.parse(file.read_text())
+        names = {node.name: f"{module}.{node.name}" for node in tree.body if isinstance(node, ast.ClassDef)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases = [ast.unparse(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+                ours = [names.get((parts := base.partition("."))[0], base) + parts[1] + parts[2] for base in bases]
+                found[f"{module}.{node.name}"] = node, ours
+    return found
+
+
+def heirs(root: Path) -> dict[str, str]:
+    """The classes that inherit a method's body from another of ours, and from which; errors may."""
+    known = classes(root)
+
+    def ancestors(name: str) -> list[str]:
+        return [up for base in known[name][1] for up in ([base, *ancestors(base)] if base in known else [base])]
+
+    def has_bodies(name: str) -> bool:
+        node, bases = known[name]
+        return "typing.Protocol" not in bases and any(
+            isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) for n in node.body
+        )
+
+    found: dict[str, str] = {}
+    for name in known:
+        above = ancestors(name)
+        is_error = any(up.endswith(("Exception", "Error")) for up in above if up not in known)
+        nearest = next((up for up in above if up in known and has_bodies(up)), None)
+        if nearest is not None and not is_error:
+            found[name] = nearest
+    return found
+
+
+def test_no_class_inherits_method_bodies_from_another_of_ours() -> None:
+    assert heirs(ROOT) == HEIRS
+
+
+@pytest.mark.parametrize(
+    ("base", "heir", "is_found"),
+    [
+        ("class A:\n    def f(self): ...", "from outbox.a import A\nclass B(A): ...", True),
+        ("class A:\n    async def f(self): ...", "from outbox.a import A\nclass M(A): ...\nclass B(M[int]): ...", True),
+        ("class A:\n    def f(self): ...", "from outbox import a\nclass B(a.A): ...", True),
+        ("class A:\n    x: int", "from outbox.a import A\nclass B(A): ...", False),
+        ("class A(Exception):\n    def f(self): ...", "from outbox.a import A\nclass B(A): ...", False),
+        (
+            "from typing import Protocol\nclass A(Protocol):\n    def f(self): ...",
+            "from outbox.a import A\nclass B(A): ...",
+            False,
+        ),
+    ],
+)
+def test_an_inherited_body_is_found(base: str, heir: str, is_found: bool, tmp_path: Path) -> None:
+    tree(tmp_path, {"a": [], "b": []})
+    (tmp_path / "outbox/a.py").write_text(f"{base}\n")
+    (tmp_path / "outbox/b.py").write_text(f"{heir}\n")
+    assert ("outbox.b.B" in heirs(tmp_path)) == is_found
 
 
 def test_no_function_is_longer_than_a_screen() -> None:

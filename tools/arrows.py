@@ -1,7 +1,8 @@
 """Who may import whom inside `outbox/`: every module stands on a floor, and imports point down.
 
 The contracts are written from the floors and the folder as it is into `build/arrows.ini`, because import-linter refuses
-names that do not exist; `python tools/arrows.py` checks them.
+names that do not exist; `python tools/arrows.py` checks them, `python tools/arrows.py outbox.runtime` prints what a
+package imports within itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import contextlib
 import io
 import sys
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -86,6 +88,9 @@ class Rule:
 
 
 def main() -> int:
+    if sys.argv[1:]:
+        print(picture(Path.cwd(), sys.argv[1]))
+        return 0
     kept, text = check(ROOT, ROOT / "build")
     print("arrows: kept" if kept else text)
     return 0 if kept else 1
@@ -223,6 +228,40 @@ def circle(imports: dict[str, set[str]]) -> list[str]:
         found: list[str] = error.args[1]
         return found
     return []
+
+
+def layers(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Modules by the longest chain of imports below them, the lowest first; there must be no circle."""
+    depth = dict[str, int]()
+    for name in TopologicalSorter(imports).static_order():
+        depth[name] = 1 + max((depth[target] for target in imports[name]), default=-1)
+    return [sorted(name for name in depth if depth[name] == level) for level in range(max(depth.values()) + 1)]
+
+
+def picture(root: Path, package: str) -> str:
+    """The imports of a package within itself: how many files, arrows and layers, and the layers from the top.
+
+    A folder's `__init__` counts where it imports something.
+    """
+    inside = f"{package}."
+    imports = {
+        name: {target for target in targets if target.startswith(inside)}
+        for name, targets in imports_of(root).items()
+        if name.startswith(inside) and (targets or not (root / name.replace(".", "/")).is_dir())
+    }
+    found = layers(imports)
+    rows = [
+        textwrap.fill(
+            ", ".join(name.removeprefix(inside) for name in layer),
+            width=110,
+            initial_indent=f"{level:3}  ",
+            subsequent_indent=" " * 5,
+            break_on_hyphens=False,
+        )
+        for level, layer in reversed(list(enumerate(found, 1)))
+    ]
+    arrows = sum(map(len, imports.values()))
+    return "\n".join([f"{package}: {len(imports)} files, {arrows} arrows, {len(found)} layers", *rows])
 
 
 def outbox(names: Iterable[str]) -> tuple[str, ...]:

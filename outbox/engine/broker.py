@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from outbox.engine import records
 from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement, dead_letter_path
-from outbox.engine.items import (
+from outbox.engine.log import records
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.rules import Facts, routed
+from outbox.engine.state.tasks import (
     ACTIVE,
     DEFERRED,
     LOCKED,
@@ -28,9 +30,6 @@ from outbox.engine.items import (
     pack_token,
     unpack_token,
 )
-from outbox.engine.limits import EngineLimits
-from outbox.engine.queues import Queue
-from outbox.engine.rules import Facts, routed
 from outbox.errors import LockLost, TooLarge, UnknownDestination
 from outbox.message import Message
 
@@ -44,21 +43,20 @@ class Wanted(NamedTuple):
 
     def is_in(self, queue: Queue, now_ms: int) -> bool:
         """Whether a queue has it now."""
-        return queue.has_available(now_ms, session=self.session) or (self.blocked and queue.has_blocked)
+        order = queue.order
+        return order.has_available(now_ms, session=self.session) or (self.blocked and order.has_blocked)
 
 
 ANYTHING = Wanted()
 
 
-class Broker(Core):
-    """The queues' side of the engine."""
+class Broker:
+    """The queues of the engine."""
 
-    limits: EngineLimits = EngineLimits()
-    _lock_count = 0
-
-    def __post_init__(self) -> None:
-        """Make the timers and watchers."""
-        self._lock_count = first_lock(self._epoch)
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._state = core.state
+        self._lock_count = first_lock(core.epoch)
         self._lock_timers: list[tuple[int, int, int, list[int]]] = []
         self._watchers: dict[str, dict[asyncio.Future[None], Wanted]] = {}
         self.served: set[str] = set()
@@ -70,7 +68,7 @@ class Broker(Core):
         Raises:
             UnknownDestination: there is none.
         """
-        found = self.state.paths.get(path)
+        found = self._state.paths.get(path)
         if found is None:
             raise UnknownDestination(f"queue {path!r} does not exist; declare it, or check the spelling")
         return found
@@ -90,31 +88,31 @@ class Broker(Core):
             TooLarge: a message is over the limit; none was sent.
             Throttled: the engine holds all that it may.
         """
-        routes = self.state.routes.get(path)
+        routes = self._state.routes.get(path)
         if routes is None:
             raise UnknownDestination(f"queue or topic {path!r} does not exist; declare it, or check the spelling")
         self._admit(path, messages)
-        now_ms = self.now_ms()
-        if self.state.rules and any(queue.path in self.state.rules for queue in routes):
+        now_ms = self._core.now_ms()
+        if self._state.rules and any(queue.path in self._state.rules for queue in routes):
             return self._send_by_rules(routes, messages, due_ms, facts)
-        before = self.state.sequence
+        before = self._state.sequence
         known = [self._is_known(routes, message, now_ms) for message in messages]
-        self.do(records.Sent(now_ms, path, due_ms, list(messages)))
+        self._core.do(records.Sent(now_ms, path, due_ms, list(messages)))
         self.wake()
-        sequences = iter(range(before + 1, self.state.sequence + 1))
+        sequences = iter(range(before + 1, self._state.sequence + 1))
         return [0 if duplicate else next(sequences, 0) for duplicate in self._mark_repeats(messages, known, routes)]
 
     def _send_by_rules(
         self, routes: tuple[Queue, ...], messages: Sequence[Message], due_ms: int, facts: Sequence[Facts]
     ) -> list[int]:
         """The same for a topic with rules; a message's number is that of its first copy."""
-        before, found = self.state.sequence, [0] * len(messages)
-        parts = routed(self.state.rules, routes, messages, facts)
-        self.do(records.Routed(self.now_ms(), due_ms, list(messages), parts))
+        before, found = self._state.sequence, [0] * len(messages)
+        parts = routed(self._state.rules, routes, messages, facts)
+        self._core.do(records.Routed(self._core.now_ms(), due_ms, list(messages), parts))
         self.wake()
         for number, indexes in parts:
-            tasks = self.state.queues[number].tasks
-            new = iter([s for s in range(before + 1, self.state.sequence + 1) if s in tasks])
+            tasks = self._state.queues[number].tasks
+            new = iter([s for s in range(before + 1, self._state.sequence + 1) if s in tasks])
             sequence = next(new, 0)
             for index in indexes:
                 if sequence and tasks[sequence].message == messages[index]:
@@ -141,12 +139,12 @@ class Broker(Core):
         return marked
 
     def _admit(self, path: str, messages: Sequence[Message]) -> None:
-        limit = self.limits.message_bytes_max
+        limit = self._core.limits.message_bytes_max
         for message in messages:
             if held_bytes(message) > limit:
                 raise TooLarge(f"message {message.identity} to {path} is over {limit} bytes; send a claim check")
-        check_room(self.state, self.limits)
-        keyed = any(queue.settings.ordering == "per_key" for queue in self.state.routes[path])
+        check_room(self._state, self._core.limits)
+        keyed = any(queue.settings.ordering == "per_key" for queue in self._state.routes[path])
         if keyed and not all(message.session_id for message in messages):
             raise TooLarge(
                 f"{path} is ordered by key; every message to it needs a session id (the property session-id)"
@@ -154,7 +152,7 @@ class Broker(Core):
 
     def cancel(self, path: str, sequences: Sequence[int]) -> int:
         """Cancel scheduled messages of a queue, or of a topic with every subscription's copy; how many there were."""
-        queues = self.state.routes.get(path) or (self.queue(path),)
+        queues = self._state.routes.get(path) or (self.queue(path),)
         found = [task for s in sequences for queue in queues if (task := queue.tasks.get(s)) is not None]
         due = [task for task in found if task.status == SCHEDULED]
         for queue in queues:
@@ -162,7 +160,7 @@ class Broker(Core):
                 task.sequence for task in (queue.tasks.values() if len(queues) > 1 else due) if _is_copy(task, due)
             ]
             if copies:
-                self.do(records.Cancelled(queue.number, copies))
+                self._core.do(records.Cancelled(queue.number, copies))
         return len(due)
 
     # Receive
@@ -180,55 +178,60 @@ class Broker(Core):
 
         `outside` says that they leave the engine: handled here after all, they are remembered by a marker.
         """
-        now_ms = self.now_ms()
+        now_ms = self._core.now_ms()
         if not outside:
             self.served.add(queue.path)
         self._expire_messages(queue, now_ms)
         if session is not None:
-            tasks = queue.take_session(session, count_max)
+            tasks = queue.sessions.take_session(session, count_max)
         else:
-            tasks = queue.take(count_max, now_ms=now_ms, wary=wary)
+            tasks = queue.order.take(count_max, now_ms=now_ms, wary=wary)
         if tasks:
             self._lock(queue, tasks, now_ms, outside=outside)
         return tasks
 
     def take_suspect(self, queues: Sequence[Queue]) -> list[Task]:
         """Lock and log the least suspect message of these queues, alone."""
-        now_ms = self.now_ms()
+        now_ms = self._core.now_ms()
         for queue in queues:
             self._expire_messages(queue, now_ms)
-        found = [(least, queue.number, queue) for queue in queues if (least := queue.least_suspect(now_ms))]
+        found = [(least, queue.number, queue) for queue in queues if (least := queue.order.least_suspect(now_ms))]
         if not found:
             return []
         queue = min(found)[2]
-        tasks = queue.take_suspect(now_ms)
+        tasks = queue.order.take_suspect(now_ms)
         self._lock(queue, tasks, now_ms)
         return tasks
 
     def take_blocked(self, queue: Queue, count_max: int) -> list[Task]:
         """Lock and log up to `count_max` messages that wait behind a dead letter, each once in a block."""
-        if not queue.has_blocked:
+        if not queue.order.has_blocked:
             return []
-        now_ms = self.now_ms()
+        now_ms = self._core.now_ms()
         self._expire_messages(queue, now_ms)
-        tasks = queue.take_blocked(count_max)
+        tasks = queue.order.take_blocked(count_max)
         if tasks:
             self._lock(queue, tasks, now_ms)
         return tasks
 
     def _lock(self, queue: Queue, tasks: list[Task], now_ms: int, *, outside: bool = False) -> None:
         sequences = [task.sequence for task in tasks]
-        self.do(records.Claimed(queue.number, sequences, outside))
-        self._lock_count = lock = self._lock_count + 1
+        self._core.do(records.Claimed(queue.number, sequences, outside))
+        lock = self.next_lock()
         until_ms = now_ms + round(queue.settings.lock_s * 1_000)
         for task in tasks:
             task.lock = lock
             task.locked_until_ms = until_ms
         heappush(self._lock_timers, (until_ms, queue.number, lock, sequences))
 
+    def next_lock(self) -> int:
+        """A lock's number, which no other lock of any writer has."""
+        self._lock_count += 1
+        return self._lock_count
+
     def _as_claim(self, queue: Queue, task: Task) -> Claim:
         return Claim(
-            pack_token(self._epoch, task.lock, task.sequence, queue.number),
+            pack_token(self._core.epoch, task.lock, task.sequence, queue.number),
             task.sequence,
             task.message,
             task.delivery_count + task.failures,
@@ -252,7 +255,7 @@ class Broker(Core):
                 raise LookupError(f"{path}/{sequence} is not a deferred message")
         found = [task for task in tasks if task is not None]
         if found:
-            self._lock(queue, found, self.now_ms(), outside=True)
+            self._lock(queue, found, self._core.now_ms(), outside=True)
         return [self._as_claim(queue, task) for task in found]
 
     # Settle
@@ -264,11 +267,11 @@ class Broker(Core):
             LockLost: the lock ran out, was settled already, or was given before a restart.
         """
         epoch, lock, sequence, number = unpack_token(token)
-        if epoch == self._epoch and number < len(self.state.queues):
-            queue = self.state.queues[number]
+        if epoch == self._core.epoch and number < len(self._state.queues):
+            queue = self._state.queues[number]
             task = queue.tasks.get(sequence)
             held = task is not None and task.status == LOCKED and task.lock == lock
-            if task is not None and held and task.locked_until_ms > self.now_ms():
+            if task is not None and held and task.locked_until_ms > self._core.now_ms():
                 return queue, task
         raise LockLost(f"the lock on message {sequence} is gone; it was settled, ran out or the host restarted")
 
@@ -279,8 +282,10 @@ class Broker(Core):
             LockLost: it is not held any more.
         """
         queue, task = self.locked(token)
-        cut = self.limits.reason_length_max
-        self.do(records.Settled(self.now_ms(), queue.number, how, [task.sequence], reason[:cut], description[:cut]))
+        cut = self._core.limits.reason_length_max
+        self._core.do(
+            records.Settled(self._core.now_ms(), queue.number, how, [task.sequence], reason[:cut], description[:cut])
+        )
         self.wake()
 
     def renew(self, token: bytes) -> int:
@@ -290,9 +295,14 @@ class Broker(Core):
             LockLost: it is not held any more.
         """
         queue, task = self.locked(token)
-        task.locked_until_ms = self.now_ms() + round(queue.settings.lock_s * 1_000)
-        heappush(self._lock_timers, (task.locked_until_ms, queue.number, task.lock, [task.sequence]))
-        return task.locked_until_ms
+        until_ms = self._core.now_ms() + round(queue.settings.lock_s * 1_000)
+        self.extend(queue, task, until_ms)
+        return until_ms
+
+    def extend(self, queue: Queue, task: Task, until_ms: int) -> None:
+        """Let the lock on a task that is locked run out at this time."""
+        task.locked_until_ms = until_ms
+        heappush(self._lock_timers, (until_ms, queue.number, task.lock, [task.sequence]))
 
     # Look
 
@@ -310,13 +320,13 @@ class Broker(Core):
 
         Nor does what waits behind a dead letter, once it was shown to who handles the queue.
         """
-        now_ms = self.now_ms()
+        now_ms = self._core.now_ms()
         for path in paths:
             queue = self.queue(path)
-            if path in self.served and queue.has_blocked:
+            if path in self.served and queue.order.has_blocked:
                 return False
             for task in queue.tasks.values():
-                if task.status == LOCKED or (task.status == ACTIVE and queue.may_leave(task, now_ms)):
+                if task.status == LOCKED or (task.status == ACTIVE and queue.order.may_leave(task, now_ms)):
                     return False
         return True
 
@@ -328,51 +338,51 @@ class Broker(Core):
 
     def tick(self) -> None:
         """Let everything happen that time has made due."""
-        now_ms = self.now_ms()
+        now_ms = self._core.now_ms()
         self._expire_locks(now_ms)
-        for queue in self.state.queues:
+        for queue in self._state.queues:
             due_ms = queue.next_due_ms()
             if due_ms is None or due_ms > now_ms:
                 continue
             queue.promote(now_ms)
             self._expire_messages(queue, now_ms)
-        self.state.forget(now_ms)
+        self._state.forget(now_ms)
         self.wake()
 
     def _expire_messages(self, queue: Queue, now_ms: int) -> None:
         """Take what is over its time to live out of a queue, so that no receiver sees it."""
         if queue.may_have_expired(now_ms) and (expired := queue.expired(now_ms)):
-            self.do(records.Lapsed(now_ms, queue.number, [], expired))
+            self._core.do(records.Lapsed(now_ms, queue.number, [], expired))
 
     def _expire_locks(self, now_ms: int) -> None:
         timers = self._lock_timers
         while timers and timers[0][0] <= now_ms:
             _, number, lock, sequences = heappop(timers)
-            tasks = self.state.queues[number].tasks
+            tasks = self._state.queues[number].tasks
             over = [s for s in sequences if (task := tasks.get(s)) is not None and task.status == LOCKED
                     and task.lock == lock and task.locked_until_ms <= now_ms]  # fmt: skip
             if over:
-                self.do(records.Lapsed(now_ms, number, over, []))
+                self._core.do(records.Lapsed(now_ms, number, over, []))
 
     def lapse_lock(self, path: str, sequence: int) -> None:
         """Let the lock on one message run out now.  For tests."""
         queue = self.queue(path)
         if sequence in queue.tasks and queue.tasks[sequence].status == LOCKED:
-            self.do(records.Lapsed(self.now_ms(), queue.number, [sequence], []))
+            self._core.do(records.Lapsed(self._core.now_ms(), queue.number, [sequence], []))
 
     def lapse_locks(self) -> int:
         """Let every lock on a message run out now; how many there were.  For tests that do not want to wait."""
-        now_ms, count = self.now_ms(), 0
-        for queue in self.state.queues:
+        now_ms, count = self._core.now_ms(), 0
+        for queue in self._state.queues:
             locked = sorted(task.sequence for task in queue.tasks.values() if task.status == LOCKED)
             if locked:
                 count += len(locked)
-                self.do(records.Lapsed(now_ms, queue.number, locked, []))
+                self._core.do(records.Lapsed(now_ms, queue.number, locked, []))
         return count
 
     def next_due_ms(self) -> int | None:
         """When `tick` will next have something to do."""
-        times = [due for queue in self.state.queues if (due := queue.next_due_ms()) is not None]
+        times = [due for queue in self._state.queues if (due := queue.next_due_ms()) is not None]
         if self._lock_timers:
             times.append(self._lock_timers[0][0])
         return min(times, default=None)
@@ -381,10 +391,10 @@ class Broker(Core):
         """Wake whoever waits for a queue that has something now."""
         if not self._watchers:
             return
-        now_ms = self.now_ms()
+        now_ms = self._core.now_ms()
         for path, watchers in list(self._watchers.items()):
             queue = self.queue(path)
-            has_any = queue.has_available(now_ms)
+            has_any = queue.order.has_available(now_ms)
             if not has_any and queue.settings.ordering != "per_key":
                 continue
             for watcher, wanted in list(watchers.items()):
@@ -408,8 +418,8 @@ class Broker(Core):
         if self._any_available(paths, wanted):
             return True
         watcher = asyncio.get_running_loop().create_future()
-        deadline_s = self._clock.monotonic_s() + timeout_s
-        while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+        deadline_s = self._core.clock.monotonic_s() + timeout_s
+        while (left_s := deadline_s - self._core.clock.monotonic_s()) > 0:
             for path in paths:
                 self._watchers.setdefault(path, {})[watcher] = wanted
             try:
@@ -419,15 +429,15 @@ class Broker(Core):
                 return False
             finally:
                 self._unwatch(paths, watcher)
-            if self._stopped is not None:
-                raise self._stopped
+            if self._core.stopped is not None:
+                raise self._core.stopped
             if self._any_available(paths, wanted):
                 return True
             watcher = asyncio.get_running_loop().create_future()
         return False
 
-    def _dismiss(self, path: str, reason: UnknownDestination) -> None:
-        """Tell whoever waits for a queue that it is gone."""
+    def dismiss(self, path: str, reason: UnknownDestination) -> None:
+        """Fail whoever waits for a queue that is gone."""
         for watcher in self._watchers.pop(path, {}):
             if not watcher.done():
                 watcher.set_exception(reason)
@@ -441,7 +451,7 @@ class Broker(Core):
                     del self._watchers[path]
 
     def _any_available(self, paths: Sequence[str], wanted: Wanted) -> bool:
-        now_ms = self.now_ms()
+        now_ms = self._core.now_ms()
         return any(wanted.is_in(self.queue(path), now_ms) for path in paths)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from outbox.engine import records
 from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, TopicSettings
 from outbox.engine.limits import EngineLimits
-from outbox.engine.state import State
+from outbox.engine.log import records
+from outbox.engine.state.state import State
 from outbox.errors import NotRegistrable, OutboxError, Refused, Throttled
 from outbox.message import Message
 from outbox.ports import Clock

@@ -1,7 +1,7 @@
 """Log a record, let it take effect, and say when it is safe to speak of it.
 
 Theory of operation.  All changes happen synchronously on one event loop: check, append to the log's buffer, apply
-to memory.  Memory is therefore ahead of the disk, and that is harmless as long as nobody outside learns of it:
+to memory.  Memory is therefore ahead of the disk, and that is harmless as long as nothing outside depends on it:
 **nothing leaves the process before `gate`**.  The gate is the highest ordinal that survives the declared failures:
 synced under power loss (policy `every`), written under a process crash (the other policies).
 
@@ -17,11 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from outbox.engine import records
 from outbox.engine.checks import FROM_OUTSIDE, reread
-from outbox.engine.items import version_of
-from outbox.engine.state import State
-from outbox.engine.wal import Log
+from outbox.engine.limits import EngineLimits
+from outbox.engine.log import records
+from outbox.engine.log.wal import Log
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import version_of
 from outbox.errors import EngineStopped
 from outbox.ports import Clock
 
@@ -73,16 +74,19 @@ class SyncPolicy:
 
 
 class Core:
-    """The engine's memory, its log and its gate."""
+    """The engine's memory, its log and its gate; every part of the engine holds it."""
 
-    def __init__(self, state: State, log: Log | None, clock: Clock, sync: SyncPolicy) -> None:
+    def __init__(self, state: State, log: Log | None, clock: Clock, sync: SyncPolicy, limits: EngineLimits) -> None:
         self.state = state
-        self._log = log
-        self._clock = clock
+        self.log = log
+        self.clock = clock
+        self.limits = limits
+        self.epoch = log.epoch if log is not None else 1
+        """That of this writer."""
+        self.stopped: EngineStopped | None = None
+        """Why the engine stopped, if it has."""
         self._sync = sync
-        self._epoch = log.epoch if log is not None else 1
         self._ordinal = 0
-        self._stopped: EngineStopped | None = None
         self._gate_waiters: list[asyncio.Future[None]] = []
         self._time_base_ms = max(state.time_ms, clock.wall_ms())
         self._monotonic_base_s = clock.monotonic_s()
@@ -92,17 +96,7 @@ class Core:
 
     def now_ms(self) -> int:
         """Engine time, milliseconds since 1970: never behind the log, never running backwards."""
-        return self._time_base_ms + round((self._clock.monotonic_s() - self._monotonic_base_s) * 1_000)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of this writer."""
-        return self._epoch
-
-    @property
-    def stopped(self) -> EngineStopped | None:
-        """Why the engine stopped, if it has."""
-        return self._stopped
+        return self._time_base_ms + round((self.clock.monotonic_s() - self._monotonic_base_s) * 1_000)
 
     def do(self, record: records.Record) -> int:
         """Log a record, let it take effect and give its version.
@@ -111,17 +105,17 @@ class Core:
             EngineStopped: the engine stopped after a failed write, or is closed.
             Refused: the record holds what could not be read back; nothing was logged.
         """
-        if self._stopped is not None:
-            raise self._stopped
+        if self.stopped is not None:
+            raise self.stopped
         kind, payload = type(record), b""
         if kind in FROM_OUTSIDE:
             record, payload = reread(record)
-        if self._log is None:
+        if self.log is None:
             self._ordinal += 1
             ordinal = self._ordinal
         else:
-            ordinal = self._log.append(records.NUMBERS[kind], payload or records.encode(record))
-        version = version_of(self._epoch, ordinal)
+            ordinal = self.log.append(records.NUMBERS[kind], payload or records.encode(record))
+        version = version_of(self.epoch, ordinal)
         try:
             self.state.apply(record, version)
         except BaseException as error:
@@ -134,9 +128,9 @@ class Core:
             f"record {ordinal} ({type(record).__name__}) could not take effect ({error!r}); it was not acknowledged. "
             "Open the folder again, and please report this"
         )
-        if self._log is not None:
-            self._log.abandon(str(reason))
-        self._stop(reason)
+        if self.log is not None:
+            self.log.abandon(str(reason))
+        self.stop(reason)
         raise reason from error
 
     def write(self) -> None:
@@ -145,9 +139,9 @@ class Core:
         Raises:
             EngineStopped: the write failed; the engine has stopped.
         """
-        log = self._log
+        log = self.log
         if log is not None and log.written < log.appended:
-            self._guarded(log.write)
+            self.guarded(log.write)
 
     def flush(self) -> None:
         """Write and sync everything logged so far.
@@ -155,12 +149,12 @@ class Core:
         Raises:
             EngineStopped: the write or the fsync failed; the engine has stopped.
         """
-        log = self._log
+        log = self.log
         if log is not None and log.synced < log.appended:
             self.write()
-            self._guarded(log.sync)
+            self.guarded(log.sync)
             self.flush_count += 1
-            self._last_sync_s = self._clock.monotonic_s()
+            self._last_sync_s = self.clock.monotonic_s()
 
     def flush_when_due(self, *, idle: bool) -> None:
         """Sync what was written and waits for no further traffic: an interval that is over, a count that never fills.
@@ -169,24 +163,30 @@ class Core:
             EngineStopped: the write or the fsync failed; the engine has stopped.
         """
         interval_s = self._sync.interval_s if self._sync.kind == "interval" else None
-        is_over = interval_s is not None and self._clock.monotonic_s() - self._last_sync_s >= interval_s
+        is_over = interval_s is not None and self.clock.monotonic_s() - self._last_sync_s >= interval_s
         if is_over or (idle and self._sync.kind == "every_n"):
             self.flush()
 
-    def _guarded(self, step: Callable[[], object]) -> None:
+    def guarded(self, step: Callable[[], object]) -> None:
+        """Do a step on the log; if it fails, stop.
+
+        Raises:
+            EngineStopped: it failed; the engine has stopped.
+        """
         try:
             step()
         except EngineStopped as stopped:
-            self._stop(stopped)
+            self.stop(stopped)
             raise
         except OSError as error:
             reason = EngineStopped(f"the log could not be written ({error}); free the disk or repair it and reopen")
-            self._stop(reason)
+            self.stop(reason)
             raise reason from error
 
-    def _stop(self, reason: EngineStopped) -> None:
-        if self._stopped is None:
-            self._stopped = reason
+    def stop(self, reason: EngineStopped) -> None:
+        """Acknowledge nothing more, for this reason; a second one changes nothing."""
+        if self.stopped is None:
+            self.stopped = reason
             waiters, self._gate_waiters = self._gate_waiters, []
             for waiter in waiters:
                 if not waiter.done():
@@ -196,7 +196,7 @@ class Core:
 
     @property
     def _is_through(self) -> bool:
-        log = self._log
+        log = self.log
         if log is None:
             return True
         return (log.synced if self._sync.kind == "every" else log.written) >= log.appended
@@ -204,14 +204,14 @@ class Core:
     async def gate(self, *, alone: bool = False) -> None:
         """Wait until everything done so far survives the declared failures.
 
-        Waiters of one turn of the loop share one flush.  `alone` says that nobody else can join, so that the flush
+        Waiters of one turn of the loop share one flush.  `alone` says that no other caller can join, so that the flush
         happens at once instead of in the loop's next turn.
 
         Raises:
             EngineStopped: it will not; acknowledge nothing.
         """
-        if self._stopped is not None:
-            raise self._stopped
+        if self.stopped is not None:
+            raise self.stopped
         if self._is_through:
             return
         if self._sync.kind != "every":
@@ -230,7 +230,7 @@ class Core:
         try:
             self.flush()
         except EngineStopped:
-            return  # the waiters were told by _stop
+            return  # stop has failed the waiters
         waiters, self._gate_waiters = self._gate_waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -238,9 +238,9 @@ class Core:
 
     def _write_and_sync_when_due(self) -> None:
         self.write()
-        log, sync = self._log, self._sync
+        log, sync = self.log, self._sync
         assert log is not None
-        elapsed_s = self._clock.monotonic_s() - self._last_sync_s
+        elapsed_s = self.clock.monotonic_s() - self._last_sync_s
         full = sync.kind == "every_n" and log.written - log.synced >= sync.count
         if full or (sync.kind == "interval" and elapsed_s >= sync.interval_s):
             self.flush()

@@ -6,38 +6,41 @@ Decides whether a dead letter may still be resubmitted and what goes with it; li
 from __future__ import annotations
 
 from outbox.deliveries import is_copy, late, next_attempt, resubmission
-from outbox.engine import records
 from outbox.engine.broker import Broker
+from outbox.engine.core import Core
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.items import LOCKED, Task
-from outbox.engine.queues import Queue
+from outbox.engine.log import records
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.tasks import LOCKED, Task
 
 
 class DeadLetters:
     """The dead letters of every queue."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, core: Core, broker: Broker) -> None:
+        self._core = core
         self._broker = broker
 
     def resubmit(self, path: str, sequence: int) -> None:
         """Send a dead letter of the queue `path` back to it, as a new attempt with its first time.
 
-        Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.
+        Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.  Of one
+        that was `too-old` it is unknown whether it had been applied before: look at its state first.
 
         Raises:
             LookupError: there is no such dead letter, or a receiver has claimed it.
             Refused: the record of its refusal is gone, so it could only be refused as too old.
         """
-        broker, (dead, task) = self._broker, self._find(path, sequence)
-        if 0 < task.remembered_until_ms <= broker.now_ms():
+        core, (dead, task) = self._core, self._find(path, sequence)
+        if 0 < task.remembered_until_ms <= core.now_ms():
             raise late(f"{path}/{task.message.identity or sequence}")
         copies = [other for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
         attempt = next_attempt(task.message, [other.message for other in copies])
         if copies:
-            broker.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
+            core.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
         message = resubmission(task.message, attempt=attempt, enqueued_ms=task.enqueued_ms)
-        broker.do(records.Resubmitted(broker.now_ms(), dead.number, sequence, message))
-        broker.wake()
+        core.do(records.Resubmitted(core.now_ms(), dead.number, sequence, message))
+        self._broker.wake()
 
     def discard(self, path: str, sequence: int) -> None:
         """Delete a dead letter of the queue `path`.
@@ -46,7 +49,7 @@ class DeadLetters:
             LookupError: there is no such dead letter, or a receiver has claimed it.
         """
         dead, _ = self._find(path, sequence)
-        self._broker.do(records.Cancelled(dead.number, [sequence]))
+        self._core.do(records.Cancelled(dead.number, [sequence]))
         self._broker.wake()
 
     def _find(self, path: str, sequence: int) -> tuple[Queue, Task]:
@@ -58,5 +61,5 @@ class DeadLetters:
 
 
 def _is_copy(other: Task, task: Task) -> bool:
-    """Whether a dead letter that nobody receives holds the same message as another."""
+    """Whether a dead letter that is not locked holds the same message as another."""
     return other.status != LOCKED and is_copy(other.message, task.message)

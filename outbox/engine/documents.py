@@ -6,23 +6,25 @@ is `state`'s part.  Semantics follow EntroQ.  Source: github.com/shiblon/entroq.
 
 from __future__ import annotations
 
-from outbox.engine import records
 from outbox.engine.broker import Broker
 from outbox.engine.checks import check_deletes
+from outbox.engine.core import Core
+from outbox.engine.log import records
 from outbox.errors import OutboxError
 from outbox.ports import StateDocument
 
 
 class Documents:
-    """The documents' side of the engine."""
+    """The documents of the engine."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, core: Core, broker: Broker) -> None:
+        self._core = core
         self._broker = broker
 
     def read(self, namespace: str, id: str) -> StateDocument | None:
         """A document, or None where there is none or it has expired."""
-        found = self._broker.state.documents.get(namespace, {}).get(id)
-        if found is None or (found.expires_ms and found.expires_ms <= self._broker.now_ms()):
+        found = self._core.state.documents.spaces.get(namespace, {}).get(id)
+        if found is None or (found.expires_ms and found.expires_ms <= self._core.now_ms()):
             return None
         return found
 
@@ -32,15 +34,19 @@ class Documents:
         return 0 if found is None else found.version
 
     def modify(self, change: records.Modify) -> list[int] | None:
-        """Apply a modification: the sequences of what was inserted, or None if it lost."""
-        broker, state = self._broker, self._broker.state
+        """Apply a modification whole, or nothing of it: the sequences of what was inserted, or None if it lost.
+
+        The same `operation_id` again gives the first answer.  It loses when a task or document is not at the version
+        that was named, or a receiver has claimed a task.
+        """
+        core, state = self._core, self._core.state
         if change.operation_id and (done := state.operations.get(change.operation_id)) is not None:
             return list(done[1])
         if not self._holds(change):
             return None
         first = state.sequence + 1
-        broker.do(records.Modified(broker.now_ms(), change))
-        broker.wake()
+        core.do(records.Modified(core.now_ms(), change))
+        self._broker.wake()
         return list(range(first, state.sequence + 1))
 
     def _holds(self, change: records.Modify) -> bool:

@@ -2,7 +2,7 @@
 
 One process owns a folder.  Everything it acknowledges is in one write-ahead log, and what is in the log is what
 comes back: `Engine.open` reads the newest snapshot and the records behind it, becomes the writer of a new epoch
-(which voids every lock of the older ones) and writes a new snapshot unless told not to.
+(which voids every lock of the older ones) and writes a new snapshot, but with `compact=False`.
 
 Semantics follow EntroQ (claims, `modify` over tasks and documents by id and version); the queues behave as Azure
 Service Bus does.  Source: github.com/shiblon/entroq.
@@ -18,21 +18,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from outbox.engine import records, snapshot
-from outbox.engine.adapters import ports
-from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.journal import EngineJournal
+from outbox.engine.backend.operations import EngineOperations
+from outbox.engine.broker import Broker
 from outbox.engine.checks import check_clock
-from outbox.engine.core import SyncPolicy, SystemClock
+from outbox.engine.core import Core, SyncPolicy, SystemClock
 from outbox.engine.dead_letters import DeadLetters
-from outbox.engine.disk import Disk, FolderDisk
 from outbox.engine.documents import Documents
 from outbox.engine.limits import EngineLimits
-from outbox.engine.segments import Limits, Recovery
-from outbox.engine.state import State
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import Disk, FolderDisk
+from outbox.engine.log.segments import Limits, Recovery
+from outbox.engine.log.wal import Log
+from outbox.engine.sessions import Sessions
+from outbox.engine.state.state import State
 from outbox.engine.topology import Topology
-from outbox.engine.wal import Log
 from outbox.errors import EngineStopped
-from outbox.ports import BlobStore, Clock, Ports, StateDocument
+from outbox.ports import BlobStore, Clock, Ports
 
 TICK_S = 0.05
 _IDLE_TICKS = 4
@@ -41,7 +44,7 @@ _WITNESS_TICKS = 20
 _ADOPT_TICKS = 200
 
 
-class Engine(Topology):
+class Engine:
     """Queues, documents and markers in memory, durable by a log.  Use it as an async context manager."""
 
     def __init__(
@@ -54,15 +57,22 @@ class Engine(Topology):
         limits: EngineLimits,
         folder: Path | None,
     ) -> None:
-        super().__init__(state, log, clock, sync)
-        self.limits = limits
+        self.core = core = Core(state, log, clock, sync, limits)
+        self.state = state
+        self.log = log
+        self.broker = broker = Broker(core)
+        self.sessions = Sessions(core, broker)
+        self.topology = Topology(core, broker, self.sessions)
+        self.documents = Documents(core, broker)
+        self.dead_letters = DeadLetters(core, broker)
+        self.declare = self.topology.declare
+        self.rules = self.topology.rules
+        self.now_ms = core.now_ms
         self.folder = folder
         self._disk: Disk | None = None
-        self._documents = Documents(self)
         self._timekeeper: asyncio.Task[None] | None = None
-        self.__post_init__()
-        self.do(records.Opened(self.now_ms()))
-        self.flush()
+        core.do(records.Opened(core.now_ms()))
+        core.flush()
         state.rebuild()
 
     @classmethod
@@ -126,7 +136,9 @@ class Engine(Topology):
 
     def ports(self) -> Ports:
         """The ports through which the runtime uses this engine."""
-        return ports(self, self.blobs)
+        core, broker = self.core, self.broker
+        operations = EngineOperations(core, broker, self.topology, self.documents, self.dead_letters)
+        return Ports(EngineJournal(core, broker), operations, self.blobs)
 
     @cached_property
     def blobs(self) -> BlobStore:
@@ -134,9 +146,9 @@ class Engine(Topology):
         return MemoryBlobStore() if self.folder is None else FolderBlobStore(self.folder / "blobs")
 
     @property
-    def log(self) -> Log | None:
-        """The log, where there is one."""
-        return self._log
+    def stopped(self) -> EngineStopped | None:
+        """Why the engine stopped, if it has."""
+        return self.core.stopped
 
     async def __aenter__(self) -> Self:
         self._timekeeper = asyncio.create_task(self._keep_time(), name="engine timekeeper")
@@ -153,96 +165,70 @@ class Engine(Topology):
 
     def close(self) -> None:
         """Flush, let the folder go and acknowledge nothing more."""
-        if self._stopped is None:
+        if self.core.stopped is None:
             with suppress(EngineStopped):
-                self.flush()
-            self._stop(EngineStopped("the engine is closed; open it again"))
-        if self._log is not None:
-            self._log.close()
+                self.core.flush()
+            self.core.stop(EngineStopped("the engine is closed; open it again"))
+        if self.log is not None:
+            self.log.close()
+
+    # Time
+
+    def tick(self) -> None:
+        """Let everything happen that time has made due."""
+        self.sessions.tick()
+        self.broker.tick()
+
+    def next_due_ms(self) -> int | None:
+        """When `tick` will next have something to do."""
+        times = (self.sessions.next_due_ms(), self.broker.next_due_ms())
+        return min((due_ms for due_ms in times if due_ms is not None), default=None)
 
     async def _keep_time(self) -> None:
         idle_ticks = seen = ticks = 0
-        while self._stopped is None:
+        while self.core.stopped is None:
             await asyncio.sleep(TICK_S)
             try:
-                self.write()  # so that the buffer has room for what the time brings
+                self.core.write()  # so that the buffer has room for what the time brings
                 self.tick()
                 ticks += 1
                 if ticks % _ADOPT_TICKS == 0:
                     self.adopt()
-                if self._log is not None:
-                    idle_ticks = idle_ticks + 1 if self._log.appended == seen else 0
-                    self.flush_when_due(idle=idle_ticks >= _IDLE_TICKS)
-                    if idle_ticks >= _WITNESS_TICKS and self._log.synced:
+                if self.log is not None:
+                    idle_ticks = idle_ticks + 1 if self.log.appended == seen else 0
+                    self.core.flush_when_due(idle=idle_ticks >= _IDLE_TICKS)
+                    if idle_ticks >= _WITNESS_TICKS and self.log.synced:
                         self.witness()
-                    seen = self._log.appended
+                    seen = self.log.appended
             except EngineStopped:
                 return
             except Exception as error:  # without time no lock runs out and nothing scheduled comes: better to stop
-                self._stop(EngineStopped(f"the engine's time stands still ({error!r}); open it again and report this"))
+                self.core.stop(
+                    EngineStopped(f"the engine's timekeeper failed ({error!r}); open it again and report this")
+                )
                 return
 
     def witness(self) -> None:
         """Put on record that the newest flush is durable, so that damage to it cannot pass as unsynced tail."""
-        if self._log is not None and self._log.synced == self._log.appended and not self._log.witnessed:
-            self._guarded(self._log.witness)
-            self.flush()
-
-    # Modify
-
-    def modify(self, change: records.Modify) -> list[int] | None:
-        """Apply a modification whole, or nothing of it: the sequences of what was inserted, or None if it lost.
-
-        The same `operation_id` again gives the first answer.  It loses when a task or document is not at the version
-        that was named, or a receiver has claimed a task.
-        """
-        return self._documents.modify(change)
-
-    def document(self, namespace: str, id: str) -> StateDocument | None:
-        """A document, or None where there is none or it has expired."""
-        return self._documents.read(namespace, id)
-
-    def document_version(self, namespace: str, id: str) -> int:
-        """A document's version; 0 where there is none."""
-        return self._documents.version(namespace, id)
-
-    # Dead letters
-
-    def resubmit(self, path: str, sequence: int) -> None:
-        """Send a dead letter of the queue `path` back to it, as a new attempt with its first time.
-
-        Other copies of it go.  Of one that was `too-old` it is unknown whether it had been applied before: look at its
-        state first.
-
-        Raises:
-            LookupError: there is no such dead letter, or a receiver has claimed it.
-            Refused: the record of its refusal is gone, so it could only be refused as too old.
-        """
-        DeadLetters(self).resubmit(path, sequence)
-
-    def discard(self, path: str, sequence: int) -> None:
-        """Delete a dead letter of the queue `path`.
-
-        Raises:
-            LookupError: there is no such dead letter, or a receiver has claimed it.
-        """
-        DeadLetters(self).discard(path, sequence)
+        if self.log is not None and self.log.synced == self.log.appended and not self.log.witnessed:
+            self.core.guarded(self.log.witness)
+            self.core.flush()
 
     # Compaction
 
     def compact(self) -> int:
         """Seal the log, snapshot what the engine holds and drop the segments before it; the snapshot's ordinal."""
-        if self._log is None:
+        if self.log is None:
             return 0
         ordinal = 0
 
         def step() -> None:
             nonlocal ordinal
-            assert self._log is not None
-            ordinal = self._log.seal()
-            snapshot.store(self._log, self.state, ordinal)
+            assert self.log is not None
+            ordinal = self.log.seal()
+            snapshot.store(self.log, self.state, ordinal)
 
-        self._guarded(step)
+        self.core.guarded(step)
         return ordinal
 
     async def compact_in_background(self) -> int:
@@ -250,15 +236,15 @@ class Engine(Topology):
 
         It takes the memory of a second state meanwhile.
         """
-        if self._log is None or self._disk is None:
+        if self.log is None or self._disk is None:
             return 0
-        self._guarded(self._log.seal)
+        self.core.guarded(self.log.seal)
         await asyncio.to_thread(snapshot.compact_sealed, self._disk)
         return self.adopt()
 
     def adopt(self) -> int:
         """Take over a snapshot that a separate job wrote of this log's sealed part; its ordinal, 0 without one."""
-        log, ordinal = self._log, 0
+        log, ordinal = self.log, 0
 
         def step() -> None:
             nonlocal ordinal
@@ -266,5 +252,5 @@ class Engine(Topology):
             ordinal = snapshot.adopt(log)
 
         if log is not None:
-            self._guarded(step)
+            self.core.guarded(step)
         return ordinal

@@ -1,7 +1,7 @@
 """What there is: queues, topics, subscriptions and their rules; declared, changed and deleted while others use them.
 
 A queue that a handler in this process receives from cannot be deleted under it.  Clients from outside can lose theirs:
-whoever waits for it is told that it is gone, and whoever holds a message of it finds the lock lost.
+a wait for it raises, and whoever holds a message of it finds the lock lost.
 """
 
 from __future__ import annotations
@@ -9,17 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from outbox.engine import records
+from outbox.engine.broker import Broker
 from outbox.engine.checks import check_name, check_settings
+from outbox.engine.core import Core
 from outbox.engine.entities import QueueSettings, TopicSettings, subscription_path
-from outbox.engine.items import QUEUE_COUNT_MAX
-from outbox.engine.rules import DEFAULT_RULE, Rule, RuleSettings, check_rules
+from outbox.engine.log import records
 from outbox.engine.sessions import Sessions
+from outbox.engine.state.rules import DEFAULT_RULE, Rule, RuleSettings, check_rules
+from outbox.engine.state.tasks import QUEUE_COUNT_MAX
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
 
 
-class Topology(Sessions):
-    """The side of the engine that declares."""
+class Topology:
+    """What is declared in the engine."""
+
+    def __init__(self, core: Core, broker: Broker, sessions: Sessions) -> None:
+        self._core = core
+        self._state = core.state
+        self._broker = broker
+        self._sessions = sessions
 
     def declare(self, *settings: QueueSettings | TopicSettings | RuleSettings) -> None:
         """Make queues, topics and, of subscriptions that are there, rules; what is there as it stands costs nothing.
@@ -46,23 +54,23 @@ class Topology(Sessions):
 
     def _check_spelling(self, name: str, others: Sequence[QueueSettings | TopicSettings]) -> None:
         """Refuse a name that differs from another in case only: to Service Bus and its clients both are one."""
-        if name in self.state.paths or name in self.state.topics:
+        if name in self._state.paths or name in self._state.topics:
             return
         lower = name.lower()
-        known = (*self.state.paths, *self.state.topics, *(other.name for other in others))
+        known = (*self._state.paths, *self._state.topics, *(other.name for other in others))
         taken = next((other for other in known if other != name and other.lower() == lower), None)
         if taken is not None:
             raise NotRegistrable(f"{name!r} differs from {taken!r} in case only, and Service Bus takes both for one")
 
     def _make(self, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
-        fresh = sum(queue.name not in self.state.paths for queue in queues)
-        if len(self.state.queues) + 2 * (fresh - len(self.state.free)) > QUEUE_COUNT_MAX:
+        fresh = sum(queue.name not in self._state.paths for queue in queues)
+        if len(self._state.queues) + 2 * (fresh - len(self._state.free)) > QUEUE_COUNT_MAX:
             raise NotRegistrable(f"{fresh} more queues are above {QUEUE_COUNT_MAX // 2} in all; delete some first")
-        self.do(records.Declared(queues, topics))
+        self._core.do(records.Declared(queues, topics))
 
     def _declare_queue(self, item: QueueSettings, queues: list[QueueSettings]) -> None:
-        known = self.state.paths.get(item.name)
-        if item.name in self.state.topics:
+        known = self._state.paths.get(item.name)
+        if item.name in self._state.topics:
             raise NotRegistrable(f"{item.name!r} is a topic already; give the queue another name")
         if known is not None and known.settings.ordering != item.ordering:
             raise NotRegistrable(
@@ -73,26 +81,26 @@ class Topology(Sessions):
             queues.append(item)
 
     def _declare_topic(self, item: TopicSettings, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
-        if item.name in self.state.paths:
+        if item.name in self._state.paths:
             raise NotRegistrable(f"{item.name!r} is a queue already; give the topic another name")
-        known = self.state.topics.get(item.name)
+        known = self._state.topics.get(item.name)
         if known is None or not set(item.subscriptions) <= set(known.subscriptions):
             for name in item.subscriptions:
                 check_name(name)
                 path = subscription_path(item.name, name)
-                if path not in self.state.paths and all(queue.name != path for queue in queues):
+                if path not in self._state.paths and all(queue.name != path for queue in queues):
                     queues.append(QueueSettings(path))
             topics.append(item)
 
     @property
     def queues(self) -> Mapping[str, QueueSettings]:
         """The queues and subscriptions by path, without dead-letter sub-queues."""
-        return {queue.path: queue.settings for queue in self.state.queues if queue.is_primary}
+        return {queue.path: queue.settings for queue in self._state.queues if queue.is_primary}
 
     @property
     def topics(self) -> Mapping[str, TopicSettings]:
         """The topics by name."""
-        return MappingProxyType(self.state.topics)
+        return MappingProxyType(self._state.topics)
 
     # Rules
 
@@ -103,7 +111,7 @@ class Topology(Sessions):
             UnknownDestination: there is no such subscription.
         """
         self._subscription(path)
-        found = self.state.rules.get(path)
+        found = self._state.rules.get(path)
         return {DEFAULT_RULE: Rule()} if found is None else dict(found)
 
     def set_rules(self, path: str, rules: Sequence[Rule]) -> None:
@@ -116,10 +124,10 @@ class Topology(Sessions):
         self._subscription(path)
         check_rules(path, rules)
         if list(self.rules(path).values()) != list(rules):
-            self.do(records.Ruled(path, list(rules)))
+            self._core.do(records.Ruled(path, list(rules)))
 
     def _subscription(self, path: str) -> None:
-        for topic in self.state.topics.values():
+        for topic in self._state.topics.values():
             if any(path == subscription_path(topic.name, name) for name in topic.subscriptions):
                 return
         raise UnknownDestination(f"subscription {path!r} does not exist; declare it, or check the spelling")
@@ -133,17 +141,17 @@ class Topology(Sessions):
             UnknownDestination: there is none.
             Refused: a handler in this process receives from it.
         """
-        topic = self.state.topics.get(path)
-        queue = self.state.paths.get(path)
+        topic = self._state.topics.get(path)
+        queue = self._state.paths.get(path)
         if topic is None and (queue is None or not queue.is_primary):
             raise UnknownDestination(f"queue, subscription or topic {path!r} does not exist; check the spelling")
         gone = [path] if topic is None else [subscription_path(path, name) for name in topic.subscriptions]
         for name in gone:
-            if name in self.served:
+            if name in self._broker.served:
                 raise Refused(f"a handler of this host receives from {name!r}; take it out of the app and start again")
-        numbers = {self.queue(name).number for name in gone}
-        paths = {self.state.queues[at].path for number in numbers for at in (number, number + 1)}
-        self.do(records.Deleted(path))
-        self._held = {held: session for held, session in self._held.items() if held[0] not in numbers}
+        numbers = {self._broker.queue(name).number for name in gone}
+        paths = {self._state.queues[at].path for number in numbers for at in (number, number + 1)}
+        self._core.do(records.Deleted(path))
+        self._sessions.drop(numbers)
         for name in paths:
-            self._dismiss(name, UnknownDestination(f"{name!r} was deleted while you waited; declare it again"))
+            self._broker.dismiss(name, UnknownDestination(f"{name!r} was deleted while you waited; declare it again"))

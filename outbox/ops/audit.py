@@ -15,10 +15,10 @@ import msgspec
 from outbox.app import App
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.state import STATES
+from outbox.engine.state.documents import STATES
 from outbox.errors import Refused
 from outbox.ports import Backend
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.start.plan import compile_plan
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
 from outbox.verify.recorded.events import Tally
@@ -40,7 +40,7 @@ class Audit:
         self.history = History(path, now_ms=engine.now_ms)
         self.backend: Backend = recorded(engine, self.history)
         """The engine for the workers of this host."""
-        is_empty = not engine.state.sequence and not engine.state.documents.get(STATES)
+        is_empty = not engine.state.sequence and not engine.state.documents.spaces.get(STATES)
         self.history.life(
             name=app.name, boot=_boot(), sequence=engine.state.sequence, is_empty=is_empty, tallies=tallies(engine)
         )
@@ -48,7 +48,7 @@ class Audit:
     def end(self) -> None:
         """The workers have ended: tell whether everything has, and close."""
         engine = self._engine
-        if engine.stopped is None and engine.is_idle(self._queues):
+        if engine.stopped is None and engine.broker.is_idle(self._queues):
             self.history.quiesce(self._queues, tallies=tallies(engine), dead=dead(engine, self._queues))
         self.history.close()
 
@@ -64,7 +64,7 @@ def tallies(engine: Engine) -> dict[str, Tally]:
 
 def dead(engine: Engine, queues: list[str]) -> dict[str, list[int]]:
     """The dead letters of queues by sequence."""
-    return {path: [*engine.queue(dead_letter_path(path)).tasks][:DEAD_COUNT_MAX] for path in queues}
+    return {path: [*engine.broker.queue(dead_letter_path(path)).tasks][:DEAD_COUNT_MAX] for path in queues}
 
 
 def judge(path: Path, *, alone: bool = False) -> Verdict:

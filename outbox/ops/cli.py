@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from outbox.errors import OutboxError
-from outbox.runtime.redacting import redacted
+from outbox.runtime.failures.redacting import redacted
 from outbox.seldom import printable
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -21,7 +21,7 @@ from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.errors import Refused
 from outbox.ports import Backend
-from outbox.runtime.threads import HandlerThreads
+from outbox.runtime.commit.handler_threads import HandlerThreads
 
 log = logging.getLogger("outbox.host")
 
@@ -108,7 +108,7 @@ async def listen_http(
     """
     if settings.http_port is None:
         if app.routes:
-            log.info("%s has HTTP entries that nobody serves here; give %s PORT", app.name, HTTP_OPTION)
+            log.info("%s has HTTP entries that are not served here; give %s PORT", app.name, HTTP_OPTION)
         return ()
     if not app.routes:
         raise Refused(f"{app.name} has no HTTP entries; declare one with @app.http, or leave {HTTP_OPTION} out")

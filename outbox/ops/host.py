@@ -21,7 +21,7 @@ from typing import Any
 
 from outbox.app import App
 from outbox.engine.engine import Engine
-from outbox.engine.items import Task
+from outbox.engine.state.tasks import Task
 from outbox.errors import AlreadyOpen, EngineStopped
 from outbox.ops.access_key import access_key, new_key
 from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints
@@ -29,7 +29,7 @@ from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, liste
 from outbox.ops.meter import Meter, Metered
 from outbox.ops.operator import Operator
 from outbox.ports import Backend
-from outbox.runtime.threads import THREAD_COUNT, HandlerThreads
+from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.seldom import printable
 from outbox.worker import Worker
 
@@ -178,8 +178,8 @@ def _watch(engine: Engine) -> asyncio.Future[Any]:
         if not stopped.done():
             stopped.set_exception(reason)
 
-    engine.on_stop = on_stop
-    engine.state.on_given_up = _log_given_up
+    engine.core.on_stop = on_stop
+    engine.state.on_dead_lettered = _log_given_up
     return stopped
 
 
@@ -190,7 +190,7 @@ def _log_given_up(queue: str, task: Task) -> None:
 
 
 def _unwatch(engine: Engine) -> None:
-    engine.on_stop = engine.state.on_given_up = None
+    engine.core.on_stop = engine.state.on_dead_lettered = None
 
 
 def _declare(engine: Engine, entities: Path | None) -> None:
@@ -204,7 +204,9 @@ def _declare(engine: Engine, entities: Path | None) -> None:
 def _tell_unhandled(engine: Engine, app: App) -> None:
     """Say which queues hold messages that nobody here handles; an application of another name may have left them."""
     handled = {handler.source for handler in app.handlers}
-    left = {path: len(engine.queue(path).tasks) for path in sorted(engine.queues) if path not in handled}
+    left = {
+        path: len(engine.broker.queue(path).tasks) for path in sorted(engine.topology.queues) if path not in handled
+    }
     declared = {
         *app.queues,
         *(f"{topic}/Subscriptions/{name}" for topic, names in app.topics.items() for name in names),

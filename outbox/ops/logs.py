@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outbox.engine import records, snapshot
-from outbox.engine import salvage as salvaging
-from outbox.engine.disk import FolderDisk
+from outbox.engine.log import records, snapshot
+from outbox.engine.log import salvage as salvaging
+from outbox.engine.log.disk import FolderDisk
 from outbox.errors import Refused
 from outbox.ops.control_file import is_held
 from outbox.ops.reach import check_folder

@@ -19,12 +19,13 @@ import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
 from outbox.deliveries import letter_identity, told_apart
-from outbox.engine.adapters import EngineStore
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
-from outbox.engine.items import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
-from outbox.engine.queues import KeyedQueue, oldest_enqueued_ms
-from outbox.engine.state import STATES
+from outbox.engine.state.documents import STATES
+from outbox.engine.state.queues import oldest_enqueued_ms
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
 from outbox.errors import PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, parse_state_id, state_id
 from outbox.message import Message, schema_properties
@@ -41,8 +42,8 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.runtime.claims import check_in, redeem
-from outbox.runtime.registry import NOTE_PREFIX, NOTES, states_of, types_of
+from outbox.runtime.delivery.claim_check import check_in, redeem
+from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.verdict import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500
@@ -81,7 +82,7 @@ class Operator:
         engine = self._engine
         routes = engine.state.routes.get(queue)
         if routes is None:
-            raise self._unknown(queue, [*engine.queues, *engine.topics])
+            raise self._unknown(queue, [*engine.topology.queues, *engine.topology.topics])
         if len(messages) > BATCH_COUNT_MAX:
             raise TooLarge(f"{len(messages)} messages in one batch; send at most {BATCH_COUNT_MAX} at a time")
         types = await self._types(queue)
@@ -94,8 +95,8 @@ class Operator:
             if len(types) > 1 and not message.type:
                 raise Refused(f"{queue} takes several types of message; say by --type which: {listed(types)}")
             outgoing.append(await self._outgoing(message, types))
-        engine.send(queue, outgoing)
-        await engine.gate()
+        engine.broker.send(queue, outgoing)
+        await engine.core.gate()
 
     async def _outgoing(self, new: NewMessage, types: dict[str, int]) -> Message:
         """The message; what is sent by hand is of the newest schema that a handler of its type has registered."""
@@ -113,7 +114,9 @@ class Operator:
         return await check_in(message, self._engine.blobs, above_bytes=CLAIM_CHECK_BYTES)
 
     async def _types(self, queue: str) -> dict[str, int]:
-        return await types_of(queue, EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))
+        return await types_of(
+            queue, EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX)
+        )
 
     async def _only_type(self, queue: str) -> str:
         """The type that a queue's handlers take where it is one: what a message without one is to them."""
@@ -128,14 +131,14 @@ class Operator:
         Raises:
             EngineStopped: the engine answers nothing more.
         """
-        await self._engine.gate()
+        await self._engine.core.gate()
 
     async def status(self) -> Status:
         """Count what every queue holds."""
         engine, queues, pending = self._engine, {}, 0
         now_ms = engine.now_ms()
-        for path in sorted(engine.queues):
-            queue = engine.queue(path)
+        for path in sorted(engine.topology.queues):
+            queue = engine.broker.queue(path)
             counts = Counter(task.status for task in queue.tasks.values())
             pending += counts[LOCKED]
             oldest_ms = oldest_enqueued_ms(task for task in queue.tasks.values() if task.status in (ACTIVE, LOCKED))
@@ -143,14 +146,14 @@ class Operator:
                 active=counts[ACTIVE] + counts[LOCKED],
                 scheduled=counts[SCHEDULED],
                 deferred=counts[DEFERRED],
-                dead_letters=len(engine.queue(dead_letter_path(path)).tasks),
+                dead_letters=len(engine.broker.queue(dead_letter_path(path)).tasks),
                 oldest_s=None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1_000,
                 received=queue.received_count,
-                standing=sum(bool(s.stopped_by) for s in queue.sessions.values())
-                if isinstance(queue, KeyedQueue)
+                standing=sum(bool(s.blocked_by) for s in queue.order.sessions.values())
+                if isinstance(queue.order, SessionOrder)
                 else 0,
             )
-        await engine.gate()
+        await engine.core.gate()
         return Status(queues, pending, None if self._meter is None else self._meter.read())
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
@@ -160,8 +163,8 @@ class Operator:
             Refused: the key is not of its kind.
             LookupError: no state is of that type, and no handler has such a one.
         """
-        found = self._engine.document(STATES, state_id(type, parse_key(key, kind)))
-        await self._engine.gate()
+        found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))
+        await self._engine.core.gate()
         if found is None:
             await self._check_type(type)
         return found.value if found is not None and found.value else None
@@ -174,8 +177,8 @@ class Operator:
         """
         prefix = f"{type}:" if type else ""
         # Documents never change, so the list is a consistent picture however long the reader takes.
-        found = [(id, document.value) for id, document in self._engine.state.documents[STATES].items()]
-        await self._engine.gate()
+        found = [(id, document.value) for id, document in self._engine.state.documents.spaces[STATES].items()]
+        await self._engine.core.gate()
         if type:
             await self._check_type(type)
         for start in range(0, len(found), EXPORT_PAGE_COUNT):
@@ -186,9 +189,9 @@ class Operator:
 
     async def _check_type(self, type: str) -> None:
         """Make sure that a type is one that states have, or a handler's, so that a misspelt one does not look empty."""
-        ids = self._engine.state.documents[STATES]
+        ids = self._engine.state.documents.spaces[STATES]
         known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
-        known |= await states_of(EngineStore(self._engine).scan(NOTES, prefix=NOTE_PREFIX))
+        known |= await states_of(EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
         known |= set() if self._app is None else self._app.states().keys()
         if type not in known:
             raise LookupError(f"no state is of type {type[:80]!r}; there are: {listed(known)}.  Check the spelling")
@@ -201,9 +204,9 @@ class Operator:
         Raises:
             UnknownDestination: no such queue.
         """
-        tasks = self._engine.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
+        tasks = self._engine.broker.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
         only = await self._only_type(queue)
-        await self._engine.gate()
+        await self._engine.core.gate()
         return [_letter(queue, task, only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> Letter:
@@ -216,7 +219,7 @@ class Operator:
         id = self._whole_id(queue, id)
         task = self._find(queue, id)
         only = await self._only_type(queue)
-        await self._engine.gate()
+        await self._engine.core.gate()
         message = task.message
         if message.claim:
             try:
@@ -232,7 +235,7 @@ class Operator:
             LookupError: there is none, or somebody is receiving it.
             Refused: the one that is named was too old.
         """
-        return await self._move(queue, id, self._engine.resubmit)
+        return await self._move(queue, id, self._engine.dead_letters.resubmit)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
         """Delete the dead letters of an id, or (None) all of the queue's.
@@ -240,23 +243,23 @@ class Operator:
         Raises:
             LookupError: there is none, or somebody is receiving it.
         """
-        return await self._move(queue, id, self._engine.discard)
+        return await self._move(queue, id, self._engine.dead_letters.discard)
 
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
             id = self._whole_id(queue, id)
-            again = move == self._engine.resubmit
+            again = move == self._engine.dead_letters.resubmit
             found = self._find(queue, id, key=_for_resubmission if again else _sequence)
             if again:
                 check_resubmittable(f"{queue}/{id}", found.reason, found.description)
             same = [found] if again else self._all_of(queue, id)
             for task in same:
                 move(queue, task.sequence)
-            await self._engine.gate()
+            await self._engine.core.gate()
             return Moved(len(same), id=id)
-        tasks = list(self._engine.queue(path).tasks.values())
-        if move == self._engine.resubmit:
+        tasks = list(self._engine.broker.queue(path).tasks.values())
+        if move == self._engine.dead_letters.resubmit:
             sequences, count = [task.sequence for task in tasks if _may_be_resubmitted(task)], 0
         else:
             sequences, count = [task.sequence for task in tasks], 0
@@ -265,15 +268,15 @@ class Operator:
                 with suppress(LookupError, Refused):  # somebody receives it, or settled it between two batches
                     move(queue, sequence)
                     count += 1
-            await self._engine.gate()
+            await self._engine.core.gate()
         return Moved(count, len(tasks) - count)
 
     def _whole_id(self, queue: str, text: str) -> str:
-        tasks = self._engine.queue(self._dead(queue)).tasks.values()
+        tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
         return whole_id(queue, text, {_identity(queue, task) for task in tasks})
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
-        tasks = self._engine.queue(self._dead(queue)).tasks
+        tasks = self._engine.broker.queue(self._dead(queue)).tasks
         same = (task for task in tasks.values() if _identity(queue, task) == id)
         found = max(same, default=None, key=key or _sequence)
         if found is None:
@@ -281,12 +284,12 @@ class Operator:
         return found
 
     def _all_of(self, queue: str, id: str) -> list[Task]:
-        tasks = self._engine.queue(self._dead(queue)).tasks
+        tasks = self._engine.broker.queue(self._dead(queue)).tasks
         return [task for task in tasks.values() if _identity(queue, task) == id]
 
     def _dead(self, queue: str) -> str:
-        if queue not in self._engine.queues:
-            raise self._unknown(queue, list(self._engine.queues))
+        if queue not in self._engine.topology.queues:
+            raise self._unknown(queue, list(self._engine.topology.queues))
         return dead_letter_path(queue)
 
     def _unknown(self, name: str, known: list[str]) -> UnknownDestination:
@@ -306,7 +309,7 @@ class Operator:
         log = self._engine.log
         before_bytes = 0 if log is None else log.size_bytes
         ordinal = await self._engine.compact_in_background()
-        await self._engine.gate()
+        await self._engine.core.gate()
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 
 

@@ -28,10 +28,10 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.ports import Buried, StorePorts
-from outbox.runtime.claims import redeem
-from outbox.runtime.letters import Letters
-from outbox.runtime.registry import NOTE_PREFIX, NOTES, states_of, types_of
+from outbox.runtime.delivery.claim_check import redeem
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
+from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.verdict import check_resubmittable
 
@@ -123,7 +123,7 @@ class StoreOperator:
         self._ports = ports
         self._infrastructure = ports.infrastructure or ports.store
         self._operations = StoreOperations(ports)
-        self._kept = Letters(self._infrastructure, ports.blobs)
+        self._kept = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._counts = counts
         self._listed: list[Letter] = []
         """What was listed last, for its further pages."""

@@ -39,7 +39,7 @@ def status(found: Status) -> str:
     ]
     lines = [columns([head, *rows]), f"pending transactions: {found.pending}"]
     lines += [
-        f"{name}: {q.standing} of its keys stand still behind a dead letter, until it is resubmitted or discarded"
+        f"{name}: {q.standing} of its keys are blocked behind a dead letter, until it is resubmitted or discarded"
         for name, q in zip(map(printable, found.queues), found.queues.values(), strict=True)
         if q.standing
     ]

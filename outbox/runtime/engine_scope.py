@@ -25,17 +25,16 @@ import msgspec
 
 from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
 from outbox.ports import BlobStore, Conflict, Delivery, Journal
-from outbox.runtime.admission import Admission
-from outbox.runtime.backoff import NOT_DONE, Again, Backoff, RetryError
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.giving_up import GivingUp
-from outbox.runtime.group import Group, wanted
-from outbox.runtime.handling import Life, Suspended, abandon, resume, run
-from outbox.runtime.lanes import Lanes
-from outbox.runtime.plain import start_all
-from outbox.runtime.plan import Plan
-from outbox.runtime.telling import told
-from outbox.runtime.waiting import waiting_commit
+from outbox.runtime.commit.engine_transaction import EngineTransaction, wanted
+from outbox.runtime.commit.fast_path import start_all
+from outbox.runtime.commit.run_handler import Life, Suspended, abandon, resume, run
+from outbox.runtime.delivery.admission import Admission
+from outbox.runtime.delivery.lanes import Lanes
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryBackoff, RetryError
+from outbox.runtime.delivery.waiting import waiting_commit
+from outbox.runtime.failures.error_text import safe_text
+from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Later, Outcome, Work, attempt_at
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
@@ -65,7 +64,7 @@ class EngineScope:
         self._now_ms = now_ms
         self._life = Life(now_ms, is_stopping)
         self._backoff = backoff
-        self.giving_up = GivingUp(backoff, now_ms)
+        self.retry_backoff = RetryBackoff(backoff, now_ms)
         self._spawn = spawn
         self._settled = settled
         self._failure_log = failure_log
@@ -90,7 +89,7 @@ class EngineScope:
             return
         try:
             group = await self._load(together)
-        except NOT_DONE:
+        except MAY_RETRY:
             await self._one_by_one(together, set())
         else:
             await self._run(group, together, mixed=mixed)
@@ -123,11 +122,11 @@ class EngineScope:
             return True
         return self._plan.threads is not None and self._plan.threads.holds(work)
 
-    async def _load(self, works: Sequence[Work]) -> Group:
+    async def _load(self, works: Sequence[Work]) -> EngineTransaction:
         documents, markers = await self._journal.load(*wanted(works))
-        return Group(self._plan, self._now_ms(), documents, markers, self._journal.durable)
+        return EngineTransaction(self._plan, self._now_ms(), documents, markers, self._journal.durable)
 
-    async def _run(self, group: Group, works: Sequence[Work], *, mixed: bool) -> None:
+    async def _run(self, group: EngineTransaction, works: Sequence[Work], *, mixed: bool) -> None:
         """Run messages in order into one group and commit it; at the first that suspends, hand the rest over."""
         plan = self._plan
         held: set[str | None] = set()
@@ -156,8 +155,8 @@ class EngineScope:
 
     async def _hand_over(
         self,
-        group: Group,
-        suspended: Suspended[Group],
+        group: EngineTransaction,
+        suspended: Suspended[EngineTransaction],
         rest: Sequence[Work],
         given_back: list[Delivery],
         held: set[str | None],
@@ -184,7 +183,7 @@ class EngineScope:
         await self._occupy(work, suspended)
 
     async def _finish(
-        self, group: Group, given_back: list[Delivery], rest: Sequence[Work], held: set[str | None]
+        self, group: EngineTransaction, given_back: list[Delivery], rest: Sequence[Work], held: set[str | None]
     ) -> None:
         """Commit a group, then handle what is left of its batch; in a lane that is held back nothing goes on."""
         if group.works:
@@ -193,11 +192,11 @@ class EngineScope:
             given_back += [later.delivery for later in rest if later.in_order and later.lane in held]
             rest = [later for later in rest if not (later.in_order and later.lane in held)]
         if given_back:
-            await self._give_back(given_back)
+            await self._release(given_back)
         if rest:
             await self._handle(rest)
 
-    async def _commit_group(self, group: Group) -> set[str | None]:
+    async def _commit_group(self, group: EngineTransaction) -> set[str | None]:
         """Commit a group, or handle its messages singly; the lanes in which nothing may go on."""
         lost: frozenset[int] = frozenset()
         try:
@@ -206,14 +205,14 @@ class EngineScope:
                 if conflict is None:
                     return set()
                 lost = conflict.locks
-        except (*NOT_DONE, UnknownDestination):
+        except (*MAY_RETRY, UnknownDestination):
             pass  # run again, singly: each asks first whether its lock is still held
         gone = [work for work in group.works if work.delivery.sequence in lost]
         self._settled([work.delivery for work in gone])
         held = {work.lane for work in gone if work.in_order}
         return await self._one_by_one([work for work in group.works if work.delivery.sequence not in lost], held)
 
-    def _may_be_over_limit(self, group: Group) -> bool:
+    def _may_be_over_limit(self, group: EngineTransaction) -> bool:
         """Whether a handler of a group may have taken longer than it may; looked at once a batch, it costs nothing.
 
         Such a group is not committed: its messages are handled singly, and there each handling is measured.
@@ -227,18 +226,18 @@ class EngineScope:
         """Handle messages singly, in order, after their common commit did not take effect for sure."""
         for work in works:
             if work.in_order and work.lane in held:
-                await self._give_back([work.delivery])
+                await self._release([work.delivery])
             elif not await self._alone(work, None, retried=True) and work.in_order:
                 held.add(work.lane)
         return held
 
-    async def _commit(self, group: Group) -> Conflict | None:
+    async def _commit(self, group: EngineTransaction) -> Conflict | None:
         for name, data in group.blobs:
             await self._blobs.write(name, data)
         commit = group.commit
         conflict = await self._journal.commit(commit)
         if conflict is None:
-            self.giving_up.is_over()
+            self.retry_backoff.reset()
             all_consumed = len(commit.consumed) == len(group.works)
             self._settled(commit.consumed if all_consumed else [work.delivery for work in group.works])
             if group.unapplied and self._failure_log is not None:
@@ -246,14 +245,14 @@ class EngineScope:
                     self._failure_log.note(attempt.branches, outcome)
         return conflict
 
-    async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        with suppress(*NOT_DONE):  # a lock that is not given back runs out
+    async def _release(self, deliveries: Sequence[Delivery]) -> None:
+        with suppress(*MAY_RETRY):  # a lock that is not given back runs out
             await self._journal.release(deliveries)
         self._settled(deliveries)
 
     # One message on its own
 
-    async def _occupy(self, work: Work, suspended: Suspended[Group] | None) -> None:
+    async def _occupy(self, work: Work, suspended: Suspended[EngineTransaction] | None) -> None:
         """Handle one message on its own; whoever shares its lane waits, and is handled after it."""
         lane = work.lane
         if lane is not None:
@@ -266,9 +265,11 @@ class EngineScope:
         if waiting and (goes_on or not work.in_order):
             await self._handle(waiting)
         elif waiting:
-            await self._give_back([later.delivery for later in waiting])
+            await self._release([later.delivery for later in waiting])
 
-    async def _alone(self, work: Work, suspended: Suspended[Group] | None, *, retried: bool = False) -> bool:
+    async def _alone(
+        self, work: Work, suspended: Suspended[EngineTransaction] | None, *, retried: bool = False
+    ) -> bool:
         """Handle and commit one message, again while nothing was written; whether its lane may go on."""
         attempt = attempt_at(work) if suspended is None else suspended.attempt
         try:
@@ -282,15 +283,15 @@ class EngineScope:
                     handling, suspended = suspended, None
                     return await self._try(attempt, handling)
         except RetryError as error:
-            await self.giving_up.rest(work.delivery, error)
-            await self._give_back([work.delivery])
+            await self.retry_backoff.cool_down(work.delivery, error)
+            await self._release([work.delivery])
         return False
 
-    async def _try(self, attempt: Attempt, suspended: Suspended[Group] | None) -> bool:
+    async def _try(self, attempt: Attempt, suspended: Suspended[EngineTransaction] | None) -> bool:
         """One attempt at one message; whether its lane may go on.
 
         Raises:
-            Again: nothing was written, or nobody can tell.
+            NothingCommitted: nothing was written, or nobody can tell.
         """
         try:
             if suspended is None:
@@ -307,18 +308,18 @@ class EngineScope:
         except TooLarge as error:  # no other attempt will be smaller
             for branch in attempt.branches:
                 branch.refuse(PoisonMessage("oversize", str(error)))
-            raise Again from error
+            raise NothingCommitted from error
         except UnknownDestination as error:  # declared after the worker had started
             for branch in attempt.branches:
-                branch.refuse(PoisonMessage("failed", told(str(error))))
-            raise Again from error
-        except NOT_DONE as error:
-            raise Again from error
+                branch.refuse(PoisonMessage("failed", safe_text(str(error))))
+            raise NothingCommitted from error
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
         if conflict is None:
             return not _holds_lane(attempt.work, outcome)
         if conflict.markers:  # a copy from outside was here first: look it up next time
             attempt.work = msgspec.structs.replace(attempt.work, remembered=True)
-        raise Again
+        raise NothingCommitted
 
     # Behind a dead letter
 
@@ -330,24 +331,24 @@ class EngineScope:
                 with turn:
                     left = await self._try_waiting(left)
                     if left:
-                        raise Again
+                        raise NothingCommitted
         except RetryError as error:
-            await self.giving_up.rest(left[0], error)
-            await self._give_back(left)
+            await self.retry_backoff.cool_down(left[0], error)
+            await self._release(left)
 
     async def _try_waiting(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """One attempt at it; the deliveries of which nothing was written, though their locks are held.
 
         Raises:
-            Again: nothing was written, or nobody can tell.
+            NothingCommitted: nothing was written, or nobody can tell.
         """
         works = await self._admission.admit(deliveries, self._now_ms())
         inboxes = [part.inbox for work in works for part in (work, *work.others) if part.inbox]
         try:
             _, markers = await self._journal.load([], inboxes)
             conflict = await self._journal.commit(waiting_commit(self._plan, works, markers, self._now_ms()))
-        except NOT_DONE as error:
-            raise Again from error
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
         gone = deliveries if conflict is None else [d for d in deliveries if d.sequence in conflict.locks]
         self._settled(gone)
         return [] if conflict is None else [d for d in deliveries if d.sequence not in conflict.locks]
@@ -356,8 +357,8 @@ class EngineScope:
         """Whether the lock is still ours; where it is not, the message is committed already or somebody else's."""
         try:
             held = await self._journal.renew([work.delivery])
-        except NOT_DONE as error:
-            raise Again from error
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
         if not held:
             self._settled([work.delivery])
         return held > 0

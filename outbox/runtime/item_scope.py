@@ -48,23 +48,23 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime import spill
-from outbox.runtime.access import LOOK_COUNT_MAX, read, write_blobs, write_one
-from outbox.runtime.admission import GIVE_BACK_DELAY_S
-from outbox.runtime.backoff import NOT_DONE, Again
-from outbox.runtime.batch import Batch, Superseded, run_in
-from outbox.runtime.cache import Held, held
-from outbox.runtime.claims import without_blobs
-from outbox.runtime.endings import Endings
-from outbox.runtime.failures import FailureCounts
-from outbox.runtime.fullness import Fullness
-from outbox.runtime.handling import Life
-from outbox.runtime.left import StagedLeft
-from outbox.runtime.overflow import Overflows, announced, tell_if_missing
-from outbox.runtime.plan import Plan
-from outbox.runtime.protocol import StoreProtocol
+from outbox.runtime.commit import overflow
+from outbox.runtime.commit.orphaned_staged import OrphanedStaged
+from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.partition_size import PartitionSizes
+from outbox.runtime.commit.run_handler import Life
+from outbox.runtime.commit.state_cache import CachedState, cached_state
+from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_one
+from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
+from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
+from outbox.runtime.delivery.claim_check import without_blobs
+from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
+from outbox.runtime.failures.failure_counts import FailureCounts
+from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.verdict import Verdict, payload_differs
-from outbox.runtime.waiting import WAITS, Waiting, Waits
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import (
     OVERFLOW_PREFIX,
@@ -97,7 +97,7 @@ class ItemScope:
         states: StateStore,
         infrastructure: StateStore,
         blobs: BlobStore,
-        endings: Endings,
+        settlement: Settlement,
         *,
         stateless: StoreProtocol,
         now_ms: Callable[[], int],
@@ -109,15 +109,15 @@ class ItemScope:
         self._states = states
         self._infrastructure = infrastructure
         self._blobs = blobs
-        self._endings = endings
+        self._settlement = settlement
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
         self.stateless = stateless
         self._failures = FailureCounts(infrastructure, plan.record_life_ms / 1_000)
         self._waiting = Waiting(plan, infrastructure, now_ms=now_ms, new_tx=new_tx)
-        self._left = StagedLeft(infrastructure)
-        self.fullness = Fullness(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
+        self._left = OrphanedStaged(infrastructure)
+        self.fullness = PartitionSizes(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, infrastructure, states, blobs, now_ms=now_ms)
 
     @property
@@ -145,7 +145,7 @@ class ItemScope:
             await self._decide(attempt, state_id, found.session)  # 6
             swapped = await self._commit(attempt, state_id, batch, found.session)  # 7
         except Quarantined:
-            return Later(GIVE_BACK_DELAY_S, attempt.work.delivery.failures)
+            return Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
         except Superseded as superseded:
             return self._follow(attempt, superseded.record, own_tx=tx)
         attempt.committed(found.staged.record)
@@ -161,13 +161,13 @@ class ItemScope:
 
     # 1, 2. Load the state, and finish the transaction that it points to
 
-    async def _load(self, state_id: str) -> Held:
+    async def _load(self, state_id: str) -> CachedState:
         """The state, pointing nowhere.
 
         Raises:
             Quarantined: it points to a transaction that cannot be found.
         """
-        state = held(await read(self._states, state_key(state_id)))
+        state = cached_state(await read(self._states, state_key(state_id)))
         return await self._complete(state_id, state) if state.item.pending else state
 
     # 3, 6. Decide: is the message on record already?
@@ -188,7 +188,7 @@ class ItemScope:
         """Whether a message is the resubmission of what its marker refused."""
         return work.verdict(stored.decode(marker, Record)) is Verdict.RESUBMISSION
 
-    async def _before_call(self, attempt: Attempt, batch: Batch, token: Session) -> None:
+    async def _before_call(self, attempt: Attempt, batch: StoreTransaction, token: Session) -> None:
         """Before a call leaves a handler: a message that was handled already makes none."""
         work = attempt.work
         assert work.state_id is not None, "a stateless message has no marker"
@@ -199,46 +199,46 @@ class ItemScope:
 
     # 4. Run the handler
 
-    async def _run(self, attempt: Attempt, state: Held) -> tuple[Batch, Outcome]:
-        batch = Batch(self._plan, self._now_ms(), self._new_tx(), state)
+    async def _run(self, attempt: Attempt, state: CachedState) -> tuple[StoreTransaction, Outcome]:
+        batch = StoreTransaction(self._plan, self._now_ms(), self._new_tx(), state)
         self._waiting.forget(attempt.work)
         batch.durable = partial(self._before_call, attempt, batch, state.item.token)
         await self._failures.recall(attempt)
         outcome = await run_in(self._plan, batch, attempt, self._life)
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
             attempt.refuse_over(state.version, outcome)  # the next try records it, under its own deadline
-            raise Again
+            raise NothingCommitted
         await self._failures.note(attempt.work, outcome)
         return batch, outcome
 
     # 5. Stage
 
-    async def _prepared(self, attempt: Attempt, state_id: str, batch: Batch) -> Staged:
+    async def _prepared(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Staged:
         """What is to be staged, when the blobs are there that it mentions."""
         work, entry, limit = attempt.work, batch.entries[0], self._infrastructure.capabilities.item_bytes_max
         staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
         if len(stored.encode(staged)) > limit and entry.record.outputs:
-            record, name, data = spill.spilled(entry.record)
+            record, name, data = overflow.spilled(entry.record)
             staged = msgspec.structs.replace(staged, record=record)
             life_ms = 2 * self._plan.attempt_ms_max
             await self._overflows.announce(*announced(name, batch.tx, work, staged.version, self._now_ms(), life_ms))
             batch.blobs.append((name, data))
         if len(stored.encode(staged)) > limit:
-            refusal = spill.smaller(entry.record, f"its record is over the store's {limit} bytes")
+            refusal = overflow.smaller(entry.record, f"its record is over the store's {limit} bytes")
             attempt.refuse_over(batch.loaded.version, refusal)
-            raise Again
+            raise NothingCommitted
         try:
             await write_blobs(self._blobs, batch.blobs)
         except NoBlobStore as error:
             attempt.refuse_over(batch.loaded.version, without_blobs(error))
-            raise Again from error
+            raise NothingCommitted from error
         return staged
 
-    async def _stage(self, attempt: Attempt, state_id: str, batch: Batch) -> Found:
+    async def _stage(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Found:
         """Stage a result; as it lies there, with the session of that write."""
         staged, tx = await self._prepared(attempt, state_id, batch), batch.tx
         if batch.is_late(self._now_ms()):
-            raise Again
+            raise NothingCommitted
         self._left.note(state_id, tx, staged.version)
         key = staged_key(state_id, tx)
         try:
@@ -248,19 +248,19 @@ class ItemScope:
         except OutcomeUnknown as error:
             found = await read(self._infrastructure, key)
             if found is None:
-                raise Again from error
+                raise NothingCommitted from error
             return Found(staged, found.version, found.session)
         if isinstance(answer, Lost):
-            raise Again  # nobody but us knows this id: an earlier try of a client library was it
+            raise NothingCommitted  # nobody but us knows this id: an earlier try of a client library was it
         return Found(staged, answer.versions[0], answer.session)
 
     # 7. Commit: the point of no return
 
-    async def _commit(self, attempt: Attempt, state_id: str, batch: Batch, token: Session) -> Held:
+    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, token: Session) -> CachedState:
         """Swap the state; the state then.
 
         Raises:
-            Again: it has moved, or nothing is known to have been written.
+            NothingCommitted: it has moved, or nothing is known to have been written.
             Superseded: the message's marker is there.
         """
         work = attempt.work
@@ -268,28 +268,28 @@ class ItemScope:
         key, tag, etag = state_key(state_id), Tag("swap", (work.inbox,), batch.tx), batch.loaded.version
         body = stored.encode(item)
         record = batch.entries[0].record
-        if len(body) > (limit := spill.bytes_for(self._states.capabilities.item_bytes_max, record)):
-            refusal = spill.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
+        if len(body) > (limit := overflow.bytes_for(self._states.capabilities.item_bytes_max, record)):
+            refusal = overflow.smaller(record, f"its state takes {len(body)} bytes, there is room for {limit}")
             attempt.refuse_over(batch.loaded.version, refusal)
-            raise Again
+            raise NothingCommitted
         write = Replace(key, body, etag, None, tag) if etag else Create(key, body, None, tag)
         try:
             answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
-            found = held(await read(self._states, key))
+            found = cached_state(await read(self._states, key))
             if found.item.pending == batch.tx:
                 return found
             marker = await read(self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token)
             if marker is None or self._resubmits(work, marker):
-                raise Again from error  # it may still land: the next swap loses then
+                raise NothingCommitted from error  # it may still land: the next swap loses then
             raise Superseded(marker) from error
         if isinstance(answer, Lost):
-            raise Again
-        return Held(item, answer.versions[0], answer.session)
+            raise NothingCommitted
+        return CachedState(item, answer.versions[0], answer.session)
 
     # 8. Push what is staged
 
-    async def _finish(self, state_id: str, state: Held, found: Found) -> Held:
+    async def _finish(self, state_id: str, state: CachedState, found: Found) -> CachedState:
         """Finish the transaction that a state points to: push, mark, clear; the state when it points nowhere."""
         staged, tx, token = found.staged, state.item.pending, found.session
         if not staged.dispatched:
@@ -300,12 +300,12 @@ class ItemScope:
 
     async def _push(self, tx: str, found: Found) -> None:
         staged = found.staged
-        outputs = await spill.outputs_of(staged.record, self._blobs)
+        outputs = await overflow.outputs_of(staged.record, self._blobs)
         if outputs is None:
             key = staged_key(staged.state, tx)
             await tell_if_missing(self._infrastructure, key, found.session, staged.record.spilled)
-            raise Again  # dispatched meanwhile: read it again
-        await self._endings.push(outputs)
+            raise NothingCommitted  # dispatched meanwhile: read it again
+        await self._settlement.push(outputs)
 
     # 9. Mark that it has left: the message's marker, then the staged record
 
@@ -319,18 +319,18 @@ class ItemScope:
             try:
                 answer = await write_one(self._infrastructure, write)
             except OutcomeUnknown as error:
-                raise Again from error  # whoever comes next finds the pointer and does it again
+                raise NothingCommitted from error  # whoever comes next finds the pointer and does it again
             if isinstance(answer, Won):
                 self.fullness.note(staged.state, record)
                 return answer.session
             known = answer.current or await read(self._infrastructure, key, answer.session)
             if known is None:
-                raise Again
+                raise NothingCommitted
             earlier = stored.decode(known, Record)
             if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
                 return known.session or answer.session  # that answer told of an earlier one, perhaps
             write = Replace(key, body, known.version, life_s, tag)
-        raise Again
+        raise NothingCommitted
 
     async def _mark_dispatched(self, tx: str, found: Found) -> Found:
         staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
@@ -339,17 +339,17 @@ class ItemScope:
         try:
             answer = await write_one(self._infrastructure, write)
         except OutcomeUnknown as error:
-            raise Again from error
+            raise NothingCommitted from error
         if isinstance(answer, Lost):
-            raise Again  # somebody else is at it: read the state again
+            raise NothingCommitted  # somebody else is at it: read the state again
         if found.staged.record.spilled:
-            with suppress(*NOT_DONE):  # a blob that nobody needs any more
+            with suppress(*MAY_RETRY):  # a blob that nobody needs any more
                 await self._blobs.delete(found.staged.record.spilled)
         return Found(staged, answer.versions[0], found.session)
 
     # 10. Clear the pointer
 
-    async def _clear(self, state_id: str, state: Held, found: Found, token: Session) -> Held:
+    async def _clear(self, state_id: str, state: CachedState, found: Found, token: Session) -> CachedState:
         tx = state.item.pending
         item = msgspec.structs.replace(state.item, pending="", token=token)
         tag = Tag("clear", (found.staged.inbox,), tx)
@@ -357,10 +357,10 @@ class ItemScope:
         try:
             answer = await write_one(self._states, write)
         except OutcomeUnknown as error:
-            raise Again from error
+            raise NothingCommitted from error
         if isinstance(answer, Lost):
-            raise Again
-        state = Held(item, answer.versions[0], answer.session)
+            raise NothingCommitted
+        state = CachedState(item, answer.versions[0], answer.session)
         await self._delete(staged_key(state_id, tx), found.version, tx)
         await self._left.reclaim(state_id, state, but=tx)
         return state
@@ -398,12 +398,12 @@ class ItemScope:
                 return await self._overflows.collect(document, is_staged=is_staged)
             if document.key.id.startswith(STAGED_PREFIX):
                 return await self._reclaimed(stored.decode(document, Staged), document)
-            await self._complete(document.key.partition, held(document))
-        except (Again, Quarantined):
+            await self._complete(document.key.partition, cached_state(document))
+        except (NothingCommitted, Quarantined):
             return False
         return True
 
-    async def _complete(self, state_id: str, state: Held) -> Held:
+    async def _complete(self, state_id: str, state: CachedState) -> CachedState:
         """Finish the transaction that a state points to, whoever began it; the state when it points nowhere.
 
         Raises:
@@ -413,28 +413,28 @@ class ItemScope:
         document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
         if document is None:
             await self._confirm(state_id, state)
-            log.critical("staged record is missing, key stopped", extra={"state": state_id, "tx": tx})
+            log.critical("staged record is missing, key blocked", extra={"state": state_id, "tx": tx})
             raise Quarantined
         found = Found(stored.decode(document, Staged), document.version, document.session)
         return await self._finish(state_id, state, found)
 
-    async def _confirm(self, state_id: str, state: Held) -> None:
+    async def _confirm(self, state_id: str, state: CachedState) -> None:
         """Make sure that a state is as it was read, by writing it so: another read could be as stale as the first.
 
         Raises:
-            Again: it has moved on, or nobody can tell.
+            NothingCommitted: it has moved on, or nobody can tell.
         """
         key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
         try:
             answer = await write_one(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
         except OutcomeUnknown as error:
-            raise Again from error
+            raise NothingCommitted from error
         if isinstance(answer, Lost):
-            raise Again  # somebody else has finished it
+            raise NothingCommitted  # somebody else has finished it
 
     async def _reclaimed(self, staged: Staged, document: Document) -> bool:
         """Delete a staged record whose state has gone past it without pointing to it; whether that is so."""
-        state = held(await read(self._states, state_key(staged.state)))
+        state = cached_state(await read(self._states, state_key(staged.state)))
         if state.item.version <= staged.version or state.item.pending == staged.pending:
             return False
         await self._delete(document.key, document.version, staged.pending)

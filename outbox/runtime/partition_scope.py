@@ -26,21 +26,21 @@ from functools import partial
 from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
-from outbox.runtime import spill
-from outbox.runtime.access import LOOK_COUNT_MAX, read, write_blobs
-from outbox.runtime.backoff import NOT_DONE, Again
-from outbox.runtime.batch import Batch, Entry, Premature, Superseded, run_in
-from outbox.runtime.cache import NOTHING, Held, StateCache, held
-from outbox.runtime.claims import without_blobs
-from outbox.runtime.endings import Endings
-from outbox.runtime.failures import FailureCounts
-from outbox.runtime.fullness import Fullness
-from outbox.runtime.handling import Life
-from outbox.runtime.marks import Marks
-from outbox.runtime.overflow import Overflows, announced, tell_if_missing
-from outbox.runtime.plan import Plan
+from outbox.runtime.commit import overflow
+from outbox.runtime.commit.marks import Marks
+from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.partition_size import PartitionSizes
+from outbox.runtime.commit.run_handler import Life
+from outbox.runtime.commit.state_cache import NO_STATE, CachedState, StateCache, cached_state
+from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs
+from outbox.runtime.commit.store_transaction import Entry, Premature, StoreTransaction, Superseded, run_in
+from outbox.runtime.delivery.claim_check import without_blobs
+from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
+from outbox.runtime.failures.failure_counts import FailureCounts
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.verdict import Verdict, payload_differs
-from outbox.runtime.waiting import WAITS, Waiting, Waits
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
 
@@ -57,7 +57,7 @@ class PartitionScope:
         plan: Plan,
         store: StateStore,
         blobs: BlobStore,
-        endings: Endings,
+        settlement: Settlement,
         *,
         now_ms: Callable[[], int],
         new_tx: Callable[[], str],
@@ -67,14 +67,14 @@ class PartitionScope:
         self._plan = plan
         self._store = store
         self._blobs = blobs
-        self._endings = endings
+        self._settlement = settlement
         self._now_ms = now_ms
         self._new_tx = new_tx
         self._life = Life(now_ms, is_stopping)
         self.cache = cache if cache is not None else StateCache()
         self.marks = Marks(plan, store, blobs)
         self._failures = FailureCounts(store, plan.record_life_ms / 1_000)
-        self.fullness = Fullness(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
+        self.fullness = PartitionSizes(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
         """States that were found to have moved, and the session in which that can be seen."""
@@ -95,7 +95,7 @@ class PartitionScope:
 
     async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         if any(attempt.work.delivery.message.attempt for attempt in attempts):
-            raise Again  # what was resubmitted is looked up first, however old it is
+            raise NothingCommitted  # what was resubmitted is looked up first, however old it is
         state_id, outcomes = attempts[0].work.state_id, list[Outcome]()
         batch = await self._load(state_id)
         try:
@@ -106,10 +106,10 @@ class PartitionScope:
                 if batch.is_half_spent(self._now_ms()):
                     break  # the others have a time of their own
         except (Premature, Superseded) as found:
-            raise Again from found
+            raise NothingCommitted from found
         if batch.entries:
             if await self._commit(batch, state_id) is not None:
-                raise Again
+                raise NothingCommitted
             await self._push(batch)
             self._mark(batch, state_id)
         return outcomes
@@ -140,15 +140,15 @@ class PartitionScope:
 
     # 1. Load the state
 
-    async def _load(self, state_id: str | None) -> Batch:
+    async def _load(self, state_id: str | None) -> StoreTransaction:
         """A batch over the state as it is at hand, else as it is read."""
-        known = NOTHING
+        known = NO_STATE
         if state_id is not None:
             known = self.cache.find(state_id) or await self._read_state(state_id)
-        return Batch(self._plan, self._now_ms(), self._new_tx(), known)
+        return StoreTransaction(self._plan, self._now_ms(), self._new_tx(), known)
 
-    async def _read_state(self, state_id: str) -> Held:
-        found = held(await read(self._store, state_key(state_id), self._behind.pop(state_id, "")))
+    async def _read_state(self, state_id: str) -> CachedState:
+        found = cached_state(await read(self._store, state_key(state_id), self._behind.pop(state_id, "")))
         self.cache.remember(state_id, found)
         return found
 
@@ -168,8 +168,8 @@ class PartitionScope:
         """
         try:
             await self._look(attempt)
-        except NOT_DONE as error:
-            raise Again from error
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
 
     async def _look(self, attempt: Attempt) -> None:
         found = await self._store.read(record_key(attempt.work.state_id, attempt.work.inbox))
@@ -178,7 +178,7 @@ class PartitionScope:
         elif not self._replaces(attempt, found):
             raise Superseded(found)
 
-    async def _before_call(self, attempt: Attempt, batch: Batch) -> None:
+    async def _before_call(self, attempt: Attempt, batch: StoreTransaction) -> None:
         """Before a call leaves a handler: a message that was handled already makes none.
 
         Nor does one behind others of its batch, whose state is nobody's yet: it makes its call when it is on its own.
@@ -194,7 +194,7 @@ class PartitionScope:
 
     # 3. Run the handler
 
-    async def _run(self, batch: Batch, attempt: Attempt) -> Outcome:
+    async def _run(self, batch: StoreTransaction, attempt: Attempt) -> Outcome:
         await self._failures.recall(attempt)
         batch.durable = partial(self._before_call, attempt, batch)
         is_first = not batch.entries
@@ -202,7 +202,7 @@ class PartitionScope:
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
             if is_first:
                 attempt.refuse_over(batch.loaded.version, outcome)  # the next try records it, under its own deadline
-            raise Again
+            raise NothingCommitted
         if isinstance(outcome, Later) and attempt.work.inbox:
             await self._decide(attempt)  # its own effect may be why it is to wait
         await self._failures.note(attempt.work, outcome)
@@ -210,15 +210,15 @@ class PartitionScope:
 
     # 4. Commit: one batch
 
-    async def _commit(self, batch: Batch, state_id: str | None) -> Lost | None:
+    async def _commit(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         """Write the batch; None if it is won, or that a message of it was here before.
 
         Raises:
-            Again: the state has moved, or nothing is known to have been written.
+            NothingCommitted: the state has moved, or nothing is known to have been written.
         """
         writes = await self._prepared(batch, state_id)
         if batch.is_late(self._now_ms()):
-            raise Again
+            raise NothingCommitted
         try:
             answer = await self._store.write(writes)
         except OutcomeUnknown:
@@ -226,9 +226,9 @@ class PartitionScope:
             return await self._resolved(batch, state_id)
         except TooLarge as error:
             raise self._too_large(batch, state_id, str(error)) from error
-        except NOT_DONE as error:
+        except MAY_RETRY as error:
             self.cache.forget(state_id)
-            raise Again from error
+            raise NothingCommitted from error
         if isinstance(answer, Won):
             self._note(batch, state_id, answer)
             return None
@@ -237,36 +237,36 @@ class PartitionScope:
             return answer
         if state_id is not None and answer.session and len(self._behind) < BEHIND_COUNT_MAX:
             self._behind[state_id] = answer.session
-        raise Again
+        raise NothingCommitted
 
-    async def _resolved(self, batch: Batch, state_id: str | None) -> Lost | None:
+    async def _resolved(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         """Find out what became of a batch whose answer was lost: its first record tells whose it is."""
         record = await read(self._store, record_key(state_id, batch.entries[0].attempt.work.inbox))
         if record is None:
-            raise Again  # it may still land: the next create loses then
+            raise NothingCommitted  # it may still land: the next create loses then
         if stored.decode(record, Record).tx != batch.tx:
             return Lost(0, record)
         return None
 
-    def _note(self, batch: Batch, state_id: str | None, won: Won) -> None:
+    def _note(self, batch: StoreTransaction, state_id: str | None, won: Won) -> None:
         """Keep what a won batch tells: the state for the next message, the versions of the records for their marks."""
         if state_id is not None:
-            self.cache.remember(state_id, Held(batch.state_after, won.versions[-1], won.session))
+            self.cache.remember(state_id, CachedState(batch.state_after, won.versions[-1], won.session))
         for entry, version in zip(batch.entries, won.versions, strict=False):
             entry.version = version
             self.fullness.note(state_id, entry.stored)
 
-    async def _prepared(self, batch: Batch, state_id: str | None) -> list[Write]:
+    async def _prepared(self, batch: StoreTransaction, state_id: str | None) -> list[Write]:
         """The writes of a batch, when the blobs are there that they mention."""
         writes = self._writes(batch, state_id)
-        limit = spill.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
+        limit = overflow.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
         if _size(writes) > limit:
             if len(batch.entries) > 1:
-                raise Again  # each by itself is smaller
+                raise NothingCommitted  # each by itself is smaller
             entry = batch.entries[0]
             if not entry.record.outputs:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
-            entry.stored, name, data = spill.spilled(entry.record)
+            entry.stored, name, data = overflow.spilled(entry.record)
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
@@ -281,19 +281,19 @@ class PartitionScope:
             raise self._impossible(batch, state_id, without_blobs(error)) from error
         return writes
 
-    def _too_large(self, batch: Batch, state_id: str | None, text: str) -> Again:
+    def _too_large(self, batch: StoreTransaction, state_id: str | None, text: str) -> NothingCommitted:
         """What does not fit."""
-        refusal = spill.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
+        refusal = overflow.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
         return self._impossible(batch, state_id, refusal)
 
-    def _impossible(self, batch: Batch, state_id: str | None, refusal: PoisonMessage) -> Again:
+    def _impossible(self, batch: StoreTransaction, state_id: str | None, refusal: PoisonMessage) -> NothingCommitted:
         """Try in parts what can never be committed; what cannot alone is refused, if the state is still that."""
         self.cache.forget(state_id)
         if len(batch.entries) == 1:
             batch.entries[0].attempt.refuse_over(batch.loaded.version, refusal)
-        return Again()
+        return NothingCommitted()
 
-    def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:
+    def _writes(self, batch: StoreTransaction, state_id: str | None) -> list[Write]:
         writes: list[Write] = [self._record_write(entry, state_id) for entry in batch.entries]
         if state_id is not None:
             item, tag = batch.state_after, Tag("state", batch.inboxes, batch.tx)
@@ -311,19 +311,19 @@ class PartitionScope:
 
     # 5. Push what the record holds
 
-    async def _push(self, batch: Batch) -> None:
+    async def _push(self, batch: StoreTransaction) -> None:
         for entry in batch.entries:
             entry.attempt.committed(entry.record)
             self._unpushed[entry.attempt.work.inbox] = None
         while len(self._unpushed) > UNPUSHED_COUNT_MAX:
             del self._unpushed[next(iter(self._unpushed))]
-        await self._endings.push([output for entry in batch.entries for output in entry.record.outputs])
+        await self._settlement.push([output for entry in batch.entries for output in entry.record.outputs])
         for inbox in batch.inboxes:
             self._unpushed.pop(inbox, None)
 
     # 6. Mark that it has left, which may wait for others of the partition
 
-    def _mark(self, batch: Batch, state_id: str | None) -> None:
+    def _mark(self, batch: StoreTransaction, state_id: str | None) -> None:
         for entry in batch.entries:
             if entry.record.pending:
                 inbox = entry.attempt.work.inbox
@@ -344,7 +344,7 @@ class PartitionScope:
             found = await read(self._store, record_key(work.state_id, work.inbox), session)
             if found is not None:
                 return found
-        raise Again
+        raise NothingCommitted
 
     async def _follow(self, attempt: Attempt, document: Document) -> Outcome:
         """Do what is left to do of a message that has a record."""
@@ -352,7 +352,7 @@ class PartitionScope:
         attempt.failure = None  # that of an attempt that has lost to the record
         if self._replaces(attempt, document):
             self._waiting.forget(work)
-            raise Again
+            raise NothingCommitted
         record = stored.decode(document, Record)
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
             return payload_differs(work.delivery.message.identity)
@@ -379,7 +379,7 @@ class PartitionScope:
             record = stored.decode(document, Record)
             inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
             await self._finish(document.key, document, record, inbox)
-        except Again:
+        except NothingCommitted:
             return False
         return True
 
@@ -387,15 +387,15 @@ class PartitionScope:
         """Push what a record holds, if it may not have left, and mark it; for whoever finds it.
 
         Raises:
-            Again: it could not be pushed now.
+            NothingCommitted: it could not be pushed now.
         """
         if not record.pending or self.marks.is_due(key):
             return
-        outputs = await spill.outputs_of(record, self._blobs)
+        outputs = await overflow.outputs_of(record, self._blobs)
         if outputs is None:
             await tell_if_missing(self._store, key, document.session, record.spilled)
-            raise Again  # marked meanwhile, or its blob is gone: the record will tell
-        await self._endings.push(outputs)
+            raise NothingCommitted  # marked meanwhile, or its blob is gone: the record will tell
+        await self._settlement.push(outputs)
         self.marks.add(key, document.version, record, inbox)
 
 

@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from outbox.ports import Delivery, Ports, StateStore, StorePorts
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.endings import Endings
+from outbox.runtime.commit.marks import Lingering
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.engine_scope import EngineScope
-from outbox.runtime.failure_log import FailureLog
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.item_scope import ItemScope
-from outbox.runtime.marks import Lingering
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.plan import Plan
-from outbox.runtime.stops import Stops
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_scope import StoreScope
 
 Scope = EngineScope | StoreScope
@@ -46,7 +46,7 @@ def scope_over(
             is_stopping=is_stopping,
             failure_log=failure_log,
         )
-    endings = Endings(
+    settlement = Settlement(
         plan,
         ports.bus,
         ports.blobs,
@@ -56,18 +56,18 @@ def scope_over(
         settled=settled,
         failure_log=failure_log,
     )
-    protocol = store_protocol(plan, ports, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
+    protocol = store_protocol(plan, ports, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     lingering = None if linger is None else Lingering(protocol, linger)
-    stops = Stops(ports.infrastructure or ports.store, ports.blobs)
+    stops = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
     return StoreScope(
-        plan, protocol, endings, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, lingering=lingering
+        plan, protocol, settlement, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, lingering=lingering
     )
 
 
 def store_protocol(
     plan: Plan,
     ports: StorePorts,
-    endings: Endings,
+    settlement: Settlement,
     *,
     now_ms: Callable[[], int],
     new_tx: Callable[[], str],
@@ -76,17 +76,19 @@ def store_protocol(
     """Partition scope where the store writes a partition together and keeps everything, item scope otherwise."""
     store, infrastructure = ports.store, ports.infrastructure
     if infrastructure is None and store.capabilities.atomic_scope == "partition":
-        return PartitionScope(plan, store, ports.blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
+        return PartitionScope(
+            plan, store, ports.blobs, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
+        )
     records = infrastructure or store
     stateless = PartitionScope(
-        plan, records, ports.blobs, endings, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
+        plan, records, ports.blobs, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
     )
     return ItemScope(
         plan,
         store,
         records,
         ports.blobs,
-        endings,
+        settlement,
         stateless=stateless,
         now_ms=now_ms,
         new_tx=new_tx,

@@ -15,9 +15,9 @@ from typing import Any
 
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ports import StateStore
-from outbox.runtime.endings import Unsent
-from outbox.runtime.protocol import StoreProtocol
-from outbox.runtime.sweep import GRACE_S, Swept, sweep
+from outbox.runtime.commit.sweeper import GRACE_S, Swept, sweep
+from outbox.runtime.delivery.settlement import FailedPushes
+from outbox.runtime.store_protocol import StoreProtocol
 
 log = logging.getLogger("outbox.worker")
 
@@ -73,7 +73,7 @@ class Recovery:
     """Finishes what crashes have left in some stores, of this process or of any other."""
 
     def __init__(
-        self, protocol: StoreProtocol, stores: Sequence[StateStore], unsent: Unsent, *, now_ms: Callable[[], int]
+        self, protocol: StoreProtocol, stores: Sequence[StateStore], unsent: FailedPushes, *, now_ms: Callable[[], int]
     ) -> None:
         self._protocol = protocol
         self._stores = stores
@@ -118,7 +118,7 @@ async def finish(protocol: StoreProtocol) -> None:
             await protocol.finish()
 
 
-def log_unsent(unsent: Unsent) -> None:
+def log_unsent(unsent: FailedPushes) -> None:
     """Log which outputs could not be sent since the last time; they stay pending and are sent again."""
     for failed in unsent.take():
         fields = {"destination": failed.destination, "count": failed.count, "ids": failed.ids}

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
+
 from outbox.deliveries import next_attempt
 from outbox.ports import (
+    SUBSCRIPTIONS,
     Buried,
     Create,
     Document,
@@ -19,16 +22,16 @@ from outbox.ports import (
     Ports,
     Replace,
     StateDocument,
+    StateStore,
     StorePorts,
     Tag,
     Version,
     Won,
 )
-from outbox.runtime.cache import held
-from outbox.runtime.letters import Letters
+from outbox.runtime.commit.state_cache import cached_state
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
-from outbox.runtime.stops import Stops
-from outbox.runtime.unsent import may_be_sent_to
 from outbox.stored import state_key
 
 
@@ -45,8 +48,8 @@ class StoreOperations:
         self._infrastructure = ports.infrastructure or ports.store
         self._stores = stores_of(ports)
         self._bus = ports.operations
-        self._stops = Stops(self._infrastructure, ports.blobs)
-        self._letters = Letters(self._infrastructure, ports.blobs)
+        self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
+        self._letters = StoredDeadLetters(self._infrastructure, ports.blobs)
         self.now_ms = ports.operations.now_ms
 
     async def declare(
@@ -58,7 +61,7 @@ class StoreOperations:
         await self._bus.send(outputs)
 
     async def state(self, id: str) -> StateDocument | None:
-        item = held(await self._states.read(state_key(id))).item
+        item = cached_state(await self._states.read(state_key(id))).item
         if item.is_tombstone:
             return None
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
@@ -72,7 +75,7 @@ class StoreOperations:
         letter = next((letter for letter in letters if letter.sequence == sequence), None)
         attempt = 0 if letter is None else next_attempt(letter.message, [other.message for other in letters])
         if letter is not None and letter.message.session_id:
-            await self._stops.resubmitted(queue, letter, attempt)  # its session goes on when it is applied
+            await self._blocked.resubmitted(queue, letter, attempt)  # its session goes on when it is applied
         if letter is not None and await self._letters.has(queue, sequence):
             await self._letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
         else:
@@ -80,14 +83,14 @@ class StoreOperations:
 
     async def discard(self, queue: str, sequence: int) -> None:
         letter = await self._letter(queue, sequence)
-        await self._let_go(queue, letter)  # first: of a letter that is gone nobody could let the session go
+        await self._unblock(queue, letter)  # first: of a letter that is gone nobody could let the session go
         if await self._letters.has(queue, sequence):
             await self._letters.discard(queue, sequence)
         else:
             await self._bus.discard(queue, sequence)
 
-    async def let_go(self, queue: str, session_id: str, identity: str) -> bool:
-        return await self._stops.lift(queue, session_id, identity)
+    async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
+        return await self._blocked.unblock_id(queue, session_id, identity)
 
     async def is_idle(self, queues: Sequence[str]) -> bool:
         return await self._bus.is_idle(queues)
@@ -111,10 +114,40 @@ class StoreOperations:
         found = [letter for letter in await self.dead_letters(queue) if letter.sequence == sequence]
         return found[0] if found else None
 
-    async def _let_go(self, queue: str, letter: Buried | None) -> None:
+    async def _unblock(self, queue: str, letter: Buried | None) -> None:
         """A dead letter has left: a session that stood still behind it goes on."""
         if letter is not None and letter.message.session_id:
-            await self._stops.let_go(queue, letter.message)
+            await self._blocked.unblock(queue, letter.message)
+
+
+# What is still to be sent
+
+
+class _Outputs(msgspec.Struct):
+    """The outputs of a record, or of the one that is staged; `spilled` ones are not looked at."""
+
+    outputs: tuple[Output, ...] = ()
+    spilled: str = ""
+    record: _Outputs | None = None
+
+
+async def may_be_sent_to(sources: Collection[str], *stores: StateStore) -> bool:
+    """Whether something unfinished may hold outputs for one of these queues or subscriptions."""
+    destinations = {source.partition(SUBSCRIPTIONS)[0] for source in sources}
+    for store in stores:
+        async for document in store.unfinished():
+            if _holds(document, destinations):
+                return True
+    return False
+
+
+def _holds(document: Document, destinations: Collection[str]) -> bool:
+    try:
+        found = msgspec.json.decode(document.body, type=_Outputs)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False  # somebody else's; nothing is sent from it
+    record = found.record or found
+    return bool(record.spilled) or any(output.destination in destinations for output in record.outputs)
 
 
 _operations: type[Operations] = StoreOperations

@@ -19,15 +19,14 @@ import msgspec
 
 from outbox.errors import CorruptRecord
 from outbox.ports import BlobStore, Delivery
-from outbox.runtime.admission import GIVE_BACK_DELAY_S, Admission
-from outbox.runtime.backoff import Again, Backoff, RetryError
-from outbox.runtime.endings import Endings
-from outbox.runtime.giving_up import GivingUp
-from outbox.runtime.lanes import Lanes
-from outbox.runtime.marks import Lingering
-from outbox.runtime.plan import Plan
-from outbox.runtime.protocol import StoreProtocol
-from outbox.runtime.stops import Stop, Stops
+from outbox.runtime.commit.marks import Lingering
+from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, Admission
+from outbox.runtime.delivery.blocked_sessions import BlockedSession, BlockedSessions
+from outbox.runtime.delivery.lanes import Lanes
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff, RetryError
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at
 from outbox.seldom import Seldom
 from outbox.stored import RECORD_PREFIX
@@ -44,8 +43,8 @@ class StoreScope:
         self,
         plan: Plan,
         protocol: StoreProtocol,
-        endings: Endings,
-        stops: Stops,
+        settlement: Settlement,
+        stops: BlockedSessions,
         blobs: BlobStore,
         *,
         now_ms: Callable[[], int],
@@ -54,10 +53,10 @@ class StoreScope:
         lingering: Lingering | None = None,
     ) -> None:
         self.protocol = protocol
-        self.unsent = endings.unsent
+        self.unsent = settlement.unsent
         self._plan = plan
-        self._endings = endings
-        self._stops = stops
+        self._settlement = settlement
+        self._blocked = stops
         self._admission = Admission(plan, blobs, backoff)
         self._now_ms = now_ms
         self._backoff = backoff
@@ -65,8 +64,8 @@ class StoreScope:
         self._lingering = lingering
         """How marks wait for others to be written with; None: not at all."""
         self._lanes: Lanes[Attempt] = Lanes()
-        self._told_stops = Seldom(TELL_STOPS_EVERY_MS, now_ms)
-        self.giving_up = GivingUp(backoff, now_ms)
+        self._told_blocked = Seldom(TELL_STOPS_EVERY_MS, now_ms)
+        self.retry_backoff = RetryBackoff(backoff, now_ms)
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery ends completed, dead-lettered, put off or given back."""
@@ -91,13 +90,13 @@ class StoreScope:
         if first is not None:
             await self._occupy(first, lanes[first])
 
-    async def stopped_behind(self, delivery: Delivery) -> Stop | None:
+    async def blocked_behind(self, delivery: Delivery) -> BlockedSession | None:
         """Behind which message the session of this one stands still, where that is another one; None: it goes on.
 
         Raises:
-            Again: it cannot be told now.
+            NothingCommitted: it cannot be told now.
         """
-        behind = await self._stops.stopped_behind(delivery)
+        behind = await self._blocked.blocked_behind(delivery)
         return None if behind is None or behind.is_behind(delivery.message) else behind
 
     async def _occupy(self, lane: str, attempts: list[Attempt]) -> None:
@@ -106,7 +105,7 @@ class StoreScope:
         try:
             while attempts:
                 if is_held:
-                    await self._give_back(attempts)
+                    await self._release(attempts)
                 else:
                     is_held = await self._handle(attempts)
                 attempts = self._lanes.next(lane)
@@ -131,7 +130,7 @@ class StoreScope:
         attempts, holder = await self._let_through(attempts)
         for group in _groups(attempts, self.protocol.group_count_max):
             free = [one for one in group if holder in (None, one.work.delivery.sequence)]
-            await self._give_back([one for one in group if holder not in (None, one.work.delivery.sequence)])
+            await self._release([one for one in group if holder not in (None, one.work.delivery.sequence)])
             if free:
                 held_by = await self._go_through(free)
                 holder = held_by if holder is None else holder
@@ -145,8 +144,8 @@ class StoreScope:
         if not self._plan.sources[attempts[0].work.delivery.queue].stops:
             return attempts, None
         try:
-            behind = await self._stops.stopped_behind(attempts[0].work.delivery)
-        except Again as error:
+            behind = await self._blocked.blocked_behind(attempts[0].work.delivery)
+        except NothingCommitted as error:
             await self._give_up(attempts, error)
             return [], attempts[0].work.delivery.sequence
         if behind is None:
@@ -158,26 +157,26 @@ class StoreScope:
             self._tell(behind, attempts)
         for attempt in attempts:
             if not attempt.is_blocker:
-                await self._endings.end(attempt, await self._held(attempt))
+                await self._settlement.settle(attempt, await self._held(attempt))
         return own, own[0].work.delivery.sequence if own else attempts[0].work.delivery.sequence
 
     async def _held(self, attempt: Attempt) -> Outcome:
         """What becomes of a message that is behind a blocked key: it waits, or is a copy of one that was applied."""
-        waits = Later(GIVE_BACK_DELAY_S, attempt.work.delivery.failures)
+        waits = Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
         try:
             outcome = await self.protocol.hold(attempt)
-        except (Again, CorruptRecord):
+        except (NothingCommitted, CorruptRecord):
             return waits  # it comes again
         return None if outcome is None else waits  # a copy of what was refused takes its turn
 
-    def _tell(self, behind: Stop, attempts: Sequence[Attempt]) -> None:
+    def _tell(self, behind: BlockedSession, attempts: Sequence[Attempt]) -> None:
         """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""
         delivery = attempts[0].work.delivery
         queue, session_id = delivery.queue, delivery.message.session_id
-        if not self._told_stops.is_due(f"{behind.resubmitted}\0{queue}\0{session_id}"):
+        if not self._told_blocked.is_due(f"{behind.resubmitted}\0{queue}\0{session_id}"):
             return
         fields = {"id": behind.identity, "queue": queue, "session": session_id}
-        text = "a key stands still behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
+        text = "key blocked behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
         if behind.resubmitted:
             text = "a resubmitted message waits behind its successors; raise concurrency above them"
         deliveries = 1 + delivery.delivery_count  # a broker has a limit to these, where a host counts them
@@ -185,28 +184,28 @@ class StoreScope:
 
     async def _give_up(self, attempts: Sequence[Attempt], error: BaseException) -> None:
         """Give back what nothing came of, after a rest."""
-        await self.giving_up.rest(attempts[0].work.delivery, error)
-        await self._give_back(attempts)
+        await self.retry_backoff.cool_down(attempts[0].work.delivery, error)
+        await self._release(attempts)
 
-    async def _give_back(self, attempts: Sequence[Attempt]) -> None:
+    async def _release(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:
-            await self._endings.give_back(attempt)
+            await self._settlement.release(attempt)
 
     async def _go_through(self, attempts: Sequence[Attempt]) -> int | None:
         """Handle messages of one partition, together or else singly; the sequence of the one that holds their lane."""
         try:
             outcomes = await self.protocol.together(attempts) if len(attempts) > 1 else []
-        except (Again, CorruptRecord):
+        except (NothingCommitted, CorruptRecord):
             outcomes = []
         if outcomes:
-            self.giving_up.is_over()
+            self.retry_backoff.reset()
         holder: int | None = None
         for attempt, outcome in zip(attempts, outcomes, strict=False):
             if await self._end(attempt, outcome) and holder is None:
                 holder = attempt.work.delivery.sequence
         for attempt in attempts[len(outcomes) :]:
             if holder not in (None, attempt.work.delivery.sequence):
-                await self._endings.give_back(attempt)
+                await self._settlement.release(attempt)
             elif await self._alone(attempt) and holder is None:
                 holder = attempt.work.delivery.sequence
         return holder
@@ -220,14 +219,14 @@ class StoreScope:
             return attempt.work.in_order
         except CorruptRecord as error:
             fields = {"id": attempt.work.delivery.message.identity, "queue": attempt.work.delivery.queue}
-            log.error("message put off", extra={**fields, "error": str(error)})
-            outcome = Later(GIVE_BACK_DELAY_S, attempt.work.delivery.failures)
-        self.giving_up.is_over()
+            log.error("message rescheduled", extra={**fields, "error": str(error)})
+            outcome = Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
+        self.retry_backoff.reset()
         return await self._end(attempt, outcome)
 
     async def _tried(self, attempt: Attempt) -> Outcome:
         """What became of a message; it is tried again only after the first attempt came to nothing."""
-        with suppress(Again):
+        with suppress(NothingCommitted):
             return await self.protocol.once(attempt)
         async for turn in self._backoff.attempts():
             with turn:
@@ -239,27 +238,27 @@ class StoreScope:
 
         One that was given back with another part of it comes again: it is not over, whatever became of this part.
         """
-        if attempt.is_given_back:
+        if attempt.is_released:
             return attempt.work.in_order
         if not attempt.work.in_order or outcome is None:
-            if attempt.is_blocker and self._endings.is_applied(attempt):
+            if attempt.is_blocker and self._settlement.is_applied(attempt):
                 try:
-                    await self._stops.went_on(attempt)
-                except Again:
-                    await self._endings.give_back(attempt)
+                    await self._blocked.unblock_after(attempt)
+                except NothingCommitted:
+                    await self._settlement.release(attempt)
                     return True
-            await self._endings.end(attempt, outcome)
+            await self._settlement.settle(attempt, outcome)
             return False
         if isinstance(outcome, Later):
-            await self._endings.end(attempt, outcome)
+            await self._settlement.settle(attempt, outcome)
             return True
         if attempt.work.stops_key:
             try:
-                await self._stops.stop(attempt)
-            except Again:
-                await self._endings.give_back(attempt)
+                await self._blocked.stop(attempt)
+            except NothingCommitted:
+                await self._settlement.release(attempt)
                 return True
-        await self._endings.end(attempt, outcome)
+        await self._settlement.settle(attempt, outcome)
         return attempt.work.stops_key
 
 

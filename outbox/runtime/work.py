@@ -19,7 +19,7 @@ from outbox.deliveries import told_apart
 from outbox.errors import PoisonMessage
 from outbox.lineage import Key
 from outbox.ports import Delivery, Version
-from outbox.runtime.plan import REASON_LENGTH_MAX
+from outbox.runtime.start.plan import REASON_LENGTH_MAX
 from outbox.runtime.verdict import Stored, Verdict, judged
 from outbox.stored import Record
 
@@ -110,7 +110,7 @@ class Attempt(msgspec.Struct, eq=False):
     """What its handler raised last, as a `failure_log.Failure`; None where it raised nothing to log."""
     is_blocker: bool = False
     """Whether its session is blocked behind it, and unblocked when it is applied."""
-    is_given_back: bool = False
+    is_released: bool = False
 
     @property
     def branches(self) -> tuple[Attempt, ...]:

@@ -27,7 +27,7 @@ from azure.core.exceptions import AzureError, ClientAuthenticationError
 from azure.servicebus import ServiceBusClient
 
 from outbox.errors import Refused
-from outbox.runtime.redacting import redacted
+from outbox.runtime.failures.redacting import redacted
 from spark_jobs.common.patience import GaveUpError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from azure.core.credentials import AccessToken
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, stop_before_delay
 
 from outbox.errors import OutcomeUnknown, Refused, Throttled
-from outbox.runtime.redacting import redacted
+from outbox.runtime.failures.redacting import redacted
 from outbox.spark import NotRunnable, Phase, RunId, RunRequest
 from spark_jobs.submitting.once import Batch, Batches
 

@@ -75,7 +75,7 @@ class Run:
             self._sent_count += 1
             id = f"m{self._sent_count:08d}"
             body, kind = app.encode(Add(id, key, amount))
-            self._world.servicebus.engine.send("adds", [Message(body=body, outbox_id=id, type=kind)])
+            self._world.servicebus.engine.broker.send("adds", [Message(body=body, outbox_id=id, type=kind)])
             self.totals[key] += amount
         async with asyncio.timeout(RUN_S_MAX):
             while self._worker.handled_count < until:  # noqa: ASYNC110  # a worker has no such event
@@ -120,7 +120,7 @@ class Run:
         for key, total in self.totals.items():
             state = await self._worker.state(Counter, key)
             assert state is not None and state.total == total, key
-        assert self._world.servicebus.engine.queue("added").counts()["active"] == self._sent_count
+        assert self._world.servicebus.engine.broker.queue("added").counts()["active"] == self._sent_count
 
 
 async def asked(message_count: int) -> list[Row]:

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from outbox.engine.disk import FolderDisk
-from outbox.engine.segments import Limits
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import FolderDisk
+from outbox.engine.log.segments import Limits
+from outbox.engine.log.wal import Log
 from tests.benchmarks import report
 from tests.benchmarks.measure import Stopwatch
 

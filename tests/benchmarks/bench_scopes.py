@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from outbox import Engine, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.message import Message
 from outbox.ports import (
     Backend,
@@ -157,7 +157,7 @@ async def _run(scope: Scope, message_count: int) -> dict[str, Any]:
         now_ms = engine.now_ms()
         for message in inputs(message_count):
             body, kind = app.encode(message)
-            engine.send("adds", [Message(body=body, outbox_id=message.id, type=kind, created_ms=now_ms)])
+            engine.broker.send("adds", [Message(body=body, outbox_id=message.id, type=kind, created_ms=now_ms)])
         watch = Stopwatch()
         async with worker:
             await worker.wait_idle(timeout_s=RUN_S_MAX)
@@ -165,7 +165,7 @@ async def _run(scope: Scope, message_count: int) -> dict[str, Any]:
         calls = Tally(calls)  # the checks below call too
         states = [await worker.state(Counter, account) for account in {m.account for m in inputs(message_count)}]
         assert sum(state.total for state in states if state is not None) == expected_total(message_count)
-        assert engine.queue("added").counts()["active"] == message_count
+        assert engine.broker.queue("added").counts()["active"] == message_count
     return {
         "messages_per_s": message_count / watch.wall_s,
         "cpu_us": watch.cpu_s / message_count * 1e6,

@@ -99,9 +99,9 @@ async def _run(variant: str, folder: Path, message_count: int) -> Measurement:
         now_ms = engine.now_ms()
         for message in inputs(message_count):
             body, kind = app.encode(message)
-            engine.send("adds", [Message(body=body, outbox_id=message.id, type=kind, created_ms=now_ms)])
-        engine.flush()
-        flushes_before = engine.flush_count
+            engine.broker.send("adds", [Message(body=body, outbox_id=message.id, type=kind, created_ms=now_ms)])
+        engine.core.flush()
+        flushes_before = engine.core.flush_count
         watch = Stopwatch()
         async with worker:
             async with asyncio.timeout(RUN_S_MAX):
@@ -115,7 +115,7 @@ async def _run(variant: str, folder: Path, message_count: int) -> Measurement:
             durable=True,
             watch=watch,
             latencies_s=timed.journal.latencies_s,
-            flush_count=engine.flush_count - flushes_before,
+            flush_count=engine.core.flush_count - flushes_before,
         )
 
 
@@ -123,6 +123,6 @@ async def _verify(worker: Worker, engine: Engine, message_count: int) -> None:
     accounts = {message.account for message in inputs(message_count)}
     states = [await worker.state(Counter, account) for account in accounts]
     assert sum(state.total for state in states if state is not None) == expected_total(message_count)
-    assert engine.queue("added").counts()["active"] == message_count
-    assert len(engine.state.markers) == message_count
-    assert engine.document("state", state_id("Counter", next(iter(accounts)))) is not None
+    assert engine.broker.queue("added").counts()["active"] == message_count
+    assert len(engine.state.markers.known) == message_count
+    assert engine.documents.read("state", state_id("Counter", next(iter(accounts)))) is not None

@@ -22,14 +22,14 @@ from collections import defaultdict
 from pathlib import Path
 
 from outbox import Engine, Worker
-from outbox.engine import records
-from outbox.engine.journal import EngineJournal
-from outbox.engine.wal import Log
+from outbox.engine.backend.journal import EngineJournal
+from outbox.engine.log import records
+from outbox.engine.log.wal import Log
 from outbox.message import Message
-from outbox.runtime.admission import admit
-from outbox.runtime.group import Group, wanted
-from outbox.runtime.plain import start_all
-from outbox.runtime.plan import Plan, compile_plan
+from outbox.runtime.commit.engine_transaction import EngineTransaction, wanted
+from outbox.runtime.commit.fast_path import start_all
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.start.plan import Plan, compile_plan
 from tests.benchmarks import ours, report
 from tests.benchmarks.apart import Apart
 from tests.benchmarks.measure import MESSAGE_COUNT, Measurement, inputs
@@ -93,18 +93,18 @@ async def _run(folder: Path, message_count: int, stages: Stages) -> None:
         now_ms = engine.now_ms()
         for message in inputs(message_count):
             body, kind = app.encode(message)
-            engine.send("adds", [Message(body=body, outbox_id=message.id, type=kind, created_ms=now_ms)])
-        engine.flush()
+            engine.broker.send("adds", [Message(body=body, outbox_id=message.id, type=kind, created_ms=now_ms)])
+        engine.core.flush()
         gc.collect()
         for _ in range(message_count // BATCH_COUNT):
             await _batch(engine, plan, stages)
-        if engine.queue("added").counts()["active"] != message_count // BATCH_COUNT * BATCH_COUNT:
+        if engine.broker.queue("added").counts()["active"] != message_count // BATCH_COUNT * BATCH_COUNT:
             raise AssertionError("not every message had its effect; do not publish this profile")
 
 
 async def _batch(engine: Engine, plan: Plan, stages: Stages) -> None:
     """Handle 64 messages as `EngineScope` and `EngineJournal.commit` do, with a clock between the steps."""
-    journal, log, end = EngineJournal(engine), engine.log, stages.end
+    journal, log, end = EngineJournal(engine.core, engine.broker), engine.log, stages.end
     assert isinstance(log, Log)
     stages.begin()
     deliveries = await journal.claim(["adds"], count_max=BATCH_COUNT, wait_s=0)
@@ -112,7 +112,7 @@ async def _batch(engine: Engine, plan: Plan, stages: Stages) -> None:
     works = admit(plan, deliveries, engine.now_ms())
     end("admit")
     documents, markers = await journal.load(*wanted(works))
-    group = Group(plan, engine.now_ms(), documents, markers, journal.durable)
+    group = EngineTransaction(plan, engine.now_ms(), documents, markers, journal.durable)
     end("load")
     assert start_all(plan, group, works, 0, len(works)) == (len(works), None, None)
     end("run")

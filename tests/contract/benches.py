@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
-from outbox.engine.adapters import EngineBus, EngineStore, dead_letters
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.operations import dead_letters
+from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.ports import Ports
 from outbox.testing import START_S, VirtualClock
 from outbox.verify.contracts import BusFixture, JournalFixture
@@ -53,13 +55,13 @@ class Bench:
         return self.engine.ports()
 
     async def dead_letters(self, queue: str) -> list[tuple[str, str]]:
-        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine, queue)]
+        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine.broker, queue)]
 
 
 @asynccontextmanager
 async def store(ground: Ground, folder: Path) -> AsyncIterator[EngineStore]:
     bench = Bench(ground, folder)
-    yield EngineStore(bench.engine)
+    yield EngineStore(bench.engine.core, bench.engine.documents)
     bench.engine.close()
 
 
@@ -67,7 +69,9 @@ async def store(ground: Ground, folder: Path) -> AsyncIterator[EngineStore]:
 async def bus(ground: Ground, folder: Path) -> AsyncIterator[BusFixture]:
     bench = Bench(ground, folder)
     bench.engine.declare(QueueSettings("contract"), ORDERED)
-    yield BusFixture(EngineBus(bench.engine), bench.engine.now_ms, bench.wait, bench.dead_letters)
+    yield BusFixture(
+        EngineBus(bench.engine.core, bench.engine.broker), bench.engine.now_ms, bench.wait, bench.dead_letters
+    )
     bench.engine.close()
 
 

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.blobs import FolderBlobStore, MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
 from outbox.ports import BlobStore, StateStore
 from outbox.verify.contracts import (
     BLOB_STORE,
@@ -44,9 +44,9 @@ async def test_documents_of_the_engine_vanish_in_time(ground: Ground, disk_path:
 
     @asynccontextmanager
     async def make() -> AsyncIterator[StateStore]:
-        yield EngineStore(bench.engine)
-        for document in [d async for d in EngineStore(bench.engine).scan("contract")]:
-            bench.engine.state.documents["p/contract"].pop(document.key.id)
+        yield EngineStore(bench.engine.core, bench.engine.documents)
+        for document in [d async for d in EngineStore(bench.engine.core, bench.engine.documents).scan("contract")]:
+            bench.engine.state.documents.spaces["p/contract"].pop(document.key.id)
 
     await check_state_store(make, clauses=store_clauses_of_time(bench.wait))
     bench.engine.close()

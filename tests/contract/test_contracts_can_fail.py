@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import MemoryBlobStore
-from outbox.engine.memory_disk import Crash
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.log.memory_disk import Crash
 from outbox.ports import BlobStore, Create, Document, Lost, Output, Postponement, Settle, StateStore, Won
 from outbox.verify import contracts
 from outbox.verify.contracts import BusFixture, JournalFixture
@@ -130,7 +130,7 @@ async def test_a_fault_planted_in_a_store_is_caught(fault: str, tmp_path: Path) 
     @asynccontextmanager
     async def make() -> AsyncIterator[StateStore]:
         bench.engine = bench.open()
-        yield Planted(EngineStore(bench.engine), method, plant)
+        yield Planted(EngineStore(bench.engine.core, bench.engine.documents), method, plant)
 
     with pytest.raises(AssertionError, match=clause):
         await contracts.check_state_store(make, wait=bench.wait)

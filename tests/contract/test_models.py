@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.engine.adapters import EngineBus, EngineOperations, EngineStore
-from outbox.engine.blobs import MemoryBlobStore
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.journal import EngineJournal
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
-from outbox.engine.journal import EngineJournal
-from outbox.engine.narrow import ItemStore
 from outbox.testing import START_S, VirtualClock
 from outbox.verify.explorer.models import queues, store
 from outbox.verify.explorer.models.journal import JournalModel
@@ -29,32 +30,42 @@ class Made:
         self.engine.tick()
 
     def bench(self) -> queue_model_duels.Bench:
-        return queue_model_duels.Bench(EngineOperations(self.engine), self.wait, self.engine.lapse_lock)
+        return queue_model_duels.Bench(self.engine.ports().operations, self.wait, self.engine.broker.lapse_lock)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_store_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    assert await model_duels.check_store_model(EngineStore(made.engine), made.wait, seed=seed) == 60
+    assert (
+        await model_duels.check_store_model(EngineStore(made.engine.core, made.engine.documents), made.wait, seed=seed)
+        == 60
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_the_store_model_of_single_items_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    await model_duels.check_store_model(ItemStore(EngineStore(made.engine)), made.wait, seed=seed)
+    await model_duels.check_store_model(
+        ItemStore(EngineStore(made.engine.core, made.engine.documents)), made.wait, seed=seed
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_journal_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    journal = EngineJournal(made.engine)
+    journal = EngineJournal(made.engine.core, made.engine.broker)
     assert await queue_model_duels.check_journal_model(journal, made.bench(), seed=seed) > 20
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_bus_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    assert await queue_model_duels.check_bus_model(EngineBus(made.engine), made.bench(), seed=seed) > 20
+    assert (
+        await queue_model_duels.check_bus_model(
+            EngineBus(made.engine.core, made.engine.broker), made.bench(), seed=seed
+        )
+        > 20
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -67,7 +78,9 @@ async def test_a_store_model_that_reuses_versions_is_caught(monkeypatch: pytest.
     with pytest.raises(AssertionError):
         for seed in SEEDS:
             made = Made()
-            await model_duels.check_store_model(EngineStore(made.engine), made.wait, seed=seed)
+            await model_duels.check_store_model(
+                EngineStore(made.engine.core, made.engine.documents), made.wait, seed=seed
+            )
 
 
 async def test_a_journal_model_that_forgets_a_condition_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +88,9 @@ async def test_a_journal_model_that_forgets_a_condition_is_caught(monkeypatch: p
     with pytest.raises((AssertionError, StopIteration)):
         for seed in SEEDS:
             made = Made()
-            await queue_model_duels.check_journal_model(EngineJournal(made.engine), made.bench(), seed=seed)
+            await queue_model_duels.check_journal_model(
+                EngineJournal(made.engine.core, made.engine.broker), made.bench(), seed=seed
+            )
 
 
 async def test_a_bus_model_that_forgets_to_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +101,6 @@ async def test_a_bus_model_that_forgets_to_count_is_caught(monkeypatch: pytest.M
     with pytest.raises(AssertionError):
         for seed in SEEDS:
             made = Made()
-            await queue_model_duels.check_bus_model(EngineBus(made.engine), made.bench(), seed=seed)
+            await queue_model_duels.check_bus_model(
+                EngineBus(made.engine.core, made.engine.broker), made.bench(), seed=seed
+            )

@@ -23,6 +23,7 @@ PAGES = [
     GUIDE,
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/how-to").glob("*.md")),
+    *sorted((ROOT / "docs/protocol").glob("*.md")),
     *sorted((ROOT / "docs/reference").glob("*.md")),
 ]
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -76,7 +77,8 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 @pages
 def test_every_file_and_function_that_a_page_names_exists(page: Path) -> None:
-    for path, name in _PLACE.findall(prose(page)):
+    text = page.read_text() if page.parent.name == "protocol" else prose(page)  # whose pictures name files too
+    for path, name in _PLACE.findall(text):
         assert (ROOT / path).is_file(), path
         assert not name or name in names_in(ROOT / path), f"{path}::{name}"
 
@@ -94,6 +96,13 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 def test_every_how_to_page_stands_in_one_group_of_the_index() -> None:
     listed = re.findall(r"^\| \[.+?\]\(how-to/([\w-]+)\.md\) \| \S", prose(ROOT / "docs/README.md"), re.MULTILINE)
     assert sorted(listed) == sorted(page.stem for page in (ROOT / "docs/how-to").glob("*.md"))
+
+
+def test_the_glossary_has_each_word_once_in_order() -> None:
+    words = [
+        word.lower() for word in re.findall(r"^\| \*\*(.+?)\*\* \|", prose(ROOT / "docs/glossary.md"), re.MULTILINE)
+    ]
+    assert words == sorted(set(words)) and len(words) > 100
 
 
 @pages

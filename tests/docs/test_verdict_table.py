@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outbox.runtime.verdict import TABLE
 
-PAGE = Path(__file__).parents[2] / "docs/protocol.md"
+PAGE = Path(__file__).parents[2] / "docs/protocol/README.md"
 WORDS = {None: "", True: "yes", False: "no"}
 
 

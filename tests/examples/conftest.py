@@ -112,11 +112,11 @@ class Range:
 
     def results(self) -> dict[str, AttemptMade]:
         """What lies in the queue of results, by identity, each once however many copies of it were sent."""
-        tasks = self.engine.queue("results").tasks.values()
+        tasks = self.engine.broker.queue("results").tasks.values()
         return {task.message.identity: json.decode(task.message.body, type=AttemptMade) for task in tasks}
 
     def full_sheets(self) -> dict[str, SheetFull]:
-        tasks = self.engine.queue("sheets").tasks.values()
+        tasks = self.engine.broker.queue("sheets").tasks.values()
         return {task.message.identity: json.decode(task.message.body, type=SheetFull) for task in tasks}
 
     async def items(self, container: str, **options: Any) -> list[dict[str, Any]]:

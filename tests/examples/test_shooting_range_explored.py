@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, StorePorts, Won, Write
-from outbox.runtime.endings import Endings
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.plan import Plan
+from outbox.runtime.start.plan import Plan
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
@@ -123,11 +123,11 @@ class Upserts(Around):
 
 
 def apart(kind: type[ItemScope] = ItemScope, states: Any = Around, others: Any = Around) -> Callable[..., ItemScope]:
-    def make(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> ItemScope:
+    def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> ItemScope:
         assert ports.infrastructure is not None
         records = others(ports.infrastructure)
-        stateless = PartitionScope(plan, records, ports.blobs, endings, **options)
-        return kind(plan, states(ports.store), records, ports.blobs, endings, stateless=stateless, **options)
+        stateless = PartitionScope(plan, records, ports.blobs, settlement, **options)
+        return kind(plan, states(ports.store), records, ports.blobs, settlement, stateless=stateless, **options)
 
     return make
 

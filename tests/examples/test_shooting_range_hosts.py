@@ -58,7 +58,7 @@ class Site:
         return self.hosts[-1]
 
     def in_flight(self) -> int:
-        return sum(len(self.range.engine.queue(name).tasks) for name in ("attempts", "results"))
+        return sum(len(self.range.engine.broker.queue(name).tasks) for name in ("attempts", "results"))
 
     async def wait_until(self, what: Any) -> None:
         """Wait until something holds, or fail with what the hosts said."""

@@ -157,10 +157,10 @@ async def test_b11_every_key_has_a_partition_of_its_own_and_bodies_name_no_types
 async def test_b12_a_duplicate_of_what_is_done_sends_nothing(range_: Any) -> None:
     host = await range_.host()
     await host.deliver(shot(1))
-    tasks = len(range_.engine.queue("results").tasks)
+    tasks = len(range_.engine.broker.queue("results").tasks)
     for count in (2, 3):
         await host.deliver(shot(1), count=count)
-    assert len(range_.engine.queue("results").tasks) == tasks == 1
+    assert len(range_.engine.broker.queue("results").tasks) == tasks == 1
 
 
 async def test_b13_a_result_leaves_though_no_message_of_its_target_ever_comes_again(range_: Any) -> None:

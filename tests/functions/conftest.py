@@ -120,11 +120,11 @@ class Cloud:
 
     def postings(self) -> list[Any]:
         """What is in the ledger, copies too."""
-        return list(self.engine.queue("ledger").tasks.values())
+        return list(self.engine.broker.queue("ledger").tasks.values())
 
     def in_flight(self) -> int:
         """Messages that somebody is still to handle."""
-        return sum(len(self.engine.queue(name).tasks) for name in QUEUES)
+        return sum(len(self.engine.broker.queue(name).tasks) for name in QUEUES)
 
     async def wait_until(self, what: Any, *, within_s: float = 60.0) -> None:
         """Wait until something holds, or fail with what the hosts said."""

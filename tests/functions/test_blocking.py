@@ -14,7 +14,7 @@ from azure.functions.servicebus import ServiceBusMessage
 from outbox import App, Context, Engine, Retries
 from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.settings import FunctionsSettings
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import HandlingEnded
 
 WITHIN_S = 20.0

@@ -17,7 +17,7 @@ from azure.functions.servicebus import ServiceBusMessage
 from outbox import App, Engine
 from outbox.azure import functions
 from outbox.azure.functions.sites import edge
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from outbox import App, Client, Engine, Reject
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 from outbox.lineage import Key
 from outbox.message import Message
 from outbox.ports import Delivery, StorePorts
-from outbox.runtime.letters import Letters
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.testing import START_S, VirtualClock
 from outbox.worker import Worker
 
@@ -47,7 +47,7 @@ class Place:
     app: App
     backend: NarrowEngine
     client: Client
-    letters: Letters
+    letters: StoredDeadLetters
     ports: StorePorts
     engine: Engine
     clock: VirtualClock
@@ -82,7 +82,7 @@ async def place() -> AsyncIterator[Place]:
         ports = backend.ports()
         client = Client(app, backend)
         await client.declare()
-        yield Place(app, backend, client, Letters(ports.store, ports.blobs), ports, engine, clock)
+        yield Place(app, backend, client, StoredDeadLetters(ports.store, ports.blobs), ports, engine, clock)
 
 
 async def test_a_letter_that_is_kept_twice_is_one(place: Place) -> None:
@@ -104,7 +104,9 @@ async def test_a_letter_of_a_queue_made_anew_is_another_one(place: Place) -> Non
 
 
 async def test_letters_whose_numbers_meet_are_all_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.runtime.letters._DIGEST_BITS", 0)  # all of one millisecond ask for one number
+    monkeypatch.setattr(
+        "outbox.runtime.delivery.stored_dead_letters._DIGEST_BITS", 0
+    )  # all of one millisecond ask for one number
     for _ in range(2):
         for n in range(8):
             await place.keep(f"m{n}", n)
@@ -143,7 +145,7 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
     place.clock.seconds += 60
     for id in ("a", "b"):
         await place.client.resubmit("notes", id)
-    tasks = place.engine.queue("notes").tasks.values()
+    tasks = place.engine.broker.queue("notes").tasks.values()
     times = {task.message.identity: task.message.created_ms for task in tasks}
     assert times == {"a": first_ms, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
 
@@ -151,7 +153,7 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
 async def test_a_resubmitted_letter_has_not_failed_yet(place: Place) -> None:
     await place.keep("a", 7, failures=2)
     await place.client.resubmit("notes", "a")
-    (task,) = place.engine.queue("notes").tasks.values()
+    (task,) = place.engine.broker.queue("notes").tasks.values()
     assert (task.message.identity, task.message.attempt, task.message.failures) == ("a", 1, 0)
 
 
@@ -170,7 +172,7 @@ async def test_a_letter_of_a_subscription_goes_to_its_topic(place: Place) -> Non
 async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(place: Place) -> None:
     await place.keep("a", 7)
     (letter,) = await place.letters.list("notes")
-    store, others = place.ports.store, [Letters(place.ports.store, place.ports.blobs)]
+    store, others = place.ports.store, [StoredDeadLetters(place.ports.store, place.ports.blobs)]
     read = store.read
 
     async def read_and_lose(key: Any, *, session: str = "") -> Any:
@@ -180,7 +182,7 @@ async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(pl
         return found
 
     store.read = read_and_lose  # type: ignore[method-assign]  # somebody else is quicker, once
-    with pytest.raises(LookupError, match="moved by somebody else"):
+    with pytest.raises(LookupError, match="moved meanwhile"):
         await place.letters.discard("notes", letter.sequence)
 
 

@@ -91,7 +91,7 @@ class Site:
     async def wait(self, queue: str) -> None:
         """Wait until nothing of a queue is left."""
         async with asyncio.timeout(20):
-            while self.engine.queue(queue).tasks:  # noqa: ASYNC110  # another task empties it, over TCP
+            while self.engine.broker.queue(queue).tasks:  # noqa: ASYNC110  # another task empties it, over TCP
                 await asyncio.sleep(0.02)
 
 

@@ -67,7 +67,7 @@ async def test_queues_are_there_before_a_trigger_looks_and_every_client_is_close
 ) -> None:
     engine, settings = emulators
     said = await served(settings | {"OUTBOX_CREATE": "1"}, tmp_path / "log", for_s=1)
-    assert set(engine.queues) >= QUEUES
+    assert set(engine.topology.queues) >= QUEUES
     assert "WARNING" not in said and "Unclosed" not in said, said
 
 
@@ -76,7 +76,7 @@ async def test_what_is_missing_is_told_once_for_each_trigger(
 ) -> None:
     engine, settings = emulators
     said = await served(settings, tmp_path / "log", for_s=4)
-    assert not QUEUES & set(engine.queues)
+    assert not QUEUES & set(engine.topology.queues)
     assert "cannot be opened yet" in said
     told: dict[str, Any] = {name: said.count(f"local_functions: {name}: ") for name in QUEUES}
     assert told == dict.fromkeys(QUEUES, 1), said

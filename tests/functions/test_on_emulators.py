@@ -88,7 +88,7 @@ async def test_poison_is_kept_in_the_store_and_can_be_resubmitted(cloud: Any) ->
     letters = {letter.id: letter for letter in await cloud.client.dead_letters("transfers")}
     assert letters["bad"].reason == "amount must be positive" and letters["bad"].message.amount == -5
     assert letters["raw"].reason == "undecodable" and letters["raw"].body == b"{nonsense"
-    assert len(cloud.engine.queue("transfers/$DeadLetterQueue").tasks) == 0
+    assert len(cloud.engine.broker.queue("transfers/$DeadLetterQueue").tasks) == 0
     said = cloud.hosts[0].log.read_text()
     for id, reason in (("bad", "amount must be positive"), ("raw", "undecodable")):
         line = f"message dead-lettered id={id} queue=transfers handler=withdraw reason={reason}"
@@ -122,7 +122,9 @@ async def test_the_timer_sends_what_a_killed_host_had_committed(cloud: Any) -> N
         return bool(await cloud.balance("bob") == 105)
 
     await cloud.wait_until(is_deposited, within_s=30)
-    assert len(cloud.engine.queue("transfers").tasks) == 1  # the message itself is locked still: it was the timer
+    assert (
+        len(cloud.engine.broker.queue("transfers").tasks) == 1
+    )  # the message itself is locked still: it was the timer
 
 
 async def test_a_request_is_applied_once_by_whichever_host_it_reaches(cloud: Any) -> None:

@@ -19,7 +19,7 @@ from outbox.azure import functions
 from outbox.azure.functions.messages import to_delivery
 from outbox.azure.functions.processor import Processor, pause_s
 from outbox.azure.functions.settings import FunctionsSettings
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable, Refused
 from outbox.lineage import Key
 from outbox.ports import Backend, StorePorts
@@ -84,7 +84,7 @@ class Host:
         return await self.processor.client.state(Customer, key)
 
     def waiting(self, queue: str) -> list[Any]:
-        return list(self.engine.queue(queue).tasks.values())
+        return list(self.engine.broker.queue(queue).tasks.values())
 
     async def letters(self, queue: str = "orders") -> list[tuple[str, str]]:
         return [(letter.id, letter.reason) for letter in await self.processor.client.dead_letters(queue)]
@@ -354,7 +354,7 @@ async def test_nothing_but_states_lies_with_the_states() -> None:
         host = Host(processor, engine, settings)
         assert await host.deliver("o1", 2) and await host.deliver("o2", 0)
         assert await host.state("ann") == Customer(2) and await host.letters() == [("o2", "nothing ordered")]
-        spaces = states.state.documents.items()
+        spaces = states.state.documents.spaces.items()
         assert {id for name, space in spaces if name.startswith("p/") for id in space} == {"state"}
 
 
@@ -399,7 +399,7 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         await handling
         await processor.message("adds", received("m2", b'{"key":"ann","n":4}', 2, properties={"outbox-type": "Add"}))
         assert await processor.client.state(Customer, "ann") == Customer(7), "the key goes on"
-        assert not engine.queue("adds").tasks, "nothing was put off"
+        assert not engine.broker.queue("adds").tasks, "nothing was put off"
 
 
 class Pause:

@@ -14,7 +14,7 @@ import pytest
 from function_app import spark
 from outbox import App, Engine, Worker
 from outbox.azure import functions
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.spark import RunId, RunRequest, RunStatus
 from tests.functions.test_indexing import deployed, index

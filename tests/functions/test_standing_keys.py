@@ -84,7 +84,7 @@ class Ground:
         return any(letter.id == id for letter in await self.client.dead_letters("lines"))
 
     def left(self) -> int:
-        return len(self.world.servicebus.engine.peek("lines", 0, 10))
+        return len(self.world.servicebus.engine.broker.peek("lines", 0, 10))
 
     async def has_none_left(self) -> bool:
         return not self.left()
@@ -234,7 +234,7 @@ async def test_the_last_deliveries_of_what_waits_are_told_while_there_is_time(ca
         books.bad[0] = Reject("blot")
         await books.send(0, 1)
         await books.wait_letter("red-0")
-        (task,) = books.world.servicebus.engine.peek("lines", 0, 10)
+        (task,) = books.world.servicebus.engine.broker.peek("lines", 0, 10)
         task.delivery_count = 95
 
         async def is_told() -> bool:
@@ -243,5 +243,5 @@ async def test_the_last_deliveries_of_what_waits_are_told_while_there_is_time(ca
         await until(is_told)
         told = [one for one in caplog.records if "few deliveries left" in one.message]
         assert vars(told[0])["id"] == "red-1" and vars(told[0])["deliveries"] >= 95
-        standing = [one for one in caplog.records if "stands still" in one.message]
+        standing = [one for one in caplog.records if "key blocked" in one.message]
         assert vars(standing[0])["deliveries"] >= 1

@@ -15,7 +15,7 @@ from function_app.logs import FieldsFormatter, show_fields
 from outbox import App, Engine, Reject
 from outbox.azure.functions.processor import KEPT, Processor
 from outbox.azure.functions.settings import FunctionsSettings
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import Refused
 from outbox.ops.cli import make_parser
 

@@ -5,18 +5,18 @@ An exploration is short, and its messages are young and few.  Data only; nothing
 
 from __future__ import annotations
 
-from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, STATE, WAITING, Mutant
+from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, MARKERS, WAITING, Mutant
 
 CONTEXT = "outbox/context.py"
 DELIVERIES = "outbox/deliveries.py"
-RETENTION = "outbox/runtime/retention.py"
-CHAINS = "unit/app/test_chains.py"
-BLOCKED = "unit/app/test_blocked_keys.py"
+RETENTION = "outbox/runtime/start/retention.py"
+CHAINS = "unit/runtime/test_chains.py"
+BLOCKED = "unit/runtime/test_blocked_keys.py"
 SHOWN = "unit/engine/test_blocked.py"
-QUEUES = "outbox/engine/queues.py"
-RESUBMITTING = "unit/app/test_resubmitting.py"
-AGES = "unit/app/test_ages.py"
-CHANGES = "unit/app/test_retention_changes.py"
+QUEUES = "outbox/engine/state/session_order.py"
+RESUBMITTING = "unit/runtime/test_resubmission.py"
+AGES = "unit/runtime/test_age_fence.py"
+CHANGES = "unit/runtime/test_retention_changes.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -77,7 +77,7 @@ AGE_MUTANTS = (
         f"{CHANGES}::test_what_was_created_before_the_overlap_ends_is_too_old_as_the_lower_retention_has_it|"
         "test_a_worker_that_starts_later_heeds_the_earlier_retention_as_the_first_does|"
         "test_a_worker_that_starts_in_the_overlap_remembers_for_the_higher_retention",
-        ("Era(now_ms + overlap_ms,", "Era(now_ms,"),
+        ("PastRetention(now_ms + overlap_ms,", "PastRetention(now_ms,"),
     ),
     mutant(
         "the overlap is the later margin", RETENTION,
@@ -161,17 +161,17 @@ AGE_MUTANTS = (
         ("if all(verdict is Verdict.DUPLICATE for", "if all(verdict in (Verdict.DUPLICATE, Verdict.PAYLOAD_DIFFERS) for"),
     ),
     mutant(
-        "a marker without an age is forgotten at once", STATE,
+        "a marker without an age is forgotten at once", MARKERS,
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
         ("        if not expire_ms:  # they have no age until something becomes of their messages\n", "        if expire_ms < 0:\n"),
     ),
     mutant(
-        "a marker that was without an age never has one", STATE,
+        "a marker that was without an age never has one", MARKERS,
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
-        ("            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "            if key in markers:\n                self.body_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
+        ("            if key in markers:\n                self.reply_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n", "            if key in markers:\n                self.reply_bytes -= reply_bytes_of([markers[key]])\n                renewed[key] = max(renewed.get(key, 1 << 62), expire_ms)\n"),
     ),
     mutant(
-        "a snapshot drops markers without an age", "outbox/engine/snapshot.py",
+        "a snapshot drops markers without an age", "outbox/engine/log/snapshot.py",
         f"{SHOWN}::test_a_marker_of_what_waits_is_kept_until_it_is_replaced",
         ("if isinstance(marker, Refusal)},\n", "if isinstance(marker, Refusal) and not marker.waits},\n"),
     ),
@@ -208,7 +208,7 @@ AGE_MUTANTS = (
     mutant(
         "what a receiver had for itself is not shown when it lets go", "outbox/engine/sessions.py",
         f"{SHOWN}::test_what_a_receiver_had_for_itself_is_shown_when_it_lets_go",
-        ("        queue.show_again(session)\n", ""),
+        ("        queue.sessions.show_again(session)\n", ""),
     ),
     # What is resubmitted or put off too late
     mutant(
@@ -220,10 +220,10 @@ AGE_MUTANTS = (
     mutant(
         "an engine resubmits what is too old by now", "outbox/engine/dead_letters.py",
         f"{RESUBMITTING}::test_an_operator_cannot_resubmit_late_either_and_the_others_go",
-        ("        if 0 < task.remembered_until_ms <= broker.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
+        ("        if 0 < task.remembered_until_ms <= core.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
     ),
     mutant(
-        "a Retry beyond retention comes again", "outbox/runtime/handling.py",
+        "a Retry beyond retention comes again", "outbox/runtime/commit/run_handler.py",
         f"{AGES}::test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words|"
         "test_what_was_put_off_until_it_was_too_old_can_be_resubmitted",
         ("        outcome = _put_off(", "        _put_off("),

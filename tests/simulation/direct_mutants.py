@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from tests.simulation.age_mutants import AGE_MUTANTS
 from tests.simulation.planting import (
-    ADAPTERS,
     BATCH,
     ENDINGS,
+    ENGINE_OPERATIONS,
     HTTP_SCOPES,
     ITEM,
     LANES,
@@ -26,15 +26,15 @@ from tests.simulation.thread_mutants import THREAD_MUTANTS
 TRIGGER_BUS = "outbox/azure/functions/bus.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
 FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
-STORED_LETTERS = "outbox/runtime/letters.py"
+STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
-HANDLING = "outbox/runtime/handling.py"
+HANDLING = "outbox/runtime/commit/run_handler.py"
 WORK = "outbox/runtime/work.py"
 DELIVERIES = "outbox/deliveries.py"
-FAILURE_LOG = "outbox/runtime/failure_log.py"
-REDACTING = "outbox/runtime/redacting.py"
-REQUESTS = "outbox/runtime/requests.py"
+FAILURE_LOG = "outbox/runtime/failures/failure_log.py"
+REDACTING = "outbox/runtime/failures/redacting.py"
+REQUESTS = "outbox/runtime/http/requests.py"
 CLAIMS = "outbox/emulator/bus/claims.py"
 ADMINISTRATION = "outbox/emulator/bus/http.py"
 ACCESS_KEY = "outbox/ops/access_key.py"
@@ -42,21 +42,21 @@ ACCESS_KEY = "outbox/ops/access_key.py"
 OF_PROCESSOR = "functions/test_processor.py"
 OF_LETTERS = "functions/test_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
-OF_STOPPED = "unit/test_store_stopped_keys.py"
-OF_ORDERING = "unit/test_store_ordering.py"
-OF_SCOPES = "unit/test_store_scopes.py"
-OF_MESSAGES = "unit/app/test_messages.py"
-OF_ORDER = "unit/app/test_ordering.py"
-OF_APART = "unit/test_store_apart.py"
+OF_STOPPED = "unit/stores/test_blocked_sessions.py"
+OF_ORDERING = "unit/stores/test_order_of_blocked_sessions.py"
+OF_SCOPES = "unit/stores/test_port_calls.py"
+OF_MESSAGES = "unit/runtime/test_messages.py"
+OF_ORDER = "unit/runtime/test_ordering.py"
+OF_APART = "unit/stores/test_states_apart.py"
 OF_PLACED = "wire/on_azure/test_placed_states.py"
 OF_REMEMBERED = "unit/engine/test_remembered.py"
-OF_ENTRIES = "unit/test_http_entries.py"
-OF_RESUBMITTING = "unit/app/test_resubmitting.py"
-OF_HTTP = "unit/app/test_http.py"
+OF_ENTRIES = "unit/stores/test_http_entries.py"
+OF_RESUBMITTING = "unit/runtime/test_resubmission.py"
+OF_HTTP = "unit/runtime/test_http.py"
 OF_SERVER = "wire/test_servicebus_server.py"
-OF_JUDGING = "unit/test_store_judging.py"
-OF_FAILURES = "unit/app/test_failure_log.py"
-OF_REDACTING = "unit/app/test_redacting.py"
+OF_JUDGING = "unit/stores/test_refused_over_a_version.py"
+OF_FAILURES = "unit/runtime/test_failure_log.py"
+OF_REDACTING = "unit/runtime/test_redacting.py"
 OF_KEYS = "wire/test_cli_access_key.py"
 
 
@@ -226,24 +226,24 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key is unblocked behind the completion", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("            if attempt.is_blocker and self._endings.is_applied(attempt):\n                try:\n", "            if attempt.is_blocker and self._endings.is_applied(attempt):\n                await self._endings.end(attempt, outcome)\n                try:\n"),
+        ("            if attempt.is_blocker and self._settlement.is_applied(attempt):\n                try:\n", "            if attempt.is_blocker and self._settlement.is_applied(attempt):\n                await self._settlement.settle(attempt, outcome)\n                try:\n"),
     ),
     mutant(
         "blocked: a message is completed although its key could not be unblocked", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("                    await self._stops.went_on(attempt)\n                except Again:\n                    await self._endings.give_back(attempt)\n                    return True\n", "                    await self._stops.went_on(attempt)\n                except Again:\n                    pass\n"),
+        ("                    await self._blocked.unblock_after(attempt)\n                except NothingCommitted:\n                    await self._settlement.release(attempt)\n                    return True\n", "                    await self._blocked.unblock_after(attempt)\n                except NothingCommitted:\n                    pass\n"),
     ),
     mutant(
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
-        ("        await self._let_go(queue, letter)  # first: of a letter that is gone nobody could let the session go\n", ""),
-        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        await self._let_go(queue, letter)\n"),
+        ("        await self._unblock(queue, letter)  # first: of a letter that is gone nobody could let the session go\n", ""),
+        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        await self._unblock(queue, letter)\n"),
     ),
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it",
-        ("        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)  # its session goes on when it is applied\n", ""),
-        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if letter is not None and letter.message.session_id:\n            await self._stops.resubmitted(queue, letter, attempt)\n"),
+        ("        if letter is not None and letter.message.session_id:\n            await self._blocked.resubmitted(queue, letter, attempt)  # its session goes on when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if letter is not None and letter.message.session_id:\n            await self._blocked.resubmitted(queue, letter, attempt)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
@@ -253,7 +253,7 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a block does not say behind which payload", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it",
-        ("Stop(delivery.message.identity, fingerprint=_digest(delivery.message))", "Stop(delivery.message.identity)"),
+        ("BlockedSession(delivery.message.identity, fingerprint=_digest(delivery.message))", "BlockedSession(delivery.message.identity)"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter unblocks its key", STOPS,
@@ -268,7 +268,7 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a block that somebody else wrote blocks nothing", STOPS,
         f"{OF_STOPPED}::test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes",
-        ('        return _decoded(found) or Stop("")', "        return _decoded(found)"),
+        ('        return _decoded(found) or BlockedSession("")', "        return _decoded(found)"),
     ),
     mutant(
         "blocked: a store that is away blocks nothing", LANES,
@@ -296,14 +296,14 @@ DIRECT_MUTANTS = (
         ("await read(self._states, state_key", "await read(self._records, state_key"),
     ),
     mutant(
-        "read: a client's read of a state does not wait for the gate", ADAPTERS,
+        "read: a client's read of a state does not wait for the gate", ENGINE_OPERATIONS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = self._documents.read(STATES, id)\n        await self._engine.gate()\n", "        found = self._documents.read(STATES, id)\n"),
+        ("        found = self._documents.read(STATES, id)\n        await self._core.gate()\n", "        found = self._documents.read(STATES, id)\n"),
     ),
     mutant(
-        "read: a list of dead letters does not wait for the gate", ADAPTERS,
+        "read: a list of dead letters does not wait for the gate", ENGINE_OPERATIONS,
         f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
-        ("        found = dead_letters(self._engine, queue)\n        await self._engine.gate()\n", "        found = dead_letters(self._engine, queue)\n"),
+        ("        found = dead_letters(self._broker, queue)\n        await self._core.gate()\n", "        found = dead_letters(self._broker, queue)\n"),
     ),
     # Deadlines
     mutant(
@@ -314,22 +314,22 @@ DIRECT_MUTANTS = (
     mutant(
         "deadline: an attempt past it commits", PARTITION,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        writes = await self._prepared(batch, state_id)\n"),
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
         "deadline: an attempt past it stages", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        if batch.is_late(self._now_ms()):\n            raise Again\n        self._left", "        self._left"),
+        ("        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        self._left", "        self._left"),
     ),
     mutant(
         "deadline: what blobs take does not count for a commit", PARTITION,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        writes = await self._prepared(batch, state_id)\n"),
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        writes = await self._prepared(batch, state_id)\n"),
     ),
     mutant(
         "deadline: what blobs take does not count for what is staged", ITEM,
         f"{OF_SCOPES}::test_an_attempt_whose_blob_takes_past_its_deadline_writes_nothing",
-        ("        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        if batch.is_late(self._now_ms()):\n            raise Again\n        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n"),
+        ("        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n        staged, tx = await self._prepared(attempt, state_id, batch), batch.tx\n"),
     ),
     mutant(
         "deadline: it is twice as far", BATCH,
@@ -345,7 +345,7 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: what may be on record as waiting counts as on record", WAITING,
         f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is",
-        ("        except OutcomeUnknown as error:\n            raise Again from error\n        if isinstance(answer, Lost)",
+        ("        except OutcomeUnknown as error:\n            raise NothingCommitted from error\n        if isinstance(answer, Lost)",
          "        except OutcomeUnknown:\n            answer = None\n        if isinstance(answer, Lost)"),
     ),
     mutant(
@@ -371,7 +371,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: invocations that have ended are kept", PROCESSOR,
         f"{OF_PROCESSOR}::test_nothing_is_kept_of_an_invocation_that_has_ended",
-        ("        finally:\n            self._bus.let_go(invocation)\n", "        finally:\n            pass\n"),
+        ("        finally:\n            self._bus.unblock(invocation)\n", "        finally:\n            pass\n"),
     ),
     mutant(
         "blocked: a block is of a key on every queue", STOPS,

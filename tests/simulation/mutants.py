@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from tests.simulation.overflow_mutants import OVERFLOW_MUTANTS
 from tests.simulation.planting import (
-    ADAPTERS,
     BATCH,
     ENDINGS,
+    ENGINE_BUS,
+    ENGINE_STORE,
     GROUP,
     ITEM,
     JOURNAL,
@@ -39,8 +40,8 @@ MUTANTS = (
     ),
     mutant(
         "a head that is put off is overtaken", "partition", "InOrder", LANES,
-        ("            free = [one for one in group if holder in (None, one.work.delivery.sequence)]\n            await self._give_back([one for one in group if holder not in (None, one.work.delivery.sequence)])\n", "            free = list(group)\n"),
-        ("            if holder not in (None, attempt.work.delivery.sequence):\n                await self._endings.give_back(attempt)\n            elif await", "            if await"),
+        ("            free = [one for one in group if holder in (None, one.work.delivery.sequence)]\n            await self._release([one for one in group if holder not in (None, one.work.delivery.sequence)])\n", "            free = list(group)\n"),
+        ("            if holder not in (None, attempt.work.delivery.sequence):\n                await self._settlement.release(attempt)\n            elif await", "            if await"),
         app="standing", amounts=(5, 3), batch=2, faults={"error": 3}, patience_ms=11_000,
     ),
     # Partition scope
@@ -60,12 +61,12 @@ MUTANTS = (
     ),
     mutant(
         "ETag is not checked", "partition", "ConsistentOutput|OneChangePerETag", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2,
     ),
     mutant(
         "a state at version 0 is written over", "partition", "OneChangePerETag|Serializable|ConsistentOutput", PARTITION,
-        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = Held(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
+        ("        writes = self._writes(batch, state_id)\n        limit", "        if state_id is not None and not batch.loaded.version:\n            fresh = await read(self._store, state_key(state_id))\n            batch.loaded = CachedState(batch.loaded.item, fresh.version if fresh else \"\")\n        writes = self._writes(batch, state_id)\n        limit"),
         amounts=(5, 3), workers=2, given=None,
     ),
     mutant(
@@ -75,7 +76,7 @@ MUTANTS = (
     ),
     mutant(
         "new ids when pushed again", "partition", "NoGhost", PARTITION,
-        ("        await self._endings.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._endings.push(again)\n"),
+        ("        await self._settlement.push(outputs)\n", "        again = [Output(o.destination, o.due_ms, msgspec.structs.replace(o.message, outbox_id=self._new_tx())) for o in outputs]\n        await self._settlement.push(again)\n"),
         ("from collections.abc import Callable, Sequence\n", "from collections.abc import Callable, Sequence\n\nimport msgspec\n\nfrom outbox.ports import Output\n"),
         faults={"crash": 1},
     ),
@@ -86,11 +87,11 @@ MUTANTS = (
     ),
     mutant(
         "completes before the commit", "partition", "NothingLeavesEarly", PARTITION,
-        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._endings.end(attempt, outcome)\n            lost"),
+        ("        if batch.entries:\n            lost", "        if batch.entries:\n            await self._settlement.settle(attempt, outcome)\n            lost"),
     ),
     mutant(
         "completes before the push", "partition", "NoLost", PARTITION,
-        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            await self._endings.end(attempt, outcome)\n            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n"),
+        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            await self._settlement.settle(attempt, outcome)\n            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -105,7 +106,7 @@ MUTANTS = (
     ),
     mutant(
         "fence and expiry at one age", "partition", "NoDuplicate", PLAN,
-        ("Memory(retention_ms, retention_ms + margin_ms)", "Memory(retention_ms, retention_ms)"),
+        ("RetentionWindow(retention_ms, retention_ms + margin_ms)", "RetentionWindow(retention_ms, retention_ms)"),
         copies=2, faults={"jump": 1}, ahead_ms=1_000,
     ),
     mutant(
@@ -120,18 +121,18 @@ MUTANTS = (
     ),
     mutant(
         "an unknown outcome is taken as won", "partition", "NoGhost", PARTITION,
-        ("        if record is None:\n            raise Again  # it may still land: the next create loses then\n", "        if record is None:\n            return None\n"),
+        ("        if record is None:\n            raise NothingCommitted  # it may still land: the next create loses then\n", "        if record is None:\n            return None\n"),
         faults={"delay": 1},
     ),
     mutant(
         "an unknown outcome is taken as lost on the record", "partition", "NothingLeavesEarly", PARTITION,
         ("            return await self._resolved(batch, state_id)\n", "            return Lost(0)\n"),
-        ("            if found is not None:\n                return found\n        raise Again\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), stored.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
+        ("            if found is not None:\n                return found\n        raise NothingCommitted\n", "            if found is not None:\n                return found\n        return Document(record_key(work.state_id, work.inbox), stored.encode(Record(\"\", work.fingerprint, 0)), \"\")\n"),
         faults={"delay": 1},
     ),
     mutant(
         "a push that failed is taken as done", "partition", "NoLost", ENDINGS,
-        ("            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            pass\n", "            await self._bus.send(outputs)\n            return\n        except (*NOT_DONE, UnknownDestination):\n            return\n"),
+        ("            await self._bus.send(outputs)\n            return\n        except (*MAY_RETRY, UnknownDestination):\n            pass\n", "            await self._bus.send(outputs)\n            return\n        except (*MAY_RETRY, UnknownDestination):\n            return\n"),
         faults={"error": 1},
     ),
     mutant(
@@ -142,7 +143,7 @@ MUTANTS = (
     ),
     mutant(
         "what is found pending is marked and not pushed", "partition", "NoLost", PARTITION,
-        ("        await self._endings.push(outputs)\n        self.marks", "        self.marks"),
+        ("        await self._settlement.push(outputs)\n        self.marks", "        self.marks"),
         faults={"crash": 1},
     ),
     mutant(
@@ -180,13 +181,13 @@ MUTANTS = (
     ),
     mutant(
         "the staged record goes when the swap loses and a client re-sends", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("        if isinstance(answer, Lost):\n            raise Again\n        return Held(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise Again\n        return Held(item"),
+        ("        if isinstance(answer, Lost):\n            raise NothingCommitted\n        return CachedState(item", "        if isinstance(answer, Lost):\n            gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n            await self._delete(gone.key, gone.version, batch.tx) if gone else None\n            raise NothingCommitted\n        return CachedState(item"),
         ("            answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found", "            try:\n                answer = await write_one(self._states, write)\n            except OutcomeUnknown:\n                answer = await write_one(self._states, write)\n        except OutcomeUnknown as error:\n            found"),
         faults={"lost": 1},
     ),
     mutant(
         "a staged record goes by an opaque version", "item", "StagedVanish|NoLost|NoAlarm", ITEM,
-        ("            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = held(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
+        ("            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n", "            found = cached_state(await read(self._states, key))\n            if found.item.pending == batch.tx:\n                return found\n            if found.version != batch.loaded.version:\n                gone = await read(self._infrastructure, staged_key(state_id, batch.tx))\n                await self._delete(gone.key, gone.version, batch.tx) if gone else None\n"),
         amounts=(5, 3), faults={"lost": 1, "stale": 1}, workers=2,
     ),
     mutant(
@@ -196,13 +197,13 @@ MUTANTS = (
     ),
     mutant(
         "a redo clears the pointer of a missing record", "item", "StagedVanish|NoLost", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise Again\n            return Held(item, answer.versions[0], answer.session)\n"),
+        ("            await self._confirm(state_id, state)\n", "            item = msgspec.structs.replace(state.item, pending=\"\")\n            answer = await write_one(self._states, Replace(state_key(state_id), stored.encode(item), state.version))\n            if isinstance(answer, Lost):\n                raise NothingCommitted\n            return CachedState(item, answer.versions[0], answer.session)\n"),
         ('Create(key, stored.encode(staged), None, Tag("stage"', 'Create(key, stored.encode(staged), self._plan.record_life_ms / 1_000, Tag("stage"'),
         faults={"crash": 1, "jump": 1}, copies=2, workers=2,
     ),
     mutant(
         "a missing staged record is confirmed by a read", "item", "NoAlarm", ITEM,
-        ("            await self._confirm(state_id, state)\n", "            state = held(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise Again\n"),
+        ("            await self._confirm(state_id, state)\n", "            state = cached_state(await read(self._states, state_key(state_id), state.session))\n            if state.item.pending != tx:\n                raise NothingCommitted\n"),
         copies=2, workers=2, faults={"stale": 1},
     ),
     mutant(
@@ -212,7 +213,7 @@ MUTANTS = (
     ),
     mutant(
         "the sweeper starts from staged records", "item", "NoGhost", ITEM,
-        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._endings.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
+        ("                return await self._reclaimed(stored.decode(document, Staged), document)\n", "                await self._settlement.push(stored.decode(document, Staged).record.outputs)\n                return True\n"),
         sweepers=1, faults={"crash": 1},
     ),
     mutant(
@@ -244,13 +245,13 @@ MUTANTS = (
     ),
     mutant(
         "a deleted state is deleted for good", "item", "NoDuplicate|OneChangePerETag|Serializable", ITEM,
-        ("        state = Held(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = Held(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
+        ("        state = CachedState(item, answer.versions[0], answer.session)\n        await self._delete(staged_key", "        state = CachedState(item, answer.versions[0], answer.session)\n        if item.is_tombstone:\n            await self._states.write([Delete(state_key(state_id), state.version)])\n        await self._delete(staged_key"),
         ("    Create,\n    Document,\n", "    Create,\n    Delete,\n    Document,\n"),
         app="ending", amounts=(5, -1), given=None, copies=(2, 1), workers=2,
     ),
     mutant(
         "pushed before the swap", "item", "NoGhost", ITEM,
-        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            await self._endings.push(found.staged.record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
+        ("            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            await self._settlement.push(found.staged.record.outputs)\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n"),
     ),
     # Engine scope
     mutant(
@@ -309,27 +310,27 @@ MUTANTS = (
         ("        task.failures, task.due_ms, task.lock, task.version = postponed.failures, postponed.due_ms, 0, version\n", "        task.due_ms, task.lock, task.version = postponed.due_ms, 0, version\n"),
     ),
     mutant(
-        "store: a condition is not checked", "store", "Differs", ADAPTERS,
+        "store: a condition is not checked", "store", "Differs", ENGINE_STORE,
         ("            if wanted != (None if current is None else current.version):\n", "            if wanted is None and current is not None:\n"),
     ),
     mutant(
-        "store: a create writes over", "store", "Differs", ADAPTERS,
+        "store: a create writes over", "store", "Differs", ENGINE_STORE,
         ("            if wanted != (None if current is None else current.version):\n", "            if wanted is not None and wanted != (None if current is None else current.version):\n"),
     ),
     mutant(
-        "store: nothing ever expires", "store", "Differs", ADAPTERS,
-        ("        expires_ms = 0 if operation.ttl_s is None else self._engine.now_ms() + round(operation.ttl_s * 1_000)\n", "        expires_ms = 0\n"),
+        "store: nothing ever expires", "store", "Differs", ENGINE_STORE,
+        ("        expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)\n", "        expires_ms = 0\n"),
     ),
     mutant(
-        "store: the operation that lost is always the first", "store", "Differs", ADAPTERS,
+        "store: the operation that lost is always the first", "store", "Differs", ENGINE_STORE,
         ("                return Lost(index, current)\n", "                return Lost(0, current)\n"),
     ),
     mutant(
         "bus: a lost lock settles", "bus", "Differs", "outbox/engine/broker.py",
-        ("            if task is not None and held and task.locked_until_ms > self.now_ms():\n", "            if task is not None:\n"),
+        ("            if task is not None and held and task.locked_until_ms > self._core.now_ms():\n", "            if task is not None:\n"),
     ),
     mutant(
-        "bus: what is put off comes at once", "bus", "Differs", ADAPTERS,
+        "bus: what is put off comes at once", "bus", "Differs", ENGINE_BUS,
         ("delivery.sequence, settle.due_ms, count)", "delivery.sequence, 0, count)"),
     ),
 )  # fmt: skip

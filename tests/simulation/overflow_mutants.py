@@ -39,7 +39,7 @@ OVERFLOW_MUTANTS = (
     ),
     mutant(
         "overflow: what announces a blob goes before it", "item", "StagedVanish", OVERFLOW,
-        ("        try:\n            await self._blobs.delete(overflow.blob)\n", "        with suppress(*NOT_DONE):\n            await self._store.write([Delete(document.key, document.version, Tag(\"collect\"))])\n        try:\n            await self._blobs.delete(overflow.blob)\n"),
+        ("        try:\n            await self._blobs.delete(overflow.blob)\n", "        with suppress(*MAY_RETRY):\n            await self._store.write([Delete(document.key, document.version, Tag(\"collect\"))])\n        try:\n            await self._blobs.delete(overflow.blob)\n"),
         app="spilling", sweepers=1, faults={"crash": 2},
     ),
     mutant(

@@ -12,7 +12,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: a conflict is taken for a commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
-        ("        if await self._journal.commit(commit) is not None:\n            raise Again\n", "        await self._journal.commit(commit)\n"),
+        ("        if await self._journal.commit(commit) is not None:\n            raise NothingCommitted\n", "        await self._journal.commit(commit)\n"),
         amounts=(), asked=(("k1", "a", 5), ("k2", "a", 3)), fronts=2,
     ),
     mutant(
@@ -57,7 +57,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an unknown end is an answer", "engine", "NothingLeavesEarly", ENTRY,
-        ("            return self._telling.unavailable(error)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(attempt, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._telling.put_off(error)\n        self._telling.ended(attempt, outcome)\n        if"),
+        ("            return self._log.unavailable(error)\n        except CorruptRecord as error:\n            return self._log.put_off(error)\n        self._log.ended(attempt, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._log.put_off(error)\n        self._log.ended(attempt, outcome)\n        if"),
         amounts=(), asked=(("k1", "a", 5),), faults={"error": 3},
     ),
 )  # fmt: skip

@@ -30,7 +30,7 @@ RESUBMISSION_MUTANTS = (
     ),
     mutant(
         "resubmission: the key goes on at once", "partition", "InOrder", STOPS,
-        ("        found = await self._store.read(_key(queue, message.session_id))\n        stop = None if found is None else _decoded(found)\n        if found is not None and stop is not None and stop.is_behind(message):\n            again", "        await self.let_go(queue, message)\n        found = stop = None\n        if found is not None and stop is not None and stop.is_behind(message):\n            again"),
+        ("        found = await self._store.read(_key(queue, message.session_id))\n        stop = None if found is None else _decoded(found)\n        if found is not None and stop is not None and stop.is_behind(message):\n            again", "        await self.unblock(queue, message)\n        found = stop = None\n        if found is not None and stop is not None and stop.is_behind(message):\n            again"),
         app="standing", amounts=(-50, 5), resubmissions=1,
     ),
     # What waits behind a blocked key

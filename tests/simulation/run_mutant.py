@@ -119,9 +119,10 @@ def first_step(port: str, seed: int, step_count: int) -> int:
 
 async def duel(port: str, seed: int, step_count: int) -> None:
     """Drawn operations on a port of a fresh engine and on its model."""
-    from outbox.engine.adapters import EngineBus, EngineOperations, EngineStore
+    from outbox.engine.backend.bus import EngineBus
+    from outbox.engine.backend.journal import EngineJournal
+    from outbox.engine.backend.store import EngineStore
     from outbox.engine.engine import Engine
-    from outbox.engine.journal import EngineJournal
     from outbox.testing import START_S, VirtualClock
     from tests.contract import model_duels, queue_model_duels
 
@@ -132,15 +133,19 @@ async def duel(port: str, seed: int, step_count: int) -> None:
         clock.seconds += seconds
         engine.tick()
 
-    bench = queue_model_duels.Bench(EngineOperations(engine), wait, engine.lapse_lock)
+    bench = queue_model_duels.Bench(engine.ports().operations, wait, engine.broker.lapse_lock)
     match port:
         case "journal":
-            journal = EngineJournal(engine)
+            journal = EngineJournal(engine.core, engine.broker)
             await queue_model_duels.check_journal_model(journal, bench, seed=seed, step_count=step_count)
         case "bus":
-            await queue_model_duels.check_bus_model(EngineBus(engine), bench, seed=seed, step_count=step_count)
+            await queue_model_duels.check_bus_model(
+                EngineBus(engine.core, engine.broker), bench, seed=seed, step_count=step_count
+            )
         case _:
-            await model_duels.check_store_model(EngineStore(engine), wait, seed=seed, step_count=step_count)
+            await model_duels.check_store_model(
+                EngineStore(engine.core, engine.documents), wait, seed=seed, step_count=step_count
+            )
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from tests.simulation.planting import BATCH, ENDINGS, ITEM, LANES, PARTITION, mu
 SETTLING_MUTANTS = (
     mutant(
         "settling: a message goes when its delayed copy could not be sent", "partition", "NothingLeavesEarly", ENDINGS,
-        ('        except Again:\n            await self._bus.settle(delivery, Settle("release"))\n', '        except Again:\n            await self._bus.settle(delivery, Settle("complete"))\n'),
+        ('        except NothingCommitted:\n            await self._bus.settle(delivery, Settle("release"))\n', '        except NothingCommitted:\n            await self._bus.settle(delivery, Settle("complete"))\n'),
         app="trying", amounts=(-50,), faults={"error": 2},
     ),
     mutant(
@@ -22,12 +22,12 @@ SETTLING_MUTANTS = (
     ),
     mutant(
         "settling: a key is blocked behind the dead letter", "partition", "InOrder", LANES,
-        ("        if attempt.work.stops_key:\n            try:\n", "        if attempt.work.stops_key:\n            await self._endings.end(attempt, outcome)\n            try:\n"),
+        ("        if attempt.work.stops_key:\n            try:\n", "        if attempt.work.stops_key:\n            await self._settlement.settle(attempt, outcome)\n            try:\n"),
         app="standing", amounts=(-50, 5), faults={"crash": 1},
     ),
     mutant(
         "settling: an attempt past its deadline writes", "partition", "NoDuplicate", PARTITION,
-        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise Again\n", "        writes = await self._prepared(batch, state_id)\n"),
+        ("        writes = await self._prepared(batch, state_id)\n        if batch.is_late(self._now_ms()):\n            raise NothingCommitted\n", "        writes = await self._prepared(batch, state_id)\n"),
         app="standing", workers=2, faults={"expire": 1, "jump": 1},
     ),
     mutant(

@@ -16,7 +16,7 @@ from outbox.verify.explorer.replay import read, replay, scenario_of, write
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import search
 from tests.simulation.explored import GIVEN, Account, asked, conserved, counter
-from tests.unit.app.purse import Pay, Purse, paying
+from tests.unit.runtime.purse import Pay, Purse, paying
 
 pytestmark = pytest.mark.slow
 

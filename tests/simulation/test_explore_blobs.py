@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outbox import App, Context
-from outbox.runtime import spill
+from outbox.runtime.commit import overflow
 from outbox.stored import Record
 from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
@@ -70,8 +70,8 @@ def spilled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         names.append(found[1])
         return found
 
-    spill_of = spill.spilled
-    monkeypatch.setattr(spill, "spilled", seen)
+    spill_of = overflow.spilled
+    monkeypatch.setattr(overflow, "spilled", seen)
     yield
     assert names, "nothing was too large for its record"
 

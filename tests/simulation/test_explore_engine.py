@@ -13,9 +13,10 @@ import pytest
 from outbox import App, Context
 from outbox.lineage import output_id
 from outbox.ports import Commit, Conflict, Journal
-from outbox.runtime import engine_scope, handling
+from outbox.runtime import engine_scope
+from outbox.runtime.commit import run_handler as handling
+from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.engine_scope import EngineScope
-from outbox.runtime.group import Group
 from outbox.runtime.work import Work, attempt_at
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
@@ -87,7 +88,7 @@ def without(**parts: Any) -> Callable[..., EngineScope]:
 class CompletesFirst(EngineScope):
     """Settles the inputs in a commit of their own, ahead of their effects."""
 
-    async def _commit(self, group: Group) -> Conflict | None:
+    async def _commit(self, group: EngineTransaction) -> Conflict | None:
         commit = group.commit
         empty = Commit(commit.now_ms, commit.markers_expire_ms, commit.consumed, {}, {}, [], {}, {}, {}, [], [], [])
         await self._journal.commit(empty)
@@ -129,7 +130,7 @@ def test_a_mutant_is_found_by_a_short_way(name: str) -> None:
 
 
 def test_a_state_that_is_not_decoded_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Sharing(Group):
+    class Sharing(EngineTransaction):
         """Hands one object to all messages of a group, so that one that raises leaves its changes to the next."""
 
         def state(self, work: Work) -> Any:

@@ -11,12 +11,12 @@ import pytest
 from outbox import stored
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StorePorts, Tag, Write
-from outbox.runtime.backoff import Again
-from outbox.runtime.batch import Batch, Entry
-from outbox.runtime.endings import Endings
+from outbox.runtime.commit.store_transaction import Entry, StoreTransaction
+from outbox.runtime.delivery.retrying import NothingCommitted
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.plan import Plan
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Work
 from outbox.stored import Found, Staged, staged_key
 from outbox.verify.explorer.budgets import Budgets
@@ -92,8 +92,8 @@ Make = Callable[..., Any]
 
 
 def partition(kind: type[PartitionScope]) -> Make:
-    def make(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> PartitionScope:
-        return kind(plan, ports.store, ports.blobs, endings, **options)
+    def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> PartitionScope:
+        return kind(plan, ports.store, ports.blobs, settlement, **options)
 
     return make
 
@@ -101,26 +101,26 @@ def partition(kind: type[PartitionScope]) -> Make:
 class PushesFirst(PartitionScope):
     """Pushes what an attempt emitted, then commits."""
 
-    async def _commit(self, batch: Batch, state_id: str | None) -> Lost | None:
-        await self._endings.push([output for entry in batch.entries for output in entry.record.outputs])
+    async def _commit(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
+        await self._settlement.push([output for entry in batch.entries for output in entry.record.outputs])
         return await super()._commit(batch, state_id)
 
 
 class TakesUnknownAsWon(PartitionScope):
-    async def _resolved(self, batch: Batch, state_id: str | None) -> Lost | None:
+    async def _resolved(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
         return None
 
 
 class NeverPushes(PartitionScope):
-    async def _push(self, batch: Batch) -> None:
+    async def _push(self, batch: StoreTransaction) -> None:
         return
 
-    def _mark(self, batch: Batch, state_id: str | None) -> None:
+    def _mark(self, batch: StoreTransaction, state_id: str | None) -> None:
         return
 
 
 class MarksFirst(PartitionScope):
-    async def _push(self, batch: Batch) -> None:
+    async def _push(self, batch: StoreTransaction) -> None:
         self._mark(batch, batch.entries[0].attempt.work.state_id)
         await self.marks.write()
         await super()._push(batch)
@@ -129,7 +129,7 @@ class MarksFirst(PartitionScope):
 class ForgetsTheState(PartitionScope):
     """Writes the state only where it changed."""
 
-    def _writes(self, batch: Batch, state_id: str | None) -> list[Write]:
+    def _writes(self, batch: StoreTransaction, state_id: str | None) -> list[Write]:
         writes = super()._writes(batch, state_id)
         same = bytes(batch.state_after.value) == bytes(batch.loaded.item.value)
         return writes[:-1] if same and state_id is not None else writes
@@ -180,7 +180,7 @@ class NeverFinishes(PartitionScope):
 
     async def _finish(self, key: DocumentKey, document: Document, record: stored.Record, inbox: bytes) -> None:
         if record.pending:
-            raise Again
+            raise NothingCommitted
 
 
 def test_a_message_that_goes_in_a_circle_is_found() -> None:
@@ -203,9 +203,9 @@ def test_a_good_end_can_be_reached_from_everywhere(scope: str) -> None:
 
 
 def item(kind: type[ItemScope]) -> Make:
-    def make(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> ItemScope:
-        stateless = PartitionScope(plan, ports.store, ports.blobs, endings, **options)
-        return kind(plan, ports.store, ports.store, ports.blobs, endings, stateless=stateless, **options)
+    def make(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> ItemScope:
+        stateless = PartitionScope(plan, ports.store, ports.blobs, settlement, **options)
+        return kind(plan, ports.store, ports.store, ports.blobs, settlement, stateless=stateless, **options)
 
     return make
 
@@ -222,7 +222,7 @@ class DeletesEarly(ItemScope):
 class DeletesOnDoubt(ItemScope):
     """Deletes what it has staged when it does not know whether the state was swapped."""
 
-    async def _commit(self, attempt: Attempt, state_id: str, batch: Batch, token: Session) -> Any:
+    async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, token: Session) -> Any:
         item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
         key, etag = stored.state_key(state_id), batch.loaded.version
         write = items_write(key, stored.encode(item), etag, Tag("swap", (attempt.work.inbox,), batch.tx))
@@ -232,7 +232,7 @@ class DeletesOnDoubt(ItemScope):
             found = await self._infrastructure.read(staged_key(state_id, batch.tx))
             if found is not None:
                 await self._delete(found.key, found.version, batch.tx)
-            raise Again from None
+            raise NothingCommitted from None
         return await super()._commit(attempt, state_id, batch, token)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from outbox.ports import StorePorts
-from outbox.runtime.batch import Batch
-from outbox.runtime.endings import Endings
+from outbox.runtime.commit.store_transaction import StoreTransaction
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.plan import Plan
+from outbox.runtime.start.plan import Plan
 from outbox.verify.explorer import replay
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import Finding
@@ -29,21 +29,21 @@ from tests.simulation.explored import GIVEN, T1, T2, Transfer, bank, conserved, 
 class Forgetful(PartitionScope):
     """Pushes nothing, now and then: where a message was delivered before."""
 
-    async def _push(self, batch: Batch) -> None:
+    async def _push(self, batch: StoreTransaction) -> None:
         if not self._forgets(batch):
             await super()._push(batch)
 
-    def _mark(self, batch: Batch, state_id: str | None) -> None:
+    def _mark(self, batch: StoreTransaction, state_id: str | None) -> None:
         if not self._forgets(batch):
             super()._mark(batch, state_id)
 
     @staticmethod
-    def _forgets(batch: Batch) -> bool:
+    def _forgets(batch: StoreTransaction) -> bool:
         return any(entry.attempt.work.delivery.delivery_count for entry in batch.entries)
 
 
-def forgetful(plan: Plan, ports: StorePorts, endings: Endings, **options: Any) -> PartitionScope:
-    return Forgetful(plan, ports.store, ports.blobs, endings, **options)
+def forgetful(plan: Plan, ports: StorePorts, settlement: Settlement, **options: Any) -> PartitionScope:
+    return Forgetful(plan, ports.store, ports.blobs, settlement, **options)
 
 
 def scenario(**options: Any) -> Scenario:

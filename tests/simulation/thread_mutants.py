@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutant
 
-THREADS = "outbox/runtime/threads.py"
-HANDLING = "outbox/runtime/handling.py"
-STEPPING = "outbox/runtime/stepping.py"
+THREADS = "outbox/runtime/commit/handler_threads.py"
+HANDLING = "outbox/runtime/commit/run_handler.py"
+STEPPING = "outbox/runtime/commit/stepping.py"
 ENGINE = "outbox/runtime/engine_scope.py"
 BLOCKING = "unit/test_blocking_handlers.py::"
-AGAIN = "unit/app/test_attempts_again.py::"
-LIMITS = "unit/app/test_time_limits.py::"
+AGAIN = "unit/runtime/test_retried_values.py::"
+LIMITS = "unit/runtime/test_time_limits.py::"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -67,7 +67,7 @@ THREAD_MUTANTS = (
     mutant(
         "a message that finds no thread has failed", THREADS,
         BLOCKING + "test_a_place_stays_taken_until_its_thread_ends",
-        ("            raise Retry(text, after_s=AGAIN_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
+        ("            raise Retry(text, after_s=RETRY_AFTER_S) from None\n", "            raise TimeoutError(text) from None\n"),
     ),
     mutant(
         "a blocking handler runs inline", THREADS,

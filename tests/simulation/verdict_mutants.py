@@ -3,7 +3,7 @@
 In engine scope some of them cannot take effect, because the commit creates its markers under a condition of its own:
 there a worker that is wrong makes no progress.  In item scope what waits shows by a way too long for the limit.  No
 exploration comes to the rows of another payload over a record that waits, nor to those of a younger message over a
-refusal for its age; `tests/unit/app/test_verdicts.py` has a test for
+refusal for its age; `tests/unit/runtime/test_verdicts.py` has a test for
 every row.
 """
 

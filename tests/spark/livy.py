@@ -23,7 +23,7 @@ from typing import Any
 from aiohttp import web
 from azure.core.credentials import AccessToken
 
-from outbox.runtime.redacting import redacted
+from outbox.runtime.failures.redacting import redacted
 from spark_jobs.submitting.synapse import PAGE_COUNT, PAYLOAD_BYTES_MAX, PoolSettings, SynapseBatches
 
 TOKEN = "eyJ-a-token-for-tests"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 
 from outbox import App, Context, Engine
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Throttled
 from outbox.ports import Version
 from outbox.runtime.store_operations import operations_over

@@ -34,4 +34,4 @@ async def test_states_apart_are_swept_by_their_ranges_and_found_by_their_names()
         assert [part.store for part in parts] == [0, 0, 1, 1] and all(part.end for part in parts)
         rows = [await swept_part(settings, part) for part in parts]
         assert sum(row["finished"] for row in rows) == len(NAMES) and not any(row["foreign"] for row in rows)
-        assert len(world.servicebus.engine.queue("entries").tasks) == len(NAMES)
+        assert len(world.servicebus.engine.broker.queue("entries").tasks) == len(NAMES)

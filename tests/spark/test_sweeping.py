@@ -11,7 +11,7 @@ import pytest
 
 from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Document, DocumentKey
-from outbox.runtime.retention import Era, Kept
+from outbox.runtime.start.retention import PastRetention, RegisteredRetention
 from spark_jobs import sweeping
 from spark_jobs.sweep import longest_life
 from spark_jobs.sweeping import Counts, Guarded, Lane, Part, Reading, sweep_lane, swept_once
@@ -116,7 +116,7 @@ async def test_a_record_is_kept_for_the_longest_time_that_anybody_registered() -
     class Notes:
         async def scan(self, partition: str, *, prefix: str) -> Any:
             assert (partition, prefix) == ("notes", "retention:")
-            for kept in (Kept(100, 20), Kept(50, 30, (Era(0, 400, 10),))):
+            for kept in (RegisteredRetention(100, 20), RegisteredRetention(50, 30, (PastRetention(0, 400, 10),))):
                 yield Document(DocumentKey("notes", "retention:x"), msgspec.json.encode(kept), "v")
 
     store: Any = Notes()

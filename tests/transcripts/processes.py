@@ -17,24 +17,24 @@ from typing import Any, Literal
 import msgspec
 
 from outbox import App, Client, Engine
-from outbox.engine.adapters import EngineOperations, dead_letters
-from outbox.engine.disk import MemoryDisk
-from outbox.engine.memory_disk import Crash
-from outbox.engine.narrow import NarrowEngine
-from outbox.engine.state import STATES
+from outbox.engine.backend.operations import EngineOperations, dead_letters
+from outbox.engine.backend.store_scopes import NarrowEngine
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.documents import STATES
 from outbox.entry import HttpEntry
 from outbox.lineage import as_key, inbox_key
 from outbox.message import Message
 from outbox.ports import Delivery, Document, DocumentKey, Output, Ports, StorePorts, Version
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.intake import BusIntake, Intake
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.retention import register_retention
+from outbox.runtime.commit.sweeper import sweep
+from outbox.runtime.delivery.intake import BusIntake, Intake
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over, stores_of
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.sweep import sweep
 from outbox.testing_http import Watched
 from outbox.verify.faults import SimulatedCrash
 from tests.transcripts.recording import (
@@ -161,7 +161,7 @@ class Site:
         assert not left_over, f"these calls were to fail and were never made: {left_over}"
         self.engine.tick()
         words, tasks = self.page.words, self.engine.state.paths[queue].tasks
-        letters = [f"{words.message(b.message)} {b.reason!r}" for b in dead_letters(self.engine, queue)]
+        letters = [f"{words.message(b.message)} {b.reason!r}" for b in dead_letters(self.engine.broker, queue)]
         sent = self.engine.state.paths[left].tasks.values() if left else ()
         self.page.ending(
             [
@@ -176,9 +176,9 @@ class Site:
     def _kept(self) -> list[tuple[str, str]]:
         """What is kept of states and messages, and for how long."""
         words, now_ms, state = self.page.words, self.engine.now_ms(), self.engine.state
-        lines = [("state", words.state(id, found)) for id, found in sorted(state.documents[STATES].items())]
-        lines += [("marker", words.marker(inbox, marker)) for inbox, marker in state.markers.items()]
-        for namespace, space in sorted(state.documents.items()):
+        lines = [("state", words.state(id, found)) for id, found in sorted(state.documents.spaces[STATES].items())]
+        lines += [("marker", words.marker(inbox, marker)) for inbox, marker in state.markers.known.items()]
+        for namespace, space in sorted(state.documents.spaces.items()):
             partition = namespace.removeprefix("p/")
             if partition in (STATES, "notes"):
                 continue
@@ -192,7 +192,8 @@ class SeenOperations(EngineOperations):
     """An engine's operations, with a line for what a client or an operator does to its queues."""
 
     def __init__(self, engine: Engine, watch: Watch, name: Callable[[str, Message], None]) -> None:
-        super().__init__(engine)
+        super().__init__(engine.core, engine.broker, engine.topology, engine.documents, engine.dead_letters)
+        self._engine = engine
         self._watch = watch
         self._name = name
 
@@ -229,7 +230,7 @@ class SeenOperations(EngineOperations):
         return f"{words.content(message)} to {output.destination}{f', created {span(age_s)} ago' if age_s else ''}"
 
     def _of(self, queue: str, sequence: int) -> list[str]:
-        found = [letter for letter in dead_letters(self._engine, queue) if letter.sequence == sequence]
+        found = [letter for letter in dead_letters(self._engine.broker, queue) if letter.sequence == sequence]
         return [f"dead letter {self._watch.words.message(letter.message)} of {queue}" for letter in found]
 
 

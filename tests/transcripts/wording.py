@@ -33,7 +33,7 @@ from outbox.ports import (
     StateDocument,
     Write,
 )
-from outbox.runtime.replies import reply_in
+from outbox.runtime.commit.marker_replies import reply_in
 from outbox.testing import START_S
 
 TEXT_LENGTH_MAX = 80

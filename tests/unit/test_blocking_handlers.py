@@ -20,12 +20,13 @@ from typing import Any, Literal
 import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import HandlingEnded, NotRegistrable
 from outbox.ports import Backend
-from outbox.runtime import handling, threads
-from outbox.runtime.threads import HandlerThreads
+from outbox.runtime.commit import handler_threads as threads
+from outbox.runtime.commit import run_handler as handling
+from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.testing import Harness
 from outbox.verify.findings.exploration import explore
 
@@ -122,7 +123,7 @@ async def until(done: Callable[[], bool]) -> None:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is put off comes again at once."""
     for module in (threads, handling):
-        monkeypatch.setattr(module, "AGAIN_AFTER_S", 0.01)
+        monkeypatch.setattr(module, "RETRY_AFTER_S", 0.01)
 
 
 @every_scope

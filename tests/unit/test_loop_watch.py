@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from outbox import App, Engine, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.ports import Backend
-from outbox.runtime import loop_watch
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit import loop_watch
+from outbox.runtime.start.plan import compile_plan
 
 IS_HELD, WAS_HELD = "the event loop is held by a handler; declare it blocking", "the event loop was held by a handler"
 HOLD_S = 20.0

@@ -14,12 +14,12 @@ from outbox import App, Context, Engine, azure
 from outbox.azure import functions
 from outbox.azure.functions import FunctionsSettings
 from outbox.azure.functions.processor import Processor
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from outbox.ports import NoBlobs, StorePorts
-from outbox.runtime.claims import to_claim
+from outbox.runtime.delivery.claim_check import to_claim
 from outbox.worker import Worker
 
 Scope = Literal["partition", "item"]

@@ -156,11 +156,11 @@ class Bus:
     def send(self, queue: str, *bodies: str, **fields: Any) -> None:
         """Put messages into a queue without the SDK, where sending is not the point: a sender costs half a second."""
         messages = [Message(body=body.encode(), **fields) for body in bodies]
-        self.call(lambda engine: engine.send(queue, messages))
+        self.call(lambda engine: engine.broker.send(queue, messages))
 
     def bodies(self, path: str) -> list[bytes]:
         """What a queue holds, in order, whatever its state."""
-        return self.call(lambda engine: [task.message.body for task in engine.peek(path, 0, 1_000)])
+        return self.call(lambda engine: [task.message.body for task in engine.broker.peek(path, 0, 1_000)])
 
 
 class Sdk:

@@ -132,7 +132,7 @@ def test_entries_without_a_port_and_a_port_without_entries_are_told(shop: Shop) 
     quiet = shop.start()
     assert quiet.stdout is not None and quiet.stdout.readline()
     quiet.send_signal(signal.SIGTERM)
-    assert "has HTTP entries that nobody serves here" in quiet.communicate(timeout=TIMEOUT_S)[1]
+    assert "has HTTP entries that are not served here" in quiet.communicate(timeout=TIMEOUT_S)[1]
     (shop.folder / "shop.py").write_text('from outbox import App\napp = App("shop")\n')
     refused = shop.start("--http", "0")
     out, err = refused.communicate(timeout=TIMEOUT_S)

@@ -22,9 +22,9 @@ from azure.servicebus.management import (
     TrueRuleFilter,
 )
 
-from outbox.engine import records
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
+from outbox.engine.log import records
 from outbox.errors import NotRegistrable
 from outbox.message import Message
 from tests.wire.administration import Admin
@@ -66,7 +66,7 @@ def test_a_queue_is_created_with_what_was_asked_and_works(bus: Bus, admin: Admin
         assert (queue.user_metadata, queue.max_size_in_megabytes, queue.status) == ("<é&>", 2048, "Active")
         assert queue.dead_lettering_on_message_expiration and queue.requires_duplicate_detection
         assert not queue.requires_session
-    assert bus.call(lambda engine: engine.queues[name]) == QueueSettings(
+    assert bus.call(lambda engine: engine.topology.queues[name]) == QueueSettings(
         name, lock_s=30, max_delivery_count=3, time_to_live_s=3600, duplicate_window_s=60
     )
     with sdk.sender(name, shared=False) as sender:
@@ -78,7 +78,7 @@ def test_a_queue_has_the_services_defaults(bus: Bus, admin: Admin, name: str) ->
     queue = admin.create_queue(name)
     assert (queue.lock_duration, queue.max_delivery_count) == (timedelta(minutes=1), 10)
     assert queue.default_message_time_to_live > timedelta(days=3650)
-    assert bus.call(lambda engine: engine.queues[name]) == QueueSettings(
+    assert bus.call(lambda engine: engine.topology.queues[name]) == QueueSettings(
         name, max_delivery_count=10, dead_letter_on_expiry=False
     )
 
@@ -100,7 +100,7 @@ def test_a_queue_is_updated_and_keeps_what_was_not_said(bus: Bus, admin: Admin, 
     admin.update_queue(queue, max_delivery_count=7)
     found = admin.get_queue(name)
     assert (found.lock_duration, found.max_delivery_count, found.user_metadata) == (timedelta(seconds=10), 7, "kept")
-    assert bus.call(lambda engine: engine.queues[name].lock_s) == 10
+    assert bus.call(lambda engine: engine.topology.queues[name].lock_s) == 10
 
 
 def test_an_update_of_what_is_not_there_or_cannot_change_is_refused(admin: Admin, name: str) -> None:
@@ -130,7 +130,7 @@ def test_what_would_behave_otherwise_is_refused_by_name(
 ) -> None:
     with pytest.raises(HttpResponseError, match=said):
         admin.create_queue(name, **asked)
-    assert not bus.call(lambda engine: name in engine.queues)
+    assert not bus.call(lambda engine: name in engine.topology.queues)
 
 
 def test_a_queue_of_an_app_or_a_file_is_described_from_its_settings(bus: Bus, admin: Admin, name: str) -> None:
@@ -157,7 +157,7 @@ def test_names_with_slashes_and_marks_are_names(bus: Bus, admin: Admin, name: st
         admin.create_queue(odd)
         assert admin.get_queue(odd).name == odd
         assert odd in [queue.name for queue in admin.list_queues()]
-        assert odd in bus.call(lambda engine: list(engine.queues))
+        assert odd in bus.call(lambda engine: list(engine.topology.queues))
         admin.delete_queue(odd)
 
 
@@ -174,10 +174,10 @@ def test_messages_are_counted_by_what_became_of_them(bus: Bus, admin: Admin, nam
     bus.send(name, "1", "2", "3", "4")
 
     def act(engine: Engine) -> None:
-        first, second, _ = engine.claim(name, 3)
-        engine.settle(first.token, Settlement.DEAD_LETTER)
-        engine.settle(second.token, Settlement.COMPLETE)
-        engine.send(name, [Message(body=b"12345")], due_ms=engine.now_ms() + 60_000)
+        first, second, _ = engine.broker.claim(name, 3)
+        engine.broker.settle(first.token, Settlement.DEAD_LETTER)
+        engine.broker.settle(second.token, Settlement.COMPLETE)
+        engine.broker.send(name, [Message(body=b"12345")], due_ms=engine.now_ms() + 60_000)
 
     bus.call(act)
     found = admin.get_queue_runtime_properties(name)
@@ -195,8 +195,8 @@ def test_topics_and_subscriptions_are_made_and_used(bus: Bus, admin: Admin, sdk:
     made = admin.create_subscription(name, "s", lock_duration=timedelta(seconds=20), max_delivery_count=4)
     assert (made.name, made.lock_duration, made.max_delivery_count) == ("s", timedelta(seconds=20), 4)
     admin.create_subscription(name, "keyed", requires_session=True, default_message_time_to_live=timedelta(minutes=5))
-    assert bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/s"].time_to_live_s) == 600
-    keyed = bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/keyed"])
+    assert bus.call(lambda engine: engine.topology.queues[f"{name}/Subscriptions/s"].time_to_live_s) == 600
+    keyed = bus.call(lambda engine: engine.topology.queues[f"{name}/Subscriptions/keyed"])
     assert (keyed.ordering, keyed.time_to_live_s) == ("per_key", 300)
     assert [item.name for item in admin.list_subscriptions(name)] == ["keyed", "s"]
     assert name in [item.name for item in admin.list_topics()]
@@ -214,7 +214,7 @@ def test_what_a_topic_says_holds_for_its_subscriptions_when_it_changes(bus: Bus,
     admin.update_topic(topic)
     assert admin.get_topic(name).default_message_time_to_live == timedelta(hours=2)
     assert admin.get_subscription(name, "s").default_message_time_to_live == timedelta(minutes=30)
-    assert bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/s"].time_to_live_s) == 1_800
+    assert bus.call(lambda engine: engine.topology.queues[f"{name}/Subscriptions/s"].time_to_live_s) == 1_800
 
 
 def test_names_are_matched_without_regard_to_case(bus: Bus, admin: Admin, sdk: Sdk, name: str) -> None:
@@ -247,7 +247,7 @@ def test_entities_of_an_older_folder_that_differ_in_case_are_both_reached(bus: B
     with pytest.raises(NotRegistrable, match="in case only"):
         bus.call(lambda engine: engine.declare(QueueSettings(name), QueueSettings(name.upper())))
     both = [QueueSettings(name, max_delivery_count=3), QueueSettings(name.upper(), max_delivery_count=4)]
-    bus.call(lambda engine: engine.do(records.Declared(both, [])))
+    bus.call(lambda engine: engine.core.do(records.Declared(both, [])))
     assert [admin.get_queue(each).max_delivery_count for each in (name, name.upper())] == [3, 4]
     bus.call(lambda engine: engine.declare(*both))  # as it stands
 
@@ -257,14 +257,14 @@ def test_subscriptions_and_topics_are_updated_and_deleted(bus: Bus, admin: Admin
     subscription = admin.create_subscription(name, "s")
     subscription.max_delivery_count = 2
     admin.update_subscription(name, subscription)
-    assert bus.call(lambda engine: engine.queues[f"{name}/Subscriptions/s"].max_delivery_count) == 2
+    assert bus.call(lambda engine: engine.topology.queues[f"{name}/Subscriptions/s"].max_delivery_count) == 2
     with pytest.raises(ResourceExistsError):
         admin.create_subscription(name, "s")
     admin.delete_subscription(name, "s")
     assert admin.list_subscriptions(name) == []
     admin.create_subscription(name, "t")
     admin.delete_topic(name)
-    assert not bus.call(lambda engine: [path for path in engine.queues if path.startswith(name)])
+    assert not bus.call(lambda engine: [path for path in engine.topology.queues if path.startswith(name)])
 
 
 def test_rules_are_made_listed_changed_and_deleted(bus: Bus, admin: Admin, name: str) -> None:
@@ -279,7 +279,7 @@ def test_rules_are_made_listed_changed_and_deleted(bus: Bus, admin: Admin, name:
         assert isinstance(rule.filter, CorrelationRuleFilter)
         assert (rule.filter.label, rule.filter.correlation_id, rule.filter.to) == ("l", "c", None)
         assert rule.filter.properties == properties
-    stored = bus.call(lambda engine: engine.rules(f"{name}/Subscriptions/s")["r"])
+    stored = bus.call(lambda engine: engine.topology.rules(f"{name}/Subscriptions/s")["r"])
     assert (stored.system, stored.properties) == ({"correlation_id": "c", "label": "l"}, properties)
     found.filter = FalseRuleFilter()
     admin.update_rule(name, "s", found)

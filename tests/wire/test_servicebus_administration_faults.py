@@ -91,7 +91,7 @@ def test_administration_can_be_made_to_fail(
     bus.call(lambda engine: faults.install(rule))
     with pytest.raises((HttpResponseError, ServiceRequestError, ServiceResponseError)):
         admin.create_queue(name)
-    assert bus.call(lambda engine: name in engine.queues) is (kind == "lost-reply")
+    assert bus.call(lambda engine: name in engine.topology.queues) is (kind == "lost-reply")
     bus.call(lambda engine: faults.clear())
     assert bus.server.faults.fired[kind] >= 1
 

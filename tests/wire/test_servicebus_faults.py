@@ -201,7 +201,7 @@ def test_a_delayed_delivery_is_locked_meanwhile(bus: Bus, sdk: Sdk, queue: str, 
     bus.send(queue, "m")
     with sdk.receiver(queue, shared=False) as receiver:
         assert receiver.receive_messages(1, max_wait_time=0.2) == []
-        states = bus.call(lambda engine: [task.state for task in engine.peek(queue, 0, 9)])
+        states = bus.call(lambda engine: [task.state for task in engine.broker.peek(queue, 0, 9)])
         assert states == ["locked"]
         receiver.complete_message(one(receiver))
 

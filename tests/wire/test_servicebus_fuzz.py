@@ -23,7 +23,7 @@ from outbox.emulator.faults import FaultRule, Faults
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.rules import Rule, RuleSettings
+from outbox.engine.state.rules import Rule, RuleSettings
 from tests.unit.amqp import amqp_client as client
 from tests.unit.amqp.test_amqp_connection import mutated
 from tests.wire.test_servicebus_server import request

@@ -145,8 +145,8 @@ async def test_a_large_message_in_parts_arrives_and_leaves_nothing_held() -> Non
         before_bytes = server.pool.held_bytes
         for index, part in enumerate(parts):
             wire.writer.write(client.transfer(0, 0, part, more=index < len(parts) - 1))
-        await until(lambda: server.engine.peek("q", 0, 1))
-        assert server.engine.peek("q", 0, 1)[0].message.body == b"x" * 200_000
+        await until(lambda: server.engine.broker.peek("q", 0, 1))
+        assert server.engine.broker.peek("q", 0, 1)[0].message.body == b"x" * 200_000
         assert server.pool.held_bytes == before_bytes
         wire.writer.close()
 
@@ -183,7 +183,7 @@ async def test_before_a_token_little_is_held() -> None:
 async def test_links_and_what_they_hold_go_with_their_connection(how: str) -> None:
     """Sixteen sessions of links of every kind, with half a message on each sender, leave nothing behind."""
     async with serving() as server:
-        server.engine.send("q", [Message(body=b"m") for _ in range(20)])
+        server.engine.broker.send("q", [Message(body=b"m") for _ in range(20)])
         with without_collections():
             before = link_count()
             wire = await Wire.open(server, *(on(channel, client.BEGIN) for channel in range(1, 16)))
@@ -287,7 +287,7 @@ async def test_requests_whose_answers_pile_up_are_refused() -> None:
     )
     peek = operation + types.described(0x77, asked)
     async with serving() as server:
-        server.engine.send("q", [Message(body=b"x" * 250_000) for _ in range(5)])
+        server.engine.broker.send("q", [Message(body=b"x" * 250_000) for _ in range(5)])
         both = client.attach("q/$management", 0, receiver=False), client.attach("q/$management", 1, receiver=True)
         wire = await Wire.open(server, *both, client.flow(1, 1_000, window=1 << 20))
         await wire.wait_frames(ATTACH, 2)
@@ -382,7 +382,7 @@ async def test_what_a_token_has_opened_ends_with_it_unless_another_is_put(is_ren
         if is_renewed:
             wire.writer.write(client.transfer(0, 1, put_token("secret", 60)))
             await asyncio.sleep(2.5)
-            server.engine.send("q", [Message(body=b"m")])
+            server.engine.broker.send("q", [Message(body=b"m")])
             await wire.wait_frames(TRANSFER, 3)
             wire.writer.close()
         else:
@@ -450,7 +450,7 @@ async def test_a_silent_connection_is_let_go_and_one_that_waits_for_messages_is_
             one.check_time(loop_time() + peer.IDLE_MAX_S + 1)
         await sender.wait_end()
         assert closed_for(sender) == "amqp:connection:forced"
-        server.engine.send("q", [Message(body=b"m")])
+        server.engine.broker.send("q", [Message(body=b"m")])
         assert await receiver.wait_frames(TRANSFER)
         receiver.writer.close()
 

@@ -209,7 +209,7 @@ def test_a_message_of_the_runtime_reaches_the_sdk_with_its_identity(bus: Any, pl
     message = Message(
         body=b"{}", outbox_id="o1", type="Transfer", created_ms=5, correlation_id="c", properties={"k": 1}
     )
-    bus.call(lambda engine: engine.send(f"plain-{sdk.mode}", [message]))
+    bus.call(lambda engine: engine.broker.send(f"plain-{sdk.mode}", [message]))
     [got] = receive_and_complete(receiver, 1)
     assert (got.message_id, got.correlation_id) == ("o1", "c")
     assert got.application_properties == {
@@ -228,7 +228,7 @@ def test_a_message_of_the_sdk_reaches_the_runtime_with_its_identity(bus: Any, sd
             "tenant": "x",
         }
         sender.send_messages(ServiceBusMessage("{}", message_id="m", session_id="s", application_properties=properties))
-    [task] = bus.call(lambda engine: engine.peek(queue, 0, 10))
+    [task] = bus.call(lambda engine: engine.broker.peek(queue, 0, 10))
     message = task.message
     assert (message.outbox_id, message.message_id, message.type) == ("o1", "m", "Transfer")
     assert (message.created_ms, message.session_id, message.properties) == (1_700_000_000_000, "s", {"tenant": "x"})

@@ -74,9 +74,15 @@ class GatedEngine(Engine):
 
     opened: asyncio.Event
 
-    async def gate(self, *, alone: bool = False) -> None:
-        await self.opened.wait()
-        await super().gate(alone=alone)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        through = self.core.gate
+
+        async def gate(*, alone: bool = False) -> None:
+            await self.opened.wait()
+            await through(alone=alone)
+
+        self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
 
 
 async def test_nothing_leaves_before_the_gate(disk_path: Path) -> None:
@@ -110,7 +116,7 @@ async def test_a_stopped_engine_acknowledges_nothing(disk_path: Path) -> None:
             engine.opened.clear()
             wire.writer.write(client.transfer(0, 0, client.BODY))
             await asyncio.sleep(0.1)
-            engine._stop(EngineStopped("the disk is full"))
+            engine.core.stop(EngineStopped("the disk is full"))
             engine.opened.set()
             data = await wire.wait_end()
             assert not [item for item in client.frames_of(data) if item[0] == DISPOSITION]
@@ -274,10 +280,10 @@ async def test_a_client_that_does_not_read_bounds_what_is_held_for_it() -> None:
         wire = await Wire.open(server, client.attach("q", 0, receiver=True))
         await wire.wait_frames(0x12)
         wire.writer.transport.pause_reading()  # type: ignore[attr-defined]  # StreamWriter's transport is bidirectional
-        engine.send("q", [Message(body=bytes(100_000)) for _ in range(200)])
+        engine.broker.send("q", [Message(body=bytes(100_000)) for _ in range(200)])
         wire.writer.write(client.flow(0, 1_000))
         await asyncio.sleep(0.2)
-        locked = [task for task in engine.peek("q", 0, 1_000) if task.state == "locked"]
+        locked = [task for task in engine.broker.peek("q", 0, 1_000) if task.state == "locked"]
         assert len(locked) < 100
         wire.writer.transport.abort()
 
@@ -286,7 +292,7 @@ async def test_locks_that_ran_out_make_room_for_a_client_that_never_settles() ->
     limits = Limits(unsettled_count_max=3)
     async with Engine.in_memory() as engine, ServiceBusServer(engine, limits=limits) as server:
         engine.declare(QueueSettings("q", lock_s=0.3))
-        engine.send("q", [Message(body=b"m") for _ in range(3)])
+        engine.broker.send("q", [Message(body=b"m") for _ in range(3)])
         wire = await Wire.open(server, client.attach("q", 0, receiver=True), client.flow(0, 100))
         assert len(await wire.wait_frames(TRANSFER, 3)) == 3
         assert len(await wire.wait_frames(TRANSFER, 6)) == 6
@@ -298,7 +304,7 @@ async def test_a_session_is_let_go_by_a_close_and_kept_when_the_connection_break
     filters = map_([symbol("com.microsoft:session-filter"), string("s")])
     async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
         engine.declare(QueueSettings("keyed", ordering="per_key"))
-        engine.send("keyed", [Message(body=b"m", session_id="s")])
+        engine.broker.send("keyed", [Message(body=b"m", session_id="s")])
         wire = await Wire.open(server, client.attach("keyed", 0, receiver=True, filters=filters), client.flow(0, 5))
         await wire.wait_frames(TRANSFER)
         if orderly:
@@ -307,18 +313,18 @@ async def test_a_session_is_let_go_by_a_close_and_kept_when_the_connection_break
         else:
             wire.writer.transport.abort()
             await asyncio.sleep(0.1)
-        assert (engine.accept_session("keyed", "s") is not None) == orderly
+        assert (engine.sessions.accept("keyed", "s") is not None) == orderly
 
 
 async def test_a_connection_that_breaks_keeps_its_messages_locked() -> None:
     async with Engine.in_memory() as engine, ServiceBusServer(engine) as server:
         engine.declare(QueueSettings("q"))
-        engine.send("q", [Message(body=b"m")])
+        engine.broker.send("q", [Message(body=b"m")])
         wire = await Wire.open(server, client.attach("q", 0, receiver=True), client.flow(0, 5))
         await wire.wait_frames(TRANSFER)
         wire.writer.transport.abort()
         await asyncio.sleep(0.1)
-        assert [task.state for task in engine.peek("q", 0, 5)] == ["locked"]
+        assert [task.state for task in engine.broker.peek("q", 0, 5)] == ["locked"]
 
 
 def request(operation: str, arguments: bytes) -> bytes:

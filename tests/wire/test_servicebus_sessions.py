@@ -91,7 +91,7 @@ def test_session_state_and_lock(bus: Any, sdk: Any, queue: str) -> None:
         assert receiver.session.get_state() == b"\x00state"
         receiver.session.set_state(None)
         assert receiver.session.get_state() is None
-    assert bus.call(lambda engine: engine.sessions(queue)) == []
+    assert bus.call(lambda engine: engine.sessions.ids(queue)) == []
 
 
 def test_settling_within_a_session(bus: Any, sdk: Any, queue: str) -> None:

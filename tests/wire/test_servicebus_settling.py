@@ -70,7 +70,7 @@ def test_a_message_that_fails_too_often_is_dead_lettered(bus: Any, sdk: Any) -> 
     with sdk.receiver(queue, shared=False) as receiver:
         for _ in range(2):
             receiver.abandon_message(one(receiver))
-    [task] = bus.call(lambda engine: engine.peek(f"{queue}/$DeadLetterQueue", 0, 10))
+    [task] = bus.call(lambda engine: engine.broker.peek(f"{queue}/$DeadLetterQueue", 0, 10))
     assert (task.reason, bus.bodies(queue)) == ("MaxDeliveryCountExceeded", [])
 
 
@@ -101,7 +101,7 @@ def test_a_deferred_message_is_settled_over_management(bus: Any, sdk: Any, plain
         dead = sdk.receiver(f"plain-{sdk.mode}", sub_queue="deadletter")
         dead.complete_message(one(dead))
     elif how == "abandon_message":  # it stays deferred, or becomes active again: either way it is not lost
-        [task] = bus.call(lambda engine: engine.peek(f"plain-{sdk.mode}", 0, 10))
+        [task] = bus.call(lambda engine: engine.broker.peek(f"plain-{sdk.mode}", 0, 10))
         again = one(receiver) if task.state != "deferred" else receiver.receive_deferred_messages([number])[0]
         receiver.complete_message(again)
     else:
@@ -162,8 +162,8 @@ def test_closing_gives_prefetched_messages_back_uncounted(bus: Any, sdk: Any) ->
     bus.send(queue, *(str(index) for index in range(10)))
     with sdk.receiver(queue, shared=False, prefetch_count=10) as receiver:
         receiver.complete_message(one(receiver))
-    wait_until(lambda: all(t.state == "active" for t in bus.call(lambda engine: engine.peek(queue, 0, 10))))
-    tasks = bus.call(lambda engine: engine.peek(queue, 0, 10))
+    wait_until(lambda: all(t.state == "active" for t in bus.call(lambda engine: engine.broker.peek(queue, 0, 10))))
+    tasks = bus.call(lambda engine: engine.broker.peek(queue, 0, 10))
     assert [(task.message.body, task.delivery_count) for task in tasks] == [(str(n).encode(), 0) for n in range(1, 10)]
 
 
@@ -223,7 +223,7 @@ def test_expired_messages_are_dead_lettered_or_dropped(bus: Any, sdk: Any) -> No
     with sdk.sender(kept, shared=False) as sender:
         sender.send_messages(ServiceBusMessage("m", time_to_live=timedelta(seconds=1)))
     wait_until(lambda: bus.bodies(kept) == [] == bus.bodies(dropped))
-    [task] = bus.call(lambda engine: engine.peek(f"{kept}/$DeadLetterQueue", 0, 10))
+    [task] = bus.call(lambda engine: engine.broker.peek(f"{kept}/$DeadLetterQueue", 0, 10))
     assert task.reason == "TTLExpiredException"
     assert bus.bodies(f"{dropped}/$DeadLetterQueue") == []
 

@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusError
 
 from outbox.engine.entities import TopicSettings
-from outbox.engine.rules import Rule, RuleSettings
+from outbox.engine.state.rules import Rule, RuleSettings
 
 SYSTEM = {
     "correlation_id": "c", "message_id": "m", "to": "t", "reply_to": "r", "label": "s", "session_id": "x",
@@ -85,6 +85,6 @@ def test_a_queue_that_is_deleted_lets_its_receivers_go(bus: Any, sdk: Any) -> No
     path = f"{topic}/Subscriptions/all"
     with sdk.client.get_subscription_receiver(topic, "all", keep_alive=0, prefetch_count=1) as receiver:
         assert receiver.receive_messages(1, max_wait_time=0.2) == []
-        bus.call(lambda engine: engine.delete(path))
+        bus.call(lambda engine: engine.topology.delete(path))
         with pytest.raises(ServiceBusError):
             receiver.receive_messages(1, max_wait_time=2)

@@ -163,7 +163,7 @@ async def kill_now_and_then(cloud: Cloud, seen: Seen, arguments: argparse.Namesp
 
 def settled(cloud: Cloud, queue: str) -> int:
     """How many messages of a queue are handled for good."""
-    return cloud.arrived(queue) - len(cloud.engine.queue(queue).tasks)
+    return cloud.arrived(queue) - len(cloud.engine.broker.queue(queue).tasks)
 
 
 def handled(cloud: Cloud) -> int:

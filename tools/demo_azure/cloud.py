@@ -138,11 +138,11 @@ class Cloud:
 
     def in_flight(self) -> int:
         """Messages that somebody is still to handle."""
-        return sum(len(self.engine.queue(name).tasks) for name in SOURCES)
+        return sum(len(self.engine.broker.queue(name).tasks) for name in SOURCES)
 
     def arrived(self, queue: str) -> int:
         """How many messages a queue was ever given."""
-        return self.engine.queue(queue).received_count
+        return self.engine.broker.queue(queue).received_count
 
     async def wait_idle(self, within_s: float) -> None:
         """Wait until nobody has anything to handle.

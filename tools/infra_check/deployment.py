@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 from tree_sitter import Node
 
-from outbox.azure.functions import processor
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
-from outbox.runtime.sweep import Swept
+from outbox.runtime import shell
+from outbox.runtime.commit.sweeper import Swept
 from tools.infra_check.agreements import ENTITIES, MODULES, Site, at, differ, read_json
 from tools.infra_check.syntax import Finding, line_of, literal, named, text, walk
 from tools.infra_check.values import options_of
@@ -132,7 +132,7 @@ def _clock_s(value: object) -> float:
 def check_alerts(site: Site) -> Iterator[Finding]:
     """The log query against the line that the sweeper writes, and the metrics by their names."""
     path = f"{MODULES}/alerts.bicep"
-    source, fields = inspect.getsource(processor), {field.name for field in dataclasses.fields(Swept)}
+    source, fields = inspect.getsource(shell), {field.name for field in dataclasses.fields(Swept)}
     queries = {}
     for body in site.bodies(path, "Microsoft.Insights/scheduledQueryRules"):
         criteria = at(body, "properties", "criteria", "allOf") or [{}]

@@ -99,9 +99,12 @@ def judge(folder: Path, acknowledged: list[str]) -> list[str]:
     """Read the log that the host left and say what is wrong with it."""
     engine = Engine.open(folder)
     try:
-        accounts = [msgspec.json.decode(doc.value, type=Account) for doc in engine.state.documents["state"].values()]
+        accounts = [
+            msgspec.json.decode(doc.value, type=Account) for doc in engine.state.documents.spaces["state"].values()
+        ]
         postings = [
-            msgspec.json.decode(task.message.body, type=Posting) for task in engine.queue("ledger").tasks.values()
+            msgspec.json.decode(task.message.body, type=Posting)
+            for task in engine.broker.queue("ledger").tasks.values()
         ]
     finally:
         engine.close()

@@ -37,11 +37,11 @@ from outbox.engine.engine import Engine
 from outbox.errors import Refused
 from outbox.message import Message
 from outbox.ports import Delete, Delivery, Document, DocumentKey, Lost, Output, Session, StorePorts, Won, Write
-from outbox.runtime.backoff import Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.retention import register_retention
+from outbox.runtime.delivery.retrying import Backoff
+from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import scope_over
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
 
@@ -189,7 +189,7 @@ def told(cosmos: CosmosEmulator, queues: Engine, name: str) -> dict[str, Any]:
     begun_s = cpu_s()
     container, store = cosmos.store.catalog.container(DATABASE, CONTAINER), cosmos.store
     items = [item for key in container.keys if f":{name}-" in key for item in store.items(container, key)]
-    posted = [task.message for task in queues.queue("ledger").tasks.values()]
+    posted = [task.message for task in queues.broker.queue("ledger").tasks.values()]
     return {
         "documents": len(items),
         "pending": sum("pending" in parse_stored(item.value) for item in items),

@@ -20,7 +20,7 @@ from functools import partial
 
 from outbox import azure
 from outbox.azure.functions import FunctionsSettings
-from outbox.engine.blobs import FolderBlobStore
+from outbox.engine.backend.blobs import FolderBlobStore
 from outbox.errors import Refused
 from shooting_range.storage import INFRASTRUCTURE, SHEETS, STATES, place_of
 

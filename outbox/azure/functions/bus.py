@@ -2,7 +2,7 @@
 
 A Functions host completes what succeeds and abandons what fails, at once and counted.  So a settlement is noted with
 the invocation that waits for it: completed is success, abandoned is failure after a pause.  What is to be dead-lettered
-is kept in the store (see `Letters`) and then completed.
+is kept in the store (see `StoredDeadLetters`) and then completed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from outbox.errors import LockLost
 from outbox.ports import Delivery, MessageBus, Output, Settle
-from outbox.runtime.letters import Letters
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class Invocation:
 class TriggerBus:
     """A bus whose deliveries come from a trigger."""
 
-    def __init__(self, bus: MessageBus, letters: Letters) -> None:
+    def __init__(self, bus: MessageBus, letters: StoredDeadLetters) -> None:
         self._bus = bus
         self._letters = letters
         self._invocations: dict[int, Invocation] = {}
@@ -51,7 +51,7 @@ class TriggerBus:
         """A message is in hand, under its delivery's lock."""
         self._invocations[invocation.delivery.lock] = invocation
 
-    def let_go(self, invocation: Invocation) -> None:
+    def unblock(self, invocation: Invocation) -> None:
         """A message is in hand no more: settling it comes too late."""
         self._invocations.pop(invocation.delivery.lock, None)
 

@@ -43,21 +43,21 @@ from outbox.errors import NotRegistrable
 from outbox.http import Response
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, StorePorts
-from outbox.runtime.backoff import Again, Backoff
-from outbox.runtime.failure_log import FailureLog
-from outbox.runtime.http_answers import unavailable
-from outbox.runtime.letters import Letters
-from outbox.runtime.loop_watch import LoopWatch
-from outbox.runtime.plan import compile_plan
-from outbox.runtime.registry import register_handlers
-from outbox.runtime.retention import register_retention
+from outbox.runtime.commit.handler_threads import HandlerThreads
+from outbox.runtime.commit.loop_watch import LoopWatch
+from outbox.runtime.commit.sweeper import Swept
+from outbox.runtime.delivery.blocked_sessions import BlockedSession
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
+from outbox.runtime.failures.failure_log import FailureLog
+from outbox.runtime.http.responses import unavailable
 from outbox.runtime.scopes import scope_over, stores_of
 from outbox.runtime.shell import FINISH_WITHIN_S, MARK_AFTER_S, Recovery, Tasks
-from outbox.runtime.stops import Stop
+from outbox.runtime.start.handler_names import register_handlers
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.sweep import Swept
-from outbox.runtime.threads import HandlerThreads
 from outbox.seldom import printable
 
 log = logging.getLogger("outbox.functions")
@@ -120,7 +120,7 @@ class Processor:
         self._tasks = Tasks(app.name)
         stopping = {handler.source for handler in app.handlers if handler.on_dead_letter == "stop_key"}
         self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
-        self._letters = Letters(ports.infrastructure or ports.store, ports.blobs)
+        self._letters = StoredDeadLetters(ports.infrastructure or ports.store, ports.blobs)
         self._bus = TriggerBus(ports.bus, self._letters)
         failure_log = FailureLog(self._operations.now_ms)
         scope = scope_over(
@@ -195,7 +195,7 @@ class Processor:
         except RuntimeError as error:
             return invocation, str(error)
         finally:
-            self._bus.let_go(invocation)
+            self._bus.unblock(invocation)
         return invocation, "not known to be committed, or to be tried again"
 
     # Keys that stand still
@@ -204,12 +204,12 @@ class Processor:
         """Stay while the key of a message stands still, for as long as there is; empty where it did not stand still."""
         if delivery.queue not in self._stopping:
             return ""
-        behind: Stop | None = None
+        behind: BlockedSession | None = None
         look_s, done_attempt = LOOK_FIRST_S, 0
         least_s = min(LEAST_S, self._settings.attempt_s / 2)
         while True:
-            with suppress(Again):  # else nothing is known to have changed
-                found = await self._scope.stopped_behind(delivery)
+            with suppress(NothingCommitted):  # else nothing is known to have changed
+                found = await self._scope.blocked_behind(delivery)
                 if found is None and behind is None:
                     return ""
                 if found is None:
@@ -308,7 +308,9 @@ class Processor:
         except asyncio.CancelledError as error:  # the loop closes
             self._bus.fail(error)
         except BaseException as error:
-            log.error("runtime failed; the messages in hand come again", extra={"app": self.app.name}, exc_info=error)
+            log.error(
+                "runtime failed; the messages in hand will be redelivered", extra={"app": self.app.name}, exc_info=error
+            )
             self._bus.fail(error)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outbox.ports import Backend
-from outbox.runtime.sweep import GRACE_S
-from outbox.runtime.threads import THREAD_COUNT
+from outbox.runtime.commit.handler_threads import THREAD_COUNT
+from outbox.runtime.commit.sweeper import GRACE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from outbox.azure.functions.processor import Processor, pause_s
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.errors import OutboxError, Refused
 from outbox.ports import Backend, NoBlobs
-from outbox.runtime.claims import check_blobs
-from outbox.runtime.http_answers import unavailable
-from outbox.runtime.plan import Plan, compile_plan
+from outbox.runtime.delivery.claim_check import check_blobs
+from outbox.runtime.http.responses import unavailable
+from outbox.runtime.start.plan import Plan, compile_plan
 
 log = logging.getLogger("outbox.functions")
 

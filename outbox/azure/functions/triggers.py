@@ -17,7 +17,7 @@ from outbox.azure.functions.settings import FunctionsSettings
 from outbox.azure.functions.sites import Site, answer, process, site_of, sweep
 from outbox.errors import Refused
 from outbox.ports import SUBSCRIPTIONS
-from outbox.runtime.plan import Source
+from outbox.runtime.start.plan import Source
 
 NAME_LENGTH_MAX = 120
 

@@ -19,7 +19,7 @@ from outbox.emulator.amqp.sections import (
     sections,
 )
 from outbox.emulator.amqp.types import NULL, binary, described, list_, long_, map_, scalar, string, symbol, timestamp
-from outbox.engine.items import Claim, Task
+from outbox.engine.state.tasks import Claim, Task
 from outbox.message import (
     PROPERTY_ATTEMPT,
     PROPERTY_CAUSATION,

@@ -56,7 +56,7 @@ def wanted_session(source: list[object] | None) -> Wanted | None:
 
 def accept_session(transport: Transport, link: Link, path: str, wanted: Wanted, receive: Receive) -> None:
     """Answer an attach that asks for a session, now or when there is one."""
-    lock = transport.engine.accept_session(path, wanted.session_id)
+    lock = transport.engine.sessions.accept(path, wanted.session_id)
     if lock is not None:
         _grant(receive(link, path, lock), lock)
     elif wanted.session_id is not None:
@@ -73,14 +73,14 @@ async def _wait_for_session(transport: Transport, link: Link, path: str, receive
     while link.state is LinkState.PENDING:
         left_s = deadline_s - loop.time()
         try:
-            is_there = left_s > 0 and await transport.engine.wait_available(path, left_s)
+            is_there = left_s > 0 and await transport.engine.broker.wait_available(path, left_s)
         except UnknownDestination as error:
             link.refuse(NOT_FOUND, str(error))
             break
         if not is_there:
             link.refuse(TIMEOUT, f"no session of {path} had a message within {wait_s:g} s")
             break
-        lock = transport.engine.accept_session(path, None) if link.state is LinkState.PENDING else None
+        lock = transport.engine.sessions.accept(path, None) if link.state is LinkState.PENDING else None
         if lock is not None:
             _grant(receive(link, path, lock), lock)
             break

@@ -66,10 +66,10 @@ def declared_path(engine: Engine, path: str) -> str:
     Folders of before may hold two entities that differ in case only; each is found in its own case.
     """
     name = path.removesuffix(DEAD_LETTER_SUFFIX)
-    if name in engine.queues or name in engine.topics:
+    if name in engine.topology.queues or name in engine.topology.topics:
         return path
     lower = name.lower()
-    for known in (*engine.queues, *engine.topics):
+    for known in (*engine.topology.queues, *engine.topology.topics):
         if known.lower() == lower:
             return known + path[len(name) :]
     return path
@@ -77,20 +77,20 @@ def declared_path(engine: Engine, path: str) -> str:
 
 def can_receive(engine: Engine, path: str) -> bool:
     """Whether the path is a queue, a subscription or the dead-letter sub-queue of one."""
-    return path.removesuffix(DEAD_LETTER_SUFFIX) in engine.queues
+    return path.removesuffix(DEAD_LETTER_SUFFIX) in engine.topology.queues
 
 
 def can_send(engine: Engine, path: str) -> bool:
     """Whether the path is a queue or a topic."""
-    return path in engine.topics or (path in engine.queues and f"/{_SUBSCRIPTIONS}/" not in path)
+    return path in engine.topology.topics or (path in engine.topology.queues and f"/{_SUBSCRIPTIONS}/" not in path)
 
 
 def needs_session(engine: Engine, path: str) -> bool:
     """Whether whatever goes to, or comes from, this path must belong to a session."""
-    queues = engine.queues
+    queues = engine.topology.queues
     if path in queues:
         return queues[path].ordering == "per_key"
     prefix = f"{path}/{_SUBSCRIPTIONS}/"
-    return path in engine.topics and any(
+    return path in engine.topology.topics and any(
         settings.ordering == "per_key" for name, settings in queues.items() if name.startswith(prefix)
     )

@@ -71,17 +71,17 @@ class Administration:
         if kind == "$namespaceinfo" and method == "GET":
             return Reply(200, self._namespace())
         if kind in ("$resources/queues", "$resources/topics"):
-            names = self._queues() if kind.endswith("queues") else sorted(self._engine.topics)
+            names = self._queues() if kind.endswith("queues") else sorted(self._engine.topology.topics)
             show = self._queue_entry if kind.endswith("queues") else self._topic_entry
             return self._list(method, path, query, names, show)
         target = self._declared(read_target(path))
         if target.subscription == "":
             topic = self._topic(target.entity)
-            names = sorted(self._engine.topics[topic].subscriptions)
+            names = sorted(self._engine.topology.topics[topic].subscriptions)
             return self._list(method, path, query, names, lambda name: self._subscription_entry(topic, name))
         if target.rule == "":
             where = self._subscription(target)
-            rules = self._engine.rules(where)
+            rules = self._engine.topology.rules(where)
             return self._list(method, path, query, list(rules), lambda name: self._rule_entry(target, name))
         handler = {"GET": self._get, "PUT": self._put, "DELETE": self._delete}.get(method)
         if handler is None:
@@ -112,13 +112,13 @@ class Administration:
 
     def _get(self, target: Target, body: bytes, update: bool) -> Reply:
         if target.rule is not None:
-            if target.rule not in self._engine.rules(self._subscription(target)):
+            if target.rule not in self._engine.topology.rules(self._subscription(target)):
                 raise Wrong(404, f"rule {target.rule!r} does not exist; check the spelling")
             return Reply(200, self._rule_entry(target, target.rule))
         if target.subscription is not None:
             self._subscription(target)
             return Reply(200, self._subscription_entry(target.entity, target.subscription))
-        if target.entity in self._engine.topics:
+        if target.entity in self._engine.topology.topics:
             return Reply(200, self._topic_entry(target.entity))
         if target.entity in self._queues():
             return Reply(200, self._queue_entry(target.entity))
@@ -127,18 +127,18 @@ class Administration:
     def _queues(self) -> list[str]:
         inner = {
             subscription_path(topic.name, name)
-            for topic in self._engine.topics.values()
+            for topic in self._engine.topology.topics.values()
             for name in topic.subscriptions
         }
-        return sorted(self._engine.queues.keys() - inner)
+        return sorted(self._engine.topology.queues.keys() - inner)
 
     def _topic(self, name: str) -> str:
-        if name not in self._engine.topics:
+        if name not in self._engine.topology.topics:
             raise Wrong(404, f"topic {name!r} does not exist; create it, or check the spelling")
         return name
 
     def _subscription(self, target: Target) -> str:
-        topic = self._engine.topics[self._topic(target.entity)]
+        topic = self._engine.topology.topics[self._topic(target.entity)]
         if target.subscription not in topic.subscriptions:
             raise Wrong(404, f"subscription {target.subscription!r} of {topic.name!r} does not exist; create it")
         assert target.subscription is not None
@@ -164,7 +164,7 @@ class Administration:
         path = self._subscription(target)
         made_ms = descriptions.known(self._engine, path, SUBSCRIPTION).created_ms
         address = f"{self.origin}/{quote(path, safe='/')}/Rules/{quote(name, safe='')}"
-        inner = rule_xml.write(self._engine.rules(path)[name], made_ms)
+        inner = rule_xml.write(self._engine.topology.rules(path)[name], made_ms)
         return atom.entry(address, name, inner, created_ms=made_ms, updated_ms=made_ms)
 
     def _namespace(self) -> str:
@@ -185,12 +185,12 @@ class Administration:
             raise Wrong(400, f"{name!r} cannot be addressed; leave out empty and reserved segments")
         kind = TOPIC if (atom.parse(body).child("content") or _NOTHING).child(TOPIC) is not None else QUEUE
         given = descriptions.read(kind, atom.content(body, kind), repr(name))
-        there = name in (self._engine.topics if kind == TOPIC else self._queues())
+        there = name in (self._engine.topology.topics if kind == TOPIC else self._queues())
         described = self._merged(name, kind, given, there=there, update=update)
         if kind == TOPIC:
             descriptions.settings_of(name, described.given)
             self._engine.declare(TopicSettings(name, ()))
-            for subscription in self._engine.topics[name].subscriptions:
+            for subscription in self._engine.topology.topics[name].subscriptions:
                 self._declare_subscription(name, subscription, described.given)
         else:
             self._engine.declare(descriptions.settings_of(name, described.given))
@@ -216,7 +216,7 @@ class Administration:
             raise Wrong(400, f"{name!r} cannot be addressed; give a name without '/'")
         element = atom.content(body, SUBSCRIPTION)
         given = descriptions.read(SUBSCRIPTION, element, repr(path))
-        there = name in self._engine.topics[topic].subscriptions
+        there = name in self._engine.topology.topics[topic].subscriptions
         described = self._merged(path, SUBSCRIPTION, given, there=there, update=update)
         first = None if there else element.child("DefaultRuleDescription")
         rule = None
@@ -225,7 +225,7 @@ class Administration:
         above = descriptions.known(self._engine, topic, TOPIC).given
         self._engine.declare(descriptions.settings_of(path, described.given, above), TopicSettings(topic, (name,)))
         if rule is not None:
-            self._engine.set_rules(path, [rule])
+            self._engine.topology.set_rules(path, [rule])
         descriptions.keep(self._engine, path, described)
         return Reply(200 if there else 201, self._subscription_entry(topic, name))
 
@@ -237,26 +237,26 @@ class Administration:
     def _put_rule(self, target: Target, body: bytes, update: bool) -> Reply:
         path, name = self._subscription(target), target.rule or ""
         rule = rule_xml.read(name, atom.content(body, RULE), path)
-        rules = self._engine.rules(path)
+        rules = self._engine.topology.rules(path)
         if (name in rules) != update:
             raise Wrong(404 if update else 409, f"rule {name!r} {'does not exist' if update else 'is there already'}")
-        self._engine.set_rules(path, list((rules | {name: rule}).values()))
+        self._engine.topology.set_rules(path, list((rules | {name: rule}).values()))
         return Reply(200 if update else 201, self._rule_entry(target, name))
 
     def _delete(self, target: Target, body: bytes, update: bool) -> Reply:
         if target.rule is not None:
             path = self._subscription(target)
-            rules = self._engine.rules(path)
+            rules = self._engine.topology.rules(path)
             if rules.pop(target.rule, None) is None:
                 raise Wrong(404, f"rule {target.rule!r} does not exist; check the spelling")
-            self._engine.set_rules(path, list(rules.values()))
+            self._engine.topology.set_rules(path, list(rules.values()))
             return Reply(200)
         path = target.entity if target.subscription is None else self._subscription(target)
-        if target.subscription is None and path not in self._engine.topics and path not in self._queues():
+        if target.subscription is None and path not in self._engine.topology.topics and path not in self._queues():
             raise Wrong(404, f"queue or topic {path!r} does not exist; check the spelling")
-        topic = self._engine.topics.get(path)
+        topic = self._engine.topology.topics.get(path)
         gone = [subscription_path(path, name) for name in topic.subscriptions] if topic is not None else []
-        self._engine.delete(path)
+        self._engine.topology.delete(path)
         descriptions.forget(self._engine, [path, *gone])
         return Reply(200)
 

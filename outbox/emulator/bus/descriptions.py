@@ -15,8 +15,8 @@ from outbox.emulator.bus import atom
 from outbox.emulator.bus.entities_file import DURATION_FOREVER_S, Section, queue_settings
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, dead_letter_path, subscription_path
-from outbox.engine.items import SCHEDULED
-from outbox.engine.records import DocRef, DocWrite, Modify
+from outbox.engine.log.records import DocRef, DocWrite, Modify
+from outbox.engine.state.tasks import SCHEDULED
 from outbox.errors import NotRegistrable
 
 NAMESPACE = "servicebus/entities"
@@ -113,14 +113,14 @@ def _typed(given: dict[str, str], place: str) -> Section:
 
 def known(engine: Engine, path: str, kind: str) -> Description:
     """The description of an entity that is there."""
-    document = engine.document(NAMESPACE, path)
+    document = engine.documents.read(NAMESPACE, path)
     if document is not None:
         found = msgspec.json.decode(document.value, type=Description)
         if found.kind == kind:
             return found
     given: dict[str, str] = {}
     if kind != "TopicDescription":
-        settings = engine.queues[path]
+        settings = engine.topology.queues[path]
         given = {
             "LockDuration": duration(settings.lock_s),
             "RequiresSession": str(settings.ordering == "per_key").lower(),
@@ -135,16 +135,16 @@ def known(engine: Engine, path: str, kind: str) -> Description:
 
 def keep(engine: Engine, path: str, description: Description) -> None:
     """Remember a description beside the entity."""
-    version = engine.document_version(NAMESPACE, path)
-    engine.modify(Modify(documents=[DocWrite(NAMESPACE, path, msgspec.json.encode(description), version)]))
+    version = engine.documents.version(NAMESPACE, path)
+    engine.documents.modify(Modify(documents=[DocWrite(NAMESPACE, path, msgspec.json.encode(description), version)]))
 
 
 def forget(engine: Engine, paths: Iterable[str]) -> None:
     """Forget the descriptions of entities that are gone."""
-    versions = [(path, engine.document_version(NAMESPACE, path)) for path in paths]
+    versions = [(path, engine.documents.version(NAMESPACE, path)) for path in paths]
     gone = [DocRef(NAMESPACE, path, version) for path, version in versions if version]
     if gone:
-        engine.modify(Modify(document_deletes=gone))
+        engine.documents.modify(Modify(document_deletes=gone))
 
 
 def duration(value_s: float) -> str:
@@ -172,9 +172,9 @@ def write(engine: Engine, path: str, described: Description) -> str:
     given = described.given
     inner = atom.leaves((name, given.get(name, defaults[name])) for name in PROPERTIES[described.kind])
     is_topic = described.kind == "TopicDescription"
-    subscriptions = engine.topics[path].subscriptions if is_topic else ()
+    subscriptions = engine.topology.topics[path].subscriptions if is_topic else ()
     paths = [subscription_path(path, name) for name in subscriptions] if is_topic else [path]
-    size_bytes = sum(len(task.message.body) for name in paths for task in engine.queue(name).tasks.values())
+    size_bytes = sum(len(task.message.body) for name in paths for task in engine.broker.queue(name).tasks.values())
     return atom.description(
         described.kind,
         inner
@@ -201,14 +201,14 @@ def write(engine: Engine, path: str, described: Description) -> str:
 
 
 def _total(engine: Engine, path: str) -> int:
-    return len(engine.queue(path).tasks) + len(engine.queue(dead_letter_path(path)).tasks)
+    return len(engine.broker.queue(path).tasks) + len(engine.broker.queue(dead_letter_path(path)).tasks)
 
 
 def _counts(engine: Engine, paths: list[str], *, is_topic: bool) -> str:
     """Messages by state; a topic itself holds only what is scheduled, here with its subscriptions."""
-    tasks = [task for path in paths for task in engine.queue(path).tasks.values()]
+    tasks = [task for path in paths for task in engine.broker.queue(path).tasks.values()]
     scheduled = sum(task.status == SCHEDULED for task in tasks)
-    dead = sum(len(engine.queue(dead_letter_path(path)).tasks) for path in paths)
+    dead = sum(len(engine.broker.queue(dead_letter_path(path)).tasks) for path in paths)
     counts = [
         ("d:ActiveMessageCount", 0 if is_topic else len(tasks) - scheduled),
         ("d:DeadLetterMessageCount", 0 if is_topic else dead),

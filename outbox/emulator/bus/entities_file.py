@@ -18,7 +18,7 @@ from typing import Any
 from outbox.emulator.bus.addresses import canonical_path
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
 from outbox.engine.entities import NAME_LENGTH_MAX, QueueSettings, TopicSettings, subscription_path
-from outbox.engine.rules import Rule, RuleSettings, check_rules
+from outbox.engine.state.rules import Rule, RuleSettings, check_rules
 from outbox.errors import NotRegistrable
 
 FILE_SIZE_MAX_BYTES = 1 << 20

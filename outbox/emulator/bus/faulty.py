@@ -26,8 +26,8 @@ from outbox.emulator.bus.senders import Sender
 from outbox.emulator.bus.transport import Transport
 from outbox.emulator.faults import FaultRule
 from outbox.engine.entities import Settlement
-from outbox.engine.items import Claim
-from outbox.engine.records import Modify, TaskInsert
+from outbox.engine.log.records import Modify, TaskInsert
+from outbox.engine.state.tasks import Claim
 from outbox.errors import LockLost, UnknownDestination
 
 ATTACH = frozenset(("refused", "throttled", "reset", "pause"))
@@ -133,7 +133,7 @@ def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
         kind = None if rule is None else rule.kind
         if kind in ("reset", "detach"):
             for unsent in claims[at:]:
-                transport.engine.settle(unsent.token, Settlement.RELEASE)
+                transport.engine.broker.settle(unsent.token, Settlement.RELEASE)
             if kind == "reset":
                 transport.abort()
                 return []
@@ -147,7 +147,7 @@ def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
             continue
         out.append(claim)
         if kind == "duplicate":
-            transport.engine.modify(Modify(inserts=[TaskInsert(receiver.path, claim.message)]))
+            transport.engine.documents.modify(Modify(inserts=[TaskInsert(receiver.path, claim.message)]))
         elif rule is not None and kind == "lock-expiry":
             work = partial(expire, receiver, claim.sequence)
             if rule.delay_s:
@@ -162,20 +162,20 @@ def expire(receiver: Receiver, sequence: int) -> None:
     engine = receiver.transport.engine
     try:
         if receiver.lock is None:
-            engine.lapse_lock(receiver.path, sequence)
+            engine.broker.lapse_lock(receiver.path, sequence)
         else:
-            engine.release_session(receiver.lock.token)
+            engine.sessions.release(receiver.lock.token)
             receiver.holds_session()
     except (LockLost, UnknownDestination):
         return  # it is over already
-    engine.wake()
+    engine.broker.wake()
 
 
 def on_settled(receiver: Receiver, event: Settled, delivery_id: int, tag: bytes) -> None:
     """Do what a settlement asks for, or what a rule makes of it."""
     transport = receiver.transport
     try:
-        task = transport.engine.locked(tag)[1]
+        task = transport.engine.broker.locked(tag)[1]
         key, sequence = task.message.identity, task.sequence
     except LockLost:
         key, sequence = "", 0

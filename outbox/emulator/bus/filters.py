@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from outbox.emulator.amqp.messages import text_of
 from outbox.emulator.amqp.sections import PROPERTIES, read_fields, sections
-from outbox.engine.rules import SYSTEM, Facts, Rule, facts_of
+from outbox.engine.state.rules import SYSTEM, Facts, Rule, facts_of
 from outbox.errors import NotRegistrable
 from outbox.message import Message, Scalar
 

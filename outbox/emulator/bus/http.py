@@ -102,7 +102,7 @@ class Http:
         update = request.headers.get("If-Match", "") == "*"
         query = request.rel_url.raw_query_string
         reply = self._administration.answer(request.method, raw_path, query, body, update=update)
-        await self._engine.gate()
+        await self._engine.core.gate()
         if rule is not None and rule.kind == "lost-reply" and request.transport is not None:
             request.transport.abort()
         return _respond(reply)

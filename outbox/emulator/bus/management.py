@@ -143,11 +143,13 @@ class Management:
     # Messages
 
     def _renew_lock(self, path: str, given: Arguments) -> Answer:
-        expirations = [self._engine.renew(token.bytes_le) for token in given.uuids("lock-tokens", ITEM_COUNT_MAX)]
+        expirations = [
+            self._engine.broker.renew(token.bytes_le) for token in given.uuids("lock-tokens", ITEM_COUNT_MAX)
+        ]
         return Answer(OK, types.map_([types.string("expirations"), types.array_of_timestamps(expirations)]))
 
     def _peek(self, path: str, given: Arguments) -> Answer:
-        tasks = self._engine.peek(
+        tasks = self._engine.broker.peek(
             path,
             given.integer("from-sequence-number", 0),
             given.count("message-count", 1, ITEM_COUNT_MAX),
@@ -179,7 +181,7 @@ class Management:
 
     def _cancel(self, path: str, given: Arguments) -> Answer:
         sequences = given.integers("sequence-numbers", ITEM_COUNT_MAX)
-        if self._engine.cancel(path, sequences) < len(sequences):
+        if self._engine.broker.cancel(path, sequences) < len(sequences):
             raise OperationFault(MESSAGE_NOT_FOUND, "a sequence number is not that of a scheduled message")
         return Answer(OK)
 
@@ -187,12 +189,12 @@ class Management:
         session_id = given.text_or_none("session-id")
         if session_id is not None:
             self._session_lock(path, session_id)
-        claims = self._engine.claim_deferred(
+        claims = self._engine.broker.claim_deferred(
             path, given.integers("sequence-numbers", ITEM_COUNT_MAX), session=session_id
         )
         if given.integer("receiver-settle-mode", 1) == 0:
             for claim in claims:
-                self._engine.settle(claim.token, Settlement.COMPLETE)
+                self._engine.broker.settle(claim.token, Settlement.COMPLETE)
         encoded = [
             encode_wrapped(encode_delivery(claim, state=DEFERRED), types.uuid_(UUID(bytes_le=claim.token)))
             for claim in claims
@@ -207,7 +209,7 @@ class Management:
         description = given.text_or_none("deadletter-description") or ""
         try:
             for token in given.uuids("lock-tokens", ITEM_COUNT_MAX):
-                self._engine.settle(token.bytes_le, how, reason=reason, description=description)
+                self._engine.broker.settle(token.bytes_le, how, reason=reason, description=description)
         except LockLost as error:
             of_session = given.text_or_none("session-id") is not None
             raise OperationFault(SESSION_LOCK_LOST if of_session else MESSAGE_LOCK_LOST, str(error)) from error
@@ -227,25 +229,25 @@ class Management:
 
     def _get_session_state(self, path: str, given: Arguments) -> Answer:
         lock = self._session_lock(path, given.text("session-id"))
-        state = _held(lambda: self._engine.session_state(lock.token))
+        state = _held(lambda: self._engine.sessions.state(lock.token))
         return Answer(OK, types.map_([types.string("session-state"), types.binary(state) if state else types.NULL]))
 
     def _set_session_state(self, path: str, given: Arguments) -> Answer:
         lock = self._session_lock(path, given.text("session-id"))
         state = given.binary_or_none("session-state") or b""
-        _held(lambda: self._engine.set_session_state(lock.token, state))
+        _held(lambda: self._engine.sessions.set_state(lock.token, state))
         return Answer(OK)
 
     def _renew_session(self, path: str, given: Arguments) -> Answer:
         lock = self._session_lock(path, given.text("session-id"))
-        until_ms = _held(lambda: self._engine.renew_session(lock.token))
+        until_ms = _held(lambda: self._engine.sessions.renew(lock.token))
         return Answer(OK, types.map_([types.string("expiration"), types.timestamp(until_ms)]))
 
     def _list_sessions(self, path: str, given: Arguments) -> Answer:
         if given.integer("last-updated-time", _ALL_SESSIONS_MS) < _ALL_SESSIONS_MS:
             raise OperationFault(NOT_IMPLEMENTED, "sessions cannot be listed by the time of their last update")
         skip, top = given.count("skip", 0, 1 << 31), given.count("top", 100, ITEM_COUNT_MAX)
-        found = self._engine.sessions(path)[skip : skip + top]
+        found = self._engine.sessions.ids(path)[skip : skip + top]
         if not found:
             raise OperationFault(SESSION_NOT_FOUND, f"{path} has no more sessions")
         items = types.list_([types.string(session_id) for session_id in found])

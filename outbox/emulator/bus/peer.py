@@ -192,7 +192,7 @@ class Peer(asyncio.Protocol):
         """Make room among the deliveries that a client never settles: those whose locks have run out."""
         for delivery_id, (_, tag) in list(session.unsettled.items()):
             try:
-                self._engine.locked(tag)
+                self._engine.broker.locked(tag)
             except LockLost:
                 del session.unsettled[delivery_id]
         if session.room:

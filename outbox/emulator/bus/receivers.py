@@ -25,7 +25,7 @@ from outbox.emulator.amqp.performatives import ACCEPTED, MODIFIED, REJECTED, Out
 from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.bus.transport import Transport
 from outbox.engine.entities import SessionLock, Settlement
-from outbox.engine.items import Claim
+from outbox.engine.state.tasks import Claim
 from outbox.errors import LockLost, UnknownDestination
 
 CLAIM_COUNT_MAX = 128
@@ -86,7 +86,7 @@ class Receiver:
                 link.credit - len(self.aside), CLAIM_COUNT_MAX, max(1, CLAIM_SIZE_BYTES // self._size_bytes)
             )
             try:
-                claims = self._engine.claim(self.path, count_max, session=self._session_id)
+                claims = self._engine.broker.claim(self.path, count_max, session=self._session_id)
             except UnknownDestination as error:
                 link.detach(NOT_FOUND, str(error))
                 return True
@@ -129,7 +129,7 @@ class Receiver:
             total_bytes += len(payload)
             link.send(claim.token, payload, settled=link.presettled)
             if link.presettled:
-                self._engine.settle(claim.token, Settlement.COMPLETE)
+                self._engine.broker.settle(claim.token, Settlement.COMPLETE)
         self._size_bytes = total_bytes // len(claims) + 1
 
     def holds_session(self) -> bool:
@@ -137,7 +137,7 @@ class Receiver:
         if self.lock is None:
             return True
         try:
-            self._engine.session_state(self.lock.token)
+            self._engine.sessions.state(self.lock.token)
         except LockLost as error:
             self.link.detach(SESSION_LOCK_LOST, str(error))
             return False
@@ -151,7 +151,7 @@ class Receiver:
         link = self.link
         while link.credit > 0 and link.state is LinkState.ATTACHED:
             try:
-                if not await self._engine.wait_available(self.path, WAIT_S, session=self._session_id):
+                if not await self._engine.broker.wait_available(self.path, WAIT_S, session=self._session_id):
                     continue
             except UnknownDestination as error:
                 link.detach(NOT_FOUND, str(error))
@@ -171,7 +171,7 @@ class Receiver:
             self._waiter = None  # its traceback names this link
         if release and self.lock is not None:
             try:
-                self._engine.release_session(self.lock.token)
+                self._engine.sessions.release(self.lock.token)
             except LockLost:
                 return  # it ran out before: nothing is left to release
 
@@ -179,7 +179,7 @@ class Receiver:
         """Apply one settlement and answer it."""
         how, reason, description = read_outcome(event.outcome)
         try:
-            self._engine.settle(tag, how, reason=reason, description=description)
+            self._engine.broker.settle(tag, how, reason=reason, description=description)
         except LockLost as error:
             if not event.settled:
                 condition = MESSAGE_LOCK_LOST if self.lock is None else SESSION_LOCK_LOST

@@ -6,7 +6,7 @@ from xml.sax.saxutils import quoteattr
 
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
-from outbox.engine.rules import Rule
+from outbox.engine.state.rules import Rule
 from outbox.errors import NotRegistrable
 from outbox.message import Scalar
 

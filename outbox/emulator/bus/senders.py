@@ -62,7 +62,7 @@ def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: b
         for due_ms, group in groupby(incoming, key=_due_ms):
             messages = [item.message for item in group]
             facts = [wire_facts(message) for message in messages] if engine.state.rules else []
-            sequences += engine.send(path, messages, due_ms=due_ms, facts=facts)
+            sequences += engine.broker.send(path, messages, due_ms=due_ms, facts=facts)
     except UnknownDestination as error:
         raise OperationFault(NOT_FOUND, str(error)) from error
     except TooLarge as error:

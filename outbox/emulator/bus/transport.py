@@ -290,7 +290,7 @@ class Writer:
             self._answers.clear()
             dirty, self._dirty = self._dirty, set()
             answers = [(transport, *transport.take_answers()) for transport in dirty]
-            await self._engine.gate(alone=True)
+            await self._engine.core.gate(alone=True)
             for transport, data, last in answers:
                 transport.write(data, last)
 

@@ -18,8 +18,8 @@ from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER
 from outbox.emulator.cosmos.history import History
 from outbox.emulator.cosmos.indexing import Indexing
 from outbox.emulator.cosmos.values import Json, check_name, encode, etag_of
-from outbox.engine import records
 from outbox.engine.engine import Engine
+from outbox.engine.log import records
 
 DEFINITIONS = "cosmos"
 ITEMS = "cosmos/"
@@ -93,14 +93,15 @@ class Catalog:
 
     def _load(self) -> None:
         containers: list[tuple[str, dict[str, Json], int]] = []
-        for id, document in self._engine.state.documents.get(DEFINITIONS, {}).items():
+        for id, document in self._engine.state.documents.spaces.get(DEFINITIONS, {}).items():
             definition = msgspec.json.decode(document.value)
             if id.startswith("db/"):
                 database = Database(definition, document.version)
                 self.databases[database.id] = self._by_rid[database.rid] = database
             else:
                 containers.append((id.split("/")[1], definition, document.version))
-        now = self._engine.do(records.Modified(self._engine.now_ms(), records.Modify()))  # no earlier version is above
+        nothing = records.Modified(self._engine.now_ms(), records.Modify())
+        now = self._engine.core.do(nothing)  # no earlier version is above
         for rid, definition, version in containers:
             owner = self._by_rid[rid]
             assert isinstance(owner, Database)
@@ -111,7 +112,7 @@ class Catalog:
 
     def _adopt_items(self) -> None:
         orphans = []
-        for namespace in self._engine.state.documents:
+        for namespace in self._engine.state.documents.spaces:
             if namespace.startswith(ITEMS):
                 _, rid, key = namespace.split("/", 2)
                 container = self._by_rid.get(rid)
@@ -259,23 +260,23 @@ class Catalog:
         if len(data) > DEFINITION_SIZE_MAX_BYTES:
             raise bad(f"a definition of {len(data)} bytes is over {DEFINITION_SIZE_MAX_BYTES}")
         change = records.Modify(documents=[records.DocWrite(DEFINITIONS, id, data)])
-        return self._engine.do(records.Modified(now_ms, change))
+        return self._engine.core.do(records.Modified(now_ms, change))
 
     def _forget(self, ids: list[str]) -> None:
         gone = [records.DocRef(DEFINITIONS, id, 1) for id in ids]
-        self._engine.do(records.Modified(self._engine.now_ms(), records.Modify(document_deletes=gone)))
+        self._engine.core.do(records.Modified(self._engine.now_ms(), records.Modify(document_deletes=gone)))
 
     def _remove_items(self, namespaces: list[str]) -> None:
         engine = self._engine
         gone: list[records.DocRef] = []
         for namespace in namespaces:
-            for id in list(engine.state.documents.get(namespace, {})):
+            for id in list(engine.state.documents.spaces.get(namespace, {})):
                 gone.append(records.DocRef(namespace, id, 1))
                 if len(gone) == DELETE_COUNT:
-                    engine.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
+                    engine.core.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
                     gone = []
         if gone:
-            engine.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
+            engine.core.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
 
 
 def checked(body: dict[str, Json]) -> dict[str, Json]:

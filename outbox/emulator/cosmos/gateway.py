@@ -160,7 +160,7 @@ class Gateway:
                 raise Dropped from rejected
             raise
         finally:
-            await self._engine.gate()  # a refusal, too, shows what is in memory
+            await self._engine.core.gate()  # a refusal, too, shows what is in memory
         if is_lost:
             raise Dropped
         return answer

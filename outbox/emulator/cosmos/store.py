@@ -21,8 +21,8 @@ from outbox.emulator.cosmos.catalog import EXPIRING_COUNT, Catalog, Container
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.values import item_rid, rid_at
 from outbox.emulator.faults import Faults
-from outbox.engine import records
 from outbox.engine.engine import Engine
+from outbox.engine.log import records
 from outbox.errors import EngineStopped, Refused
 
 log = logging.getLogger(__name__)
@@ -68,14 +68,14 @@ class Store:
 
     def read(self, container: Container, key: str, id: str) -> Stored | None:
         """An item as it is now, or None where there is none."""
-        found = self.engine.state.documents.get(container.prefix + key, _NOTHING).get(id)
+        found = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING).get(id)
         if found is None or (container.ttl_s is not None and self._is_over(container, found)):
             return None
         return found
 
     def id_of(self, container: Container, key: str, rid: str) -> str | None:
         """The id of the item with a resource id, or None where there is none."""
-        items = self.engine.state.documents.get(container.prefix + key)
+        items = self.engine.state.documents.spaces.get(container.prefix + key)
         if items is None:
             return None
         known = self._rids(container, key, len(items))
@@ -108,7 +108,7 @@ class Store:
         return list(self._items(container, key).values())
 
     def _items(self, container: Container, key: str) -> Mapping[str, Stored]:
-        found: Mapping[str, Stored] = self.engine.state.documents.get(container.prefix + key, _NOTHING)
+        found: Mapping[str, Stored] = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING)
         if container.ttl_s is None:
             return found
         return {id: item for id, item in found.items() if not self._is_over(container, item)}
@@ -149,7 +149,7 @@ class Store:
         now_ms = engine.now_ms()
         change = records.Modify(documents=writes, document_deletes=gone)
         try:
-            version = engine.do(records.Modified(now_ms, change))
+            version = engine.core.do(records.Modified(now_ms, change))
         except Refused as refused:
             raise bad(str(refused)) from refused
         container.version = version
@@ -160,7 +160,7 @@ class Store:
             if container.ttl_s is not None:
                 for write in writes:
                     self._note_expiry(container, key, write.id, write.value)
-        elif namespace not in engine.state.documents:
+        elif namespace not in engine.state.documents.spaces:
             container.keys.discard(key)
         return version
 
@@ -168,11 +168,11 @@ class Store:
         """Whether what has this id goes, though another item under it may come, which then is the newest."""
         if put.stored is None:
             return True
-        old = self.engine.state.documents.get(namespace, _NOTHING).get(put.id)
+        old = self.engine.state.documents.spaces.get(namespace, _NOTHING).get(put.id)
         return old is not None and rid_at(old.value) != rid_at(put.stored)
 
     def _check_room(self) -> None:
-        state, limit = self.engine.state, self.engine.limits.memory_bytes_max
+        state, limit = self.engine.state, self.engine.core.limits.memory_bytes_max
         if state.body_bytes + state.overhead_bytes > limit:
             raise Rejection(
                 FORBIDDEN,
@@ -212,7 +212,7 @@ class Store:
         if container.ttl_s is None:
             return
         for key in container.keys:
-            for id, item in self.engine.state.documents.get(container.namespace(key), _NOTHING).items():
+            for id, item in self.engine.state.documents.spaces.get(container.namespace(key), _NOTHING).items():
                 expires_ms = _expires_ms(container, item.value)
                 if expires_ms:
                     container.expiring.append((expires_ms, key, id))
@@ -227,7 +227,7 @@ class Store:
             expiring, over = container.expiring, dict[str, dict[str, None]]()
             while expiring and expiring[0][0] <= now_ms and count < SWEEP_COUNT_MAX:
                 _, key, id = heappop(expiring)
-                found = self.engine.state.documents.get(container.namespace(key), _NOTHING).get(id)
+                found = self.engine.state.documents.spaces.get(container.namespace(key), _NOTHING).get(id)
                 if found is not None and self._is_over(container, found) and id not in over.setdefault(key, {}):
                     over[key][id] = None
                     count += 1

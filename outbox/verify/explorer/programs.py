@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
-from outbox.runtime.backoff import NOT_DONE, Again, Backoff
-from outbox.runtime.cache import Held
-from outbox.runtime.endings import Endings
+from outbox.runtime.commit.state_cache import CachedState
+from outbox.runtime.commit.sweeper import sweep
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted
+from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.plan import Plan
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.stops import Stops
+from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.sweep import sweep
 from outbox.runtime.work import Attempt, Outcome
 from outbox.stored import StateItem, encode
 from outbox.verify.explorer.ports import (
@@ -106,7 +106,7 @@ class EngineWorker:
         scope.suspending.update(carried or ())  # what a worker has seen of its handlers outlives an attempt
         try:
             deliveries = await journal.claim(self._plan.paths, count_max=self._batch, wait_s=0)
-        except NOT_DONE:  # as a worker does: claim again; what was claimed is locked until its lock runs out
+        except MAY_RETRY:  # as a worker does: claim again; what was claimed is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         await scope.attempt(deliveries)
         await tasks.end()
@@ -141,11 +141,11 @@ def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int 
 
 
 def protocol_over(
-    calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol, endings: Endings | None = None
+    calls: Calls, ports: StorePorts, plan: Plan, make: MakeProtocol, settlement: Settlement | None = None
 ) -> Protocol:
-    """The protocol of a store scope, as an attempt makes it; with the `endings` that a worker's lanes have as well."""
-    endings = endings or _endings(plan, ports, calls)
-    made: Protocol = make(plan, ports, endings, now_ms=calls.now_ms, new_tx=calls.new_id, is_stopping=lambda: False)
+    """The protocol of a store scope, as an attempt makes it; with the `settlement` of the worker's scope."""
+    settlement = settlement or _settlement(plan, ports, calls)
+    made: Protocol = make(plan, ports, settlement, now_ms=calls.now_ms, new_tx=calls.new_id, is_stopping=lambda: False)
     return made
 
 
@@ -172,7 +172,7 @@ class Remembering:
         self._tries += 1
         try:
             outcome = await self._protocol.once(attempt)
-        except Again:
+        except NothingCommitted:
             self._say("again", attempt)
             raise
         self._say(outcome, attempt)
@@ -217,15 +217,15 @@ class StoreWorker:
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         plan, tasks, ports = self._plan, Tasks(), store_ports(calls, self._at)
-        endings = _endings(plan, ports, calls)
-        protocol = protocol_over(calls, ports, plan, self._make, endings)
+        settlement = _settlement(plan, ports, calls)
+        protocol = protocol_over(calls, ports, plan, self._make, settlement)
         _recall(protocol, carried)
         remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
             remembering,
-            endings,
-            Stops(ports.infrastructure or ports.store, ports.blobs),
+            settlement,
+            BlockedSessions(ports.infrastructure or ports.store, ports.blobs),
             ports.blobs,
             now_ms=calls.now_ms,
             backoff=BACKOFF,
@@ -234,7 +234,7 @@ class StoreWorker:
         try:
             bus = ExploredBus(calls, self._at.bus)
             deliveries = await bus.receive_any(plan.paths, self._batch)
-        except NOT_DONE:  # as a worker does: receive again; what came is locked until its lock runs out
+        except MAY_RETRY:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         if self._merges and len(deliveries) == 1:
             remembering.begin(lanes)
@@ -265,7 +265,7 @@ class Sweeper:
         plan, ports = self._plan, store_ports(calls, self._at)
         protocol = protocol_over(calls, ports, plan, self._make)
         store = ExploredStore(calls, self._store, self._at.capabilities, seen=carried or "")
-        with suppress(*NOT_DONE):
+        with suppress(*MAY_RETRY):
             swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
             was_whole = swept.seen_count - swept.young_count == store.found_count  # time may have passed in between
             if was_whole and not swept.finished_count:
@@ -284,7 +284,7 @@ class Operator:
         self._resource = resource
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        with suppress(*NOT_DONE, LookupError):  # the operator looks at the dead letters again
+        with suppress(*MAY_RETRY, LookupError):  # the operator looks at the dead letters again
             path, number = await calls(self._resource, "choose")
             if self._at is None:
                 await calls(self._resource, "resubmit", path, number)
@@ -294,8 +294,8 @@ class Operator:
         return None
 
 
-def _endings(plan: Plan, ports: StorePorts, calls: Calls) -> Endings:
-    return Endings(
+def _settlement(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
+    return Settlement(
         plan, ports.bus, ports.blobs, backoff=BACKOFF, now_ms=calls.now_ms, new_tx=calls.new_id, settled=lambda _: None
     )
 
@@ -308,7 +308,7 @@ def _known(protocol: Protocol) -> Hashable:
     return left or None
 
 
-def _hashable(content: tuple[tuple[str, Held], ...]) -> tuple[tuple[str, bytes, str, str], ...]:
+def _hashable(content: tuple[tuple[str, CachedState], ...]) -> tuple[tuple[str, bytes, str, str], ...]:
     return tuple((id, encode(held.item), held.version, held.session) for id, held in content)
 
 
@@ -317,6 +317,6 @@ def _recall(protocol: Protocol, carried: Any) -> None:
     if isinstance(protocol, PartitionScope):
         for id, body, version, session in carried or ():
             item = msgspec.json.decode(body, type=StateItem)
-            protocol.cache.remember(id, Held(item, version, session))
+            protocol.cache.remember(id, CachedState(item, version, session))
     else:
         protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})

@@ -24,11 +24,11 @@ from outbox.http import Request, Response
 from outbox.http_paths import Place, find
 from outbox.message import Message
 from outbox.ports import Delivery, Output, Ports, Settle, StorePorts
-from outbox.runtime.backoff import NOT_DONE
-from outbox.runtime.failure_log import FailureLog, write_nowhere
-from outbox.runtime.plan import Plan
-from outbox.runtime.protocol import StoreProtocol
-from outbox.runtime.requests import Reader
+from outbox.runtime.delivery.retrying import MAY_RETRY
+from outbox.runtime.failures.failure_log import FailureLog, write_nowhere
+from outbox.runtime.http.requests import Reader
+from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Work
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
@@ -157,7 +157,7 @@ class Front:
         clients, tasks = ExploredBus(calls, self._clients), Tasks()
         try:
             deliveries = await clients.receive_any([REQUESTS], self._batch)
-        except NOT_DONE:
+        except MAY_RETRY:
             return None
         ports = self._ports(calls, _Operations(calls.now_ms))
         entry = HttpEntry(
@@ -182,5 +182,5 @@ class Front:
         settle = Settle("release")
         if is_final(response):
             settle = Settle("complete", digest_of(response), str(response.status))
-        with suppress(*NOT_DONE):  # the client has gone
+        with suppress(*MAY_RETRY):  # the client has gone
             await clients.settle(delivery, settle)

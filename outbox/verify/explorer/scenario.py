@@ -14,8 +14,8 @@ from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message
 from outbox.ports import Output, StateDocument
 from outbox.runtime.engine_scope import EngineScope
-from outbox.runtime.plan import Plan, compile_plan
 from outbox.runtime.scopes import store_protocol
+from outbox.runtime.start.plan import Plan, compile_plan
 from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from outbox.message import Message
 from outbox.ports import Output
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.start.plan import compile_plan
 from outbox.verify.explorer.loop import ProgramSpins
 from outbox.verify.explorer.scenario import START_MS, Scenario, queues_of
 from outbox.verify.explorer.trace_text import short

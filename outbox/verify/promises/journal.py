@@ -11,7 +11,7 @@ from typing import Any
 
 from outbox.message import Message
 from outbox.ports import Commit, Output, StateDocument
-from outbox.runtime.replies import fingerprint_in, reply_in
+from outbox.runtime.commit.marker_replies import fingerprint_in, reply_in
 from outbox.stored import Record
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short

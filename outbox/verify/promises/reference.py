@@ -21,8 +21,8 @@ from outbox.lineage import Key, as_key, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Output
 from outbox.retries import Retry
-from outbox.runtime.claims import to_claim
-from outbox.runtime.plan import Plan
+from outbox.runtime.delivery.claim_check import to_claim
+from outbox.runtime.start.plan import Plan
 from outbox.verify.explorer.loop import make_loop
 from outbox.verify.explorer.ops import canonical
 

@@ -8,7 +8,7 @@ from typing import Any
 from outbox.app import App
 from outbox.message import Message
 from outbox.ports import Output
-from outbox.runtime.http_answers import answer_of
+from outbox.runtime.http.responses import answer_of
 from outbox.stored import Record
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.ops import Finding, Op, Outcome

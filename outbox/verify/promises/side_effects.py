@@ -18,7 +18,7 @@ import msgspec
 
 from outbox.app import App, Handler
 from outbox.context import Context
-from outbox.runtime.plan import Plan, Route
+from outbox.runtime.start.plan import Plan, Route
 
 LEAVES = frozenset(
     ("open", "socket.connect", "socket.bind", "socket.sendto", "subprocess.Popen", "os.system", "os.posix_spawn",

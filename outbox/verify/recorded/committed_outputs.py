@@ -20,7 +20,7 @@ from outbox.ports import (
     Won,
     Write,
 )
-from outbox.runtime import spill
+from outbox.runtime.commit import overflow
 from outbox.stored import Record, Staged
 
 
@@ -66,9 +66,9 @@ class Sent:
         if what == "stage":
             self._staged[tx] = msgspec.json.decode(operation.body, type=Staged).record
         elif what == "swap":
-            self.keep(await spill.outputs_of(self._staged[tx], self._blobs) or ())
+            self.keep(await overflow.outputs_of(self._staged[tx], self._blobs) or ())
         elif what == "commit":
-            self.keep(await spill.outputs_of(msgspec.json.decode(operation.body, type=Record), self._blobs) or ())
+            self.keep(await overflow.outputs_of(msgspec.json.decode(operation.body, type=Record), self._blobs) or ())
 
     def keep(self, outputs: Sequence[Output]) -> None:
         """Keep those that are new; a delayed copy of a message has a broker's id of its own and is none."""

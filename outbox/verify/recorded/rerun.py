@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from outbox.app import App
 from outbox.errors import PoisonMessage
 from outbox.ports import Delivery, Refusal, StateChange, StateDocument
-from outbox.runtime.admission import admit
-from outbox.runtime.group import Group
-from outbox.runtime.handling import Suspended, start
-from outbox.runtime.plan import compile_plan
+from outbox.runtime.commit.engine_transaction import EngineTransaction
+from outbox.runtime.commit.run_handler import Suspended, start
+from outbox.runtime.delivery.admission import admit
+from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.work import Work, attempt_at
 from outbox.verify.recorded.describe import emitted, state_digest
 from outbox.verify.recorded.events import Change, Commit, Whole
@@ -34,7 +34,7 @@ class AppRerun:
             return None
         touched = [*(change.state for change in commit.changes), *(seen.state for seen in commit.seen)]
         documents = {id: self._states[id] for id in touched if id in self._states}
-        group = Group(self._plan, commit.at_ms, documents, {}, _nothing)
+        group = EngineTransaction(self._plan, commit.at_ms, documents, {}, _nothing)
         wanted, replacing = {*commit.applied, *commit.refused}, set(commit.replacing)
         for work in admit(self._plan, [_delivery(place, whole) for place, whole in deliveries], commit.at_ms):
             for part in (work, *work.others):
@@ -50,7 +50,7 @@ class AppRerun:
             tuple([key.hex() for key in group.commit.refused]),
         )
 
-    def _handle(self, group: Group, work: Work) -> bool:
+    def _handle(self, group: EngineTransaction, work: Work) -> bool:
         """Run one handler's part; False if it waits for something."""
         attempt = attempt_at(work)
         outcome = start(self._plan, group, attempt)

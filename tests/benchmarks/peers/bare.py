@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from outbox.engine.disk import FolderDisk
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import FolderDisk
+from outbox.engine.log.wal import Log
 from outbox.message import Message
 from tests.benchmarks.measure import Add, Added, Counter, Measurement, Stopwatch, expected_total, inputs, measured
 

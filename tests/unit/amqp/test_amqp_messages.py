@@ -13,7 +13,7 @@ from outbox.emulator.amqp.errors import OperationFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_message, decode_transfer
 from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import NULL, binary, decode, described, list_, map_, string, symbol, uint
-from outbox.engine.items import Claim, Task
+from outbox.engine.state.tasks import Claim, Task
 from outbox.message import Message
 
 

@@ -11,7 +11,7 @@ import pytest
 from outbox.emulator.bus.entities_file import parse_entities, read_entities
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.rules import Rule, RuleSettings
+from outbox.engine.state.rules import Rule, RuleSettings
 from outbox.errors import NotRegistrable
 
 QUEUE: dict[str, Any] = {
@@ -73,9 +73,9 @@ async def test_a_topic_and_its_subscriptions_can_be_declared() -> None:
     async with Engine.in_memory() as engine:
         for settings in entities:
             engine.declare(settings)
-        queue = engine.queues["t/Subscriptions/s"]
+        queue = engine.topology.queues["t/Subscriptions/s"]
         assert (queue.ordering, queue.max_delivery_count, queue.time_to_live_s) == ("per_key", 4, 3600)
-        assert engine.topics["t"] == TopicSettings("t", ("s",))
+        assert engine.topology.topics["t"] == TopicSettings("t", ("s",))
 
 
 def rule(**properties: object) -> str:
@@ -136,10 +136,10 @@ async def test_the_rules_of_the_official_example_can_be_declared() -> None:
     async with Engine.in_memory() as engine:
         for settings in parse_entities(file_of(topics=[{"Name": "t", "Subscriptions": subscriptions}])):
             engine.declare(settings)
-        app, user = engine.rules("t/Subscriptions/s").values()
+        app, user = engine.topology.rules("t/Subscriptions/s").values()
         assert user.properties == {"prop3": "value3"}
         assert (len(app.system), app.system["label"], app.system["to"]) == (8, "subject1", "t")
-        assert list(engine.rules("t/Subscriptions/all")) == ["$Default"]
+        assert list(engine.topology.rules("t/Subscriptions/all")) == ["$Default"]
 
 
 @pytest.mark.parametrize(

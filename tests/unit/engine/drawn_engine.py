@@ -16,13 +16,14 @@ import msgspec
 
 from outbox.commits import WAITING, WAITING_ATTEMPT
 from outbox.deliveries import Delivery
-from outbox.engine import records
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
-from outbox.engine.items import DEFERRED, LOCKED, Claim
-from outbox.engine.journal import EngineJournal
-from outbox.engine.rules import Rule
-from outbox.engine.state import State
+from outbox.engine.log import records
+from outbox.engine.log.wal import Log
+from outbox.engine.state.rules import Rule
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import DEFERRED, LOCKED, Claim
 from outbox.errors import LockLost, Refused
 from outbox.message import Message
 from outbox.ports import Burial, Commit, Output, Postponement, Refusal, StateChange
@@ -42,15 +43,23 @@ class Recorded(Engine):
     history: HISTORY
     chance: random.Random | None = None
 
-    def do(self, record: records.Record) -> int:
-        copy = records.decode(records.NUMBERS[type(record)], records.encode(record))
-        version = super().do(record)
-        self.history.append((version, copy))
-        return version
+    def __init__(self, state: State, log: Log | None, **options: Any) -> None:
+        take = state.apply
 
-    async def gate(self, *, alone: bool = False) -> None:
-        if self.chance is None or self.chance.random() < 0.5:
-            await super().gate(alone=alone)
+        def apply(record: records.Record, version: int) -> None:
+            copy = records.decode(records.NUMBERS[type(record)], records.encode(record))
+            take(record, version)
+            self.history.append((version, copy))
+
+        state.apply = apply  # type: ignore[method-assign]  # for this engine alone
+        super().__init__(state, log, **options)
+        through = self.core.gate
+
+        async def gate(*, alone: bool = False) -> None:
+            if self.chance is None or self.chance.random() < 0.5:
+                await through(alone=alone)
+
+        self.core.gate = gate  # type: ignore[method-assign]
 
 
 def recorded(kept: HISTORY, drawn: random.Random | None = None) -> type[Recorded]:
@@ -76,7 +85,7 @@ def ordinal_of(version: int) -> int:
 
 
 def is_of(engine: Engine, version: int) -> bool:
-    return version >> ORDINAL_BITS == engine.epoch
+    return version >> ORDINAL_BITS == engine.core.epoch
 
 
 def replayed(history: HISTORY) -> State:
@@ -105,7 +114,7 @@ class Actor:
 
     def __init__(self, engine: Engine, clock: VirtualClock, chance: random.Random, name: str = "") -> None:
         self.engine, self.clock, self.chance, self.name = engine, clock, chance, name
-        self.journal = EngineJournal(engine)
+        self.journal = EngineJournal(engine.core, engine.broker)
         self.claims: list[Claim] = []
         self.deliveries: list[Delivery] = []
         self.serial = 0
@@ -149,37 +158,41 @@ class Actor:
 
     def send(self) -> None:
         name = self.chance.choice((*QUEUES, "news", "scratch"))
-        self.engine.send(name, [self.message() for _ in range(self.chance.randrange(1, 4))], due_ms=self.later_ms())
+        self.engine.broker.send(
+            name, [self.message() for _ in range(self.chance.randrange(1, 4))], due_ms=self.later_ms()
+        )
 
     def cancel(self) -> None:
-        queue = self.engine.queue(self.chance.choice(("plain", "scratch")))
-        self.engine.cancel(queue.path, list(queue.tasks)[:3])
+        queue = self.engine.broker.queue(self.chance.choice(("plain", "scratch")))
+        self.engine.broker.cancel(queue.path, list(queue.tasks)[:3])
 
     def claim(self) -> None:
-        self.claims += self.engine.claim(self.chance.choice(OUTSIDE), 3)
+        self.claims += self.engine.broker.claim(self.chance.choice(OUTSIDE), 3)
 
     def session(self) -> None:
-        lock = self.engine.accept_session("keyed", None)
+        lock = self.engine.sessions.accept("keyed", None)
         if lock is not None:
-            self.claims += self.engine.claim("keyed", 2, session=lock.session_id)
+            self.claims += self.engine.broker.claim("keyed", 2, session=lock.session_id)
             if self.chance.random() < 0.5:
-                self.engine.set_session_state(lock.token, self.chance.choice((b"state", b"", b"other")))
+                self.engine.sessions.set_state(lock.token, self.chance.choice((b"state", b"", b"other")))
             if self.chance.random() < 0.5:
-                self.engine.release_session(lock.token)
+                self.engine.sessions.release(lock.token)
 
     def settle(self) -> None:
         if self.claims:
             claim = self.claims.pop(self.chance.randrange(len(self.claims)))
-            self.engine.settle(claim.token, self.chance.choice(list(Settlement)), reason="drawn", description="why")
+            self.engine.broker.settle(
+                claim.token, self.chance.choice(list(Settlement)), reason="drawn", description="why"
+            )
 
     def renew(self) -> None:
         if self.claims:
-            self.engine.renew(self.chance.choice(self.claims).token)
+            self.engine.broker.renew(self.chance.choice(self.claims).token)
 
     def deferred(self) -> None:
         for path in OUTSIDE:
-            found = [task.sequence for task in self.engine.queue(path).tasks.values() if task.status == DEFERRED]
-            self.claims += self.engine.claim_deferred(path, found[:2])
+            found = [task.sequence for task in self.engine.broker.queue(path).tasks.values() if task.status == DEFERRED]
+            self.claims += self.engine.broker.claim_deferred(path, found[:2])
 
     def wait(self) -> None:
         self.clock.seconds += self.chance.choice((0.5, 2, 4, 12))
@@ -189,7 +202,7 @@ class Actor:
 
     def documents(self) -> None:
         id = f"d{self.chance.randrange(4)}"
-        version = self.engine.document_version("docs", id)
+        version = self.engine.documents.version("docs", id)
         self.serial += 1
         change = records.Modify(operation_id=f"{self.name}op{self.serial}")
         if version and self.chance.random() < 0.3:
@@ -198,13 +211,13 @@ class Actor:
             change.documents = [
                 records.DocWrite("docs", id, b"%d" % self.serial, version, self.later_ms(), 1 + self.serial % 3)
             ]
-        assert self.engine.modify(change) is not None
+        assert self.engine.documents.modify(change) is not None
 
     def tasks(self) -> None:
         self.serial += 1
         insert = records.TaskInsert("plain", self.message(), self.later_ms())
         change = records.Modify(operation_id=f"{self.name}op{self.serial}", inserts=[insert])
-        free = [task for task in self.engine.queue("plain").tasks.values() if task.status != LOCKED]
+        free = [task for task in self.engine.broker.queue("plain").tasks.values() if task.status != LOCKED]
         if free:
             task = self.chance.choice(free)
             if self.chance.random() < 0.5:
@@ -214,26 +227,26 @@ class Actor:
                 change.changes = [
                     records.TaskChange("plain", task.sequence, task.version, to_path, self.later_ms(), message)
                 ]
-        assert self.engine.modify(change) is not None
+        assert self.engine.documents.modify(change) is not None
 
     # Dead letters and entities
 
     def dead(self) -> tuple[str, int]:
         path = self.chance.choice(QUEUES)
-        return path, self.chance.choice([0, *self.engine.queue(dead_letter_path(path)).tasks])
+        return path, self.chance.choice([0, *self.engine.broker.queue(dead_letter_path(path)).tasks])
 
     def resubmit(self) -> None:
         with suppress(Refused):  # the record of its refusal is gone
-            self.engine.resubmit(*self.dead())
+            self.engine.dead_letters.resubmit(*self.dead())
 
     def discard(self) -> None:
-        self.engine.discard(*self.dead())
+        self.engine.dead_letters.discard(*self.dead())
 
     def entities(self) -> None:
         made = f"made-{self.chance.randrange(4)}"
         gone = self.chance.choice(("scratch", "news/Subscriptions/b", "news", made, made, ""))
-        if gone in self.engine.state.paths or gone in self.engine.topics:
-            self.engine.delete(gone)
+        if gone in self.engine.state.paths or gone in self.engine.topology.topics:
+            self.engine.topology.delete(gone)
         elif gone:
             self.engine.declare(QueueSettings(made, "per_key", 5.0, 7, 9.0, 11.0, False, True))
         else:
@@ -250,7 +263,7 @@ class Actor:
             ],
             "all": [Rule("z", "true"), Rule("a", "false")],
         }
-        self.engine.set_rules("news/Subscriptions/b", self.chance.choice(list(rules.values())))
+        self.engine.topology.set_rules("news/Subscriptions/b", self.chance.choice(list(rules.values())))
 
     # Engine scope
 
@@ -284,7 +297,7 @@ class Actor:
         await self.journal.commit(commit)
 
     def change_state(self, commit: Commit, id: str) -> None:
-        known = self.engine.state.documents["state"].get(id)
+        known = self.engine.state.documents.spaces["state"].get(id)
         commit.if_versions[id] = 0 if known is None else known.version
         value = b"" if self.chance.random() < 0.2 else b"v%d" % self.serial
         commit.states[id] = StateChange(value, 1 + self.serial % 2, 1 if known is None else known.serial + 1)
@@ -292,7 +305,7 @@ class Actor:
     def end(self, commit: Commit, delivery: Delivery) -> None:
         chance = self.chance
         key = sha256(b"%d" % chance.randrange(25)).digest()
-        known = self.engine.state.markers.get(key)
+        known = self.engine.state.markers.known.get(key)
         if isinstance(known, Refusal) and chance.random() < 0.7:
             commit.replacing[key] = known.attempt + 1
         match chance.choice(("apply", "apply", "refuse", "refuse", "bury", "postpone")):

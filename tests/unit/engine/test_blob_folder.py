@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from outbox import App, Client, Engine, Worker
-from outbox.engine.blobs import FolderBlobStore
+from outbox.engine.backend.blobs import FolderBlobStore
 from outbox.errors import Throttled
 
 

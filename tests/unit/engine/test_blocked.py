@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.journal import BLOCKED_EVERY, EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
-from outbox.engine.journal import BLOCKED_EVERY, EngineJournal
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.message import Message
 from outbox.ports import Burial, Commit, Delivery, Marker, Postponement, Refusal
 from outbox.testing import START_S, VirtualClock
@@ -36,14 +36,14 @@ class World:
 
     def open(self) -> None:
         self.engine = Engine.open(self.disk, clock=self.clock, log_id=b"0" * 16, accept_clock=True)
-        self.journal = EngineJournal(self.engine)
+        self.journal = EngineJournal(self.engine.core, self.engine.broker)
 
     def kill(self) -> None:
         self.disk = self.disk.crash(Crash.POWER, random.Random(1))
         self.open()
 
     def send(self, *names: str, session: str = "a", queue: str = "k") -> None:
-        self.engine.send(queue, [Message(body=b"m", outbox_id=name, session_id=session) for name in names])
+        self.engine.broker.send(queue, [Message(body=b"m", outbox_id=name, session_id=session) for name in names])
 
     async def claim(self, count_max: int = 9) -> list[Delivery]:
         return list(await self.journal.claim(["k", "plain"], count_max=count_max, wait_s=0))
@@ -73,7 +73,7 @@ class World:
         return [delivery.message.identity for delivery in found]
 
     async def unblock(self) -> None:
-        self.engine.discard("k", self.engine.peek("k/$DeadLetterQueue", 0, 1)[0].sequence)
+        self.engine.dead_letters.discard("k", self.engine.broker.peek("k/$DeadLetterQueue", 0, 1)[0].sequence)
 
     async def marker(self) -> Marker | None:
         return (await self.journal.load([], [KEY]))[1].get(KEY)
@@ -145,13 +145,13 @@ async def test_what_is_ready_comes_before_what_waits_and_does_not_keep_it_for_ev
 
 async def test_what_somebody_waits_for_includes_what_is_behind_a_dead_letter(world: World) -> None:
     await world.block()
-    assert not await world.engine.wait_any(["k"], 0, blocked=True)
+    assert not await world.engine.broker.wait_any(["k"], 0, blocked=True)
     world.send("1")
-    assert not await world.engine.wait_any(["k"], 0)
-    assert await world.engine.wait_any(["k"], 0, blocked=True)
-    assert not world.engine.is_idle(["k"])
+    assert not await world.engine.broker.wait_any(["k"], 0)
+    assert await world.engine.broker.wait_any(["k"], 0, blocked=True)
+    assert not world.engine.broker.is_idle(["k"])
     assert await world.look() == ["1"]
-    assert not await world.engine.wait_any(["k"], 0, blocked=True) and world.engine.is_idle(["k"])
+    assert not await world.engine.broker.wait_any(["k"], 0, blocked=True) and world.engine.broker.is_idle(["k"])
     claim = asyncio.create_task(world.journal.claim(["k"], count_max=9, wait_s=60))
     await asyncio.sleep(0)
     world.send("2")
@@ -160,13 +160,13 @@ async def test_what_somebody_waits_for_includes_what_is_behind_a_dead_letter(wor
 
 async def test_what_a_receiver_had_for_itself_is_shown_when_it_lets_go(world: World) -> None:
     world.send("bad", "1", "2")
-    lock = world.engine.accept_session("k", "a")
+    lock = world.engine.sessions.accept("k", "a")
     assert lock is not None
     for _ in range(2):  # too often: the engine blocks the key
-        (claim,) = world.engine.claim("k", 1, session="a")
-        world.engine.settle(claim.token, Settlement.ABANDON)
+        (claim,) = world.engine.broker.claim("k", 1, session="a")
+        world.engine.broker.settle(claim.token, Settlement.ABANDON)
     assert await world.names() == []
-    world.engine.release_session(lock.token)
+    world.engine.sessions.release(lock.token)
     assert await world.names() == ["1*", "2*"]
 
 

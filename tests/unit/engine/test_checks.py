@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from outbox.engine import records
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.memory_disk import Crash
-from outbox.engine.salvage import salvage
-from outbox.engine.snapshot import accept
+from outbox.engine.log import records
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.log.salvage import salvage
+from outbox.engine.log.snapshot import accept
 from outbox.errors import EngineStopped, OutboxError, Refused
 from outbox.message import Message, message_from_properties
 from outbox.testing import START_S, VirtualClock
@@ -28,11 +28,11 @@ def opened(disk: MemoryDisk) -> Engine:
 
 def given(**fields: Any) -> Act:
     message = Message(**{"body": b"{}", "outbox_id": "bad", **fields})
-    return lambda engine: engine.send("q", [message])
+    return lambda engine: engine.broker.send("q", [message])
 
 
 def modified(**fields: Any) -> Act:
-    return lambda engine: engine.modify(records.Modify(**fields))
+    return lambda engine: engine.documents.modify(records.Modify(**fields))
 
 
 def declared(**fields: Any) -> Act:
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[Act, str]] = {
     "none for a text": (given(reply_to=None), "Sent.messages.reply_to"),
     "bytes for a text": (given(traceparent=b"00"), "Sent.messages.traceparent"),
     "bytes as a property": (
-        lambda e: e.send("q", [message_from_properties(b"{}", {"x": b"b"})]),  # type: ignore[dict-item]  # what is tried
+        lambda e: e.broker.send("q", [message_from_properties(b"{}", {"x": b"b"})]),  # type: ignore[dict-item]  # what is tried
         "Sent.messages.properties",
     ),
     "text for a body": (given(body="{}"), "Sent.messages.body"),
@@ -53,7 +53,10 @@ CASES: dict[str, tuple[Act, str]] = {
     "no end of life": (given(time_to_live_ms=float("inf")), "time_to_live_ms"),
     "a life beyond all records": (given(time_to_live_ms=1 << 64), "time_to_live_ms"),
     "a negative life": (given(time_to_live_ms=-1), "time_to_live_ms"),
-    "a due time beyond all records": (lambda e: e.send("q", [Message(body=b"")], due_ms=1 << 63), "milliseconds"),
+    "a due time beyond all records": (
+        lambda e: e.broker.send("q", [Message(body=b"")], due_ms=1 << 63),
+        "milliseconds",
+    ),
     "delete of an absent document": (modified(document_deletes=[records.DocRef("nope", "x", 0)]), "nope/x"),
     "insert of a text": (modified(inserts=[INSERT]), "Modified.modify.inserts.message.body"),
     "a document of text": (modified(documents=[records.DocWrite("n", "x", "v")]), "value"),  # type: ignore[arg-type]  # what is tried
@@ -72,29 +75,29 @@ def test_what_could_not_be_read_back_is_refused_before_the_log(case: str) -> Non
     disk = MemoryDisk()
     engine = opened(disk)
     engine.declare(QueueSettings("q"))
-    engine.send("q", [Message(body=b"{}", outbox_id="acknowledged")])
+    engine.broker.send("q", [Message(body=b"{}", outbox_id="acknowledged")])
     assert engine.log is not None
     before = engine.log.appended
     with pytest.raises(OutboxError, match=text):
         act(engine)
     assert engine.log.appended == before
-    engine.send("q", [Message(body=b"{}", outbox_id="later")])
-    engine.flush()
+    engine.broker.send("q", [Message(body=b"{}", outbox_id="later")])
+    engine.core.flush()
     again = opened(disk.crash(Crash.POWER, random.Random(1)))
-    assert [task.message.identity for task in again.peek("q", 0, 9)] == ["acknowledged", "later"]
+    assert [task.message.identity for task in again.broker.peek("q", 0, 9)] == ["acknowledged", "later"]
 
 
 def test_a_record_that_memory_cannot_take_in_stops_the_engine_and_stays_unwritten() -> None:
     disk = MemoryDisk()
     engine = opened(disk)
     engine.declare(QueueSettings("q"))
-    engine.flush()
+    engine.core.flush()
     with pytest.raises(EngineStopped, match="Claimed"):
-        engine.do(records.Claimed(0, [77]))
+        engine.core.do(records.Claimed(0, [77]))
     with pytest.raises(EngineStopped):
-        engine.send("q", [Message(body=b"{}")])
+        engine.broker.send("q", [Message(body=b"{}")])
     engine.close()
-    assert list(opened(disk).queues) == ["q"]
+    assert list(opened(disk).topology.queues) == ["q"]
 
 
 def test_a_salvage_leaves_out_and_names_what_its_owner_cannot_read() -> None:
@@ -103,14 +106,14 @@ def test_a_salvage_leaves_out_and_names_what_its_owner_cannot_read() -> None:
     engine.declare(QueueSettings("q"))
     assert engine.log is not None
     bad = engine.log.append(18, records.encode([1, "q", 0, [["text"]]]))  # as an earlier version would have logged it
-    engine.send("q", [Message(body=b"{}", outbox_id="behind")])
+    engine.broker.send("q", [Message(body=b"{}", outbox_id="behind")])
     engine.close()
     with pytest.raises(OutboxError):
         opened(disk)
     options: dict[str, Any] = {"log_id": b"1" * 16, "clock_ms": lambda: 1, "accept_snapshot": accept}
     done = salvage(disk, target, readable=records.readable, **options)
     assert done.unreadable == (bad,) and (bad, bad) in done.missing
-    assert [task.message.identity for task in opened(target).peek("q", 0, 9)] == ["behind"]
+    assert [task.message.identity for task in opened(target).broker.peek("q", 0, 9)] == ["behind"]
 
 
 def test_a_value_is_refused_the_same_without_a_log() -> None:
@@ -118,4 +121,4 @@ def test_a_value_is_refused_the_same_without_a_log() -> None:
     engine.declare(QueueSettings("q"))
     with pytest.raises(Refused, match="correlation_id"):
         given(correlation_id=42)(engine)
-    assert engine.queue("q").counts()["active"] == 0
+    assert engine.broker.queue("q").counts()["active"] == 0

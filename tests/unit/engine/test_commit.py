@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
-from outbox.engine.journal import EngineJournal
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import UnknownDestination
 from outbox.message import Message
 from outbox.ports import Commit, Output
@@ -23,8 +23,8 @@ async def test_an_output_that_could_not_take_effect_is_refused_before_the_log(de
     disk, clock = MemoryDisk(), VirtualClock(START_S)
     engine = Engine.open(disk, clock=clock)
     engine.declare(QueueSettings("q"), QueueSettings("keyed", ordering="per_key"))
-    engine.send("q", [Message(body=b"{}", outbox_id="in")])
-    journal = EngineJournal(engine)
+    engine.broker.send("q", [Message(body=b"{}", outbox_id="in")])
+    journal = EngineJournal(engine.core, engine.broker)
     consumed = list(await journal.claim(["q"], count_max=1, wait_s=0))
     commit = Commit(engine.now_ms(), engine.now_ms() + 9, consumed, {}, {}, [output], {}, {}, {}, [], [])
     with pytest.raises(UnknownDestination):
@@ -32,4 +32,4 @@ async def test_an_output_that_could_not_take_effect_is_refused_before_the_log(de
     commit.outputs.clear()
     assert await journal.commit(commit) is None  # the engine goes on, the lock is still held
     again = Engine.open(disk.crash(Crash.POWER, random.Random(1)), clock=clock)
-    assert again.queue("q").counts()["active"] == 0
+    assert again.broker.queue("q").counts()["active"] == 0

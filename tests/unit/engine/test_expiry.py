@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
 
@@ -36,85 +36,85 @@ def test_a_message_lives_as_long_as_the_shorter_of_its_own_time_and_its_queues(
     clock: VirtualClock, own_s: float, default_s: float, lives_s: float
 ) -> None:
     engine = engine_of(clock, time_to_live_s=default_s)
-    engine.send("q", [message(own_s)])
+    engine.broker.send("q", [message(own_s)])
     clock.seconds += lives_s - 0.1
     engine.tick()
-    [task] = engine.peek("q", 0, 9)
+    [task] = engine.broker.peek("q", 0, 9)
     assert task.expires_ms - task.enqueued_ms == lives_s * 1_000
     clock.seconds += 0.2
     engine.tick()
-    assert [task.reason for task in engine.peek(DEAD, 0, 9)] == ["TTLExpiredException"]
+    assert [task.reason for task in engine.broker.peek(DEAD, 0, 9)] == ["TTLExpiredException"]
 
 
 def test_an_expired_message_is_handed_to_nobody_even_before_time_is_looked_at(clock: VirtualClock) -> None:
     engine = engine_of(clock)
-    engine.send("q", [message(1), message()])
+    engine.broker.send("q", [message(1), message()])
     clock.seconds += 2
-    assert [claim.sequence for claim in engine.claim("q", 9)] == [2]
-    assert len(engine.peek(DEAD, 0, 9)) == 1
+    assert [claim.sequence for claim in engine.broker.claim("q", 9)] == [2]
+    assert len(engine.broker.peek(DEAD, 0, 9)) == 1
 
 
 def test_expired_messages_behind_one_that_somebody_holds_expire_at_once(clock: VirtualClock) -> None:
     engine = engine_of(clock, lock_s=60)
-    engine.send("q", [message(1), message(2)])
-    engine.claim("q", 1)
+    engine.broker.send("q", [message(1), message(2)])
+    engine.broker.claim("q", 1)
     clock.seconds += 3
     engine.tick()
-    assert [task.sequence for task in engine.peek("q", 0, 9)] == [1]
+    assert [task.sequence for task in engine.broker.peek("q", 0, 9)] == [1]
 
 
 def test_a_message_that_expires_in_somebodys_hands_can_still_be_completed(clock: VirtualClock) -> None:
     engine = engine_of(clock, lock_s=60)
-    engine.send("q", [message(1), message(1)])
-    first, second = engine.claim("q", 2)
+    engine.broker.send("q", [message(1), message(1)])
+    first, second = engine.broker.claim("q", 2)
     clock.seconds += 5
     engine.tick()
-    engine.settle(first.token, Settlement.COMPLETE)
-    engine.settle(second.token, Settlement.ABANDON)
-    assert engine.claim("q", 2) == []
-    assert [task.sequence for task in engine.peek(DEAD, 0, 9)] == [second.sequence]
+    engine.broker.settle(first.token, Settlement.COMPLETE)
+    engine.broker.settle(second.token, Settlement.ABANDON)
+    assert engine.broker.claim("q", 2) == []
+    assert [task.sequence for task in engine.broker.peek(DEAD, 0, 9)] == [second.sequence]
 
 
 def test_a_scheduled_message_begins_to_age_when_it_is_due(clock: VirtualClock) -> None:
     engine = engine_of(clock, time_to_live_s=5)
-    engine.send("q", [message()], due_ms=engine.now_ms() + 60_000)
+    engine.broker.send("q", [message()], due_ms=engine.now_ms() + 60_000)
     clock.seconds += 61
     engine.tick()
-    [claim] = engine.claim("q", 1)
+    [claim] = engine.broker.claim("q", 1)
     assert claim.expires_ms - claim.enqueued_ms == 5_000
-    engine.settle(claim.token, Settlement.ABANDON)
+    engine.broker.settle(claim.token, Settlement.ABANDON)
     clock.seconds += 5
-    assert engine.claim("q", 1) == []
+    assert engine.broker.claim("q", 1) == []
 
 
 def test_a_deferred_message_and_a_dead_letter_do_not_expire(clock: VirtualClock) -> None:
     engine = engine_of(clock)
-    engine.send("q", [message(1), message(1)])
-    first, second = engine.claim("q", 2)
-    engine.settle(first.token, Settlement.DEFER)
-    engine.settle(second.token, Settlement.DEAD_LETTER)
+    engine.broker.send("q", [message(1), message(1)])
+    first, second = engine.broker.claim("q", 2)
+    engine.broker.settle(first.token, Settlement.DEFER)
+    engine.broker.settle(second.token, Settlement.DEAD_LETTER)
     clock.seconds += 60
     engine.tick()
-    assert [claim.sequence for claim in engine.claim_deferred("q", [first.sequence])] == [1]
-    assert [claim.sequence for claim in engine.claim(DEAD, 9)] == [2]
+    assert [claim.sequence for claim in engine.broker.claim_deferred("q", [first.sequence])] == [1]
+    assert [claim.sequence for claim in engine.broker.claim(DEAD, 9)] == [2]
 
 
 def test_a_queue_that_keeps_no_expired_messages_drops_them(clock: VirtualClock) -> None:
     engine = engine_of(clock, dead_letter_on_expiry=False)
-    engine.send("q", [message(1)])
+    engine.broker.send("q", [message(1)])
     clock.seconds += 2
-    assert engine.claim("q", 9) == engine.claim(DEAD, 9) == []
+    assert engine.broker.claim("q", 9) == engine.broker.claim(DEAD, 9) == []
 
 
 def test_what_expired_stays_expired_after_a_crash() -> None:
     disk, clock = MemoryDisk("expiry"), VirtualClock(START_S)
     engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
     engine.declare(QueueSettings("q", time_to_live_s=60))
-    engine.send("q", [message(1), message(600)])
+    engine.broker.send("q", [message(1), message(600)])
     clock.seconds += 2
-    assert len(engine.claim("q", 9)) == 1
-    engine.flush()
+    assert len(engine.broker.claim("q", 9)) == 1
+    engine.core.flush()
     again = Engine.open(disk.crash(Crash.POWER, random.Random(1)), clock=clock, log_id=b"0" * 16)
-    assert [task.sequence for task in again.peek(DEAD, 0, 9)] == [1]
-    [task] = again.peek("q", 0, 9)
+    assert [task.sequence for task in again.broker.peek(DEAD, 0, 9)] == [1]
+    [task] = again.broker.peek("q", 0, 9)
     assert task.expires_ms - task.enqueued_ms == 60_000

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from outbox.engine import engine as engines
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
+from outbox.engine.log.disk import MemoryDisk
 from outbox.message import Message
 
 REST_TICKS = round(1 / engines.TICK_S)
@@ -27,7 +27,7 @@ async def written(monkeypatch: pytest.MonkeyPatch, tick_count: int, sends_at: Ca
         log, tick = engine.log, engine.tick
         assert log is not None
         engine.declare(QueueSettings("q"))
-        engine.flush()
+        engine.core.flush()
         before, size_bytes = log.appended, log.size_bytes
 
         def ticked() -> None:
@@ -38,8 +38,8 @@ async def written(monkeypatch: pytest.MonkeyPatch, tick_count: int, sends_at: Ca
                 counted.set_result((log.appended - before - sent, log.size_bytes - size_bytes - sent_bytes))
             elif sends_at(ticks):
                 size = log.size_bytes
-                engine.send("q", [Message(body=b"{}")])
-                engine.flush()
+                engine.broker.send("q", [Message(body=b"{}")])
+                engine.core.flush()
                 sent, sent_bytes = sent + 1, sent_bytes + log.size_bytes - size
 
         engine.tick = ticked  # type: ignore[method-assign]  # counted

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox.engine.adapters import EngineBus
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
-from outbox.engine.journal import EngineJournal
 from outbox.errors import LockLost
 from outbox.message import Message
 from outbox.ports import Delivery, Settle
@@ -25,22 +25,22 @@ class Locked:
         self.clock = VirtualClock(START_S)
         self.engine = Engine.in_memory(clock=self.clock)
         self.engine.declare(QueueSettings("q", lock_s=LOCK_S), QueueSettings("k", "per_key", lock_s=LOCK_S))
-        self.engine.send("q", [Message(body=b"1", outbox_id="1")])
-        self.engine.send("k", [Message(body=b"2", outbox_id="2", session_id="s")])
-        (self.claim,) = self.engine.claim("q", 1)
-        session = self.engine.accept_session("k", "s")
+        self.engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
+        self.engine.broker.send("k", [Message(body=b"2", outbox_id="2", session_id="s")])
+        (self.claim,) = self.engine.broker.claim("q", 1)
+        session = self.engine.sessions.accept("k", "s")
         assert session is not None
         self.session = session
-        (self.held,) = self.engine.claim("k", 1, session="s")
+        (self.held,) = self.engine.broker.claim("k", 1, session="s")
 
 
 VERBS: dict[str, Callable[[Locked], object]] = {
-    "renew": lambda at: at.engine.renew(at.claim.token),
-    "settle": lambda at: at.engine.settle(at.claim.token, Settlement.COMPLETE),
-    "renew a session": lambda at: at.engine.renew_session(at.session.token),
-    "set a session's state": lambda at: at.engine.set_session_state(at.session.token, b"state"),
-    "release a session": lambda at: at.engine.release_session(at.session.token),
-    "renew a message of a session": lambda at: at.engine.renew(at.held.token),
+    "renew": lambda at: at.engine.broker.renew(at.claim.token),
+    "settle": lambda at: at.engine.broker.settle(at.claim.token, Settlement.COMPLETE),
+    "renew a session": lambda at: at.engine.sessions.renew(at.session.token),
+    "set a session's state": lambda at: at.engine.sessions.set_state(at.session.token, b"state"),
+    "release a session": lambda at: at.engine.sessions.release(at.session.token),
+    "renew a message of a session": lambda at: at.engine.broker.renew(at.held.token),
 }
 
 
@@ -58,32 +58,32 @@ def test_after_its_end_a_lock_is_refused_and_before_it_is_not(verb: str, ticks: 
         with pytest.raises(LockLost):
             VERBS[verb](at)
         at.engine.tick()
-        assert at.engine.queue("q").counts()["active"] == 1, "it is there for somebody else"
-        (again,) = at.engine.claim("q", 1)
+        assert at.engine.broker.queue("q").counts()["active"] == 1, "it is there for somebody else"
+        (again,) = at.engine.broker.claim("q", 1)
         assert again.delivery_count == 1
 
 
 def test_a_renewal_counts_from_its_own_time_and_the_old_end_does_not_hold_any_more() -> None:
     at = Locked()
     at.clock.seconds += LOCK_S - 1
-    assert at.engine.renew(at.claim.token) == at.engine.now_ms() + LOCK_S * 1_000
-    assert at.engine.renew_session(at.session.token) == at.engine.now_ms() + LOCK_S * 1_000
+    assert at.engine.broker.renew(at.claim.token) == at.engine.now_ms() + LOCK_S * 1_000
+    assert at.engine.sessions.renew(at.session.token) == at.engine.now_ms() + LOCK_S * 1_000
     at.clock.seconds += LOCK_S - 1
     at.engine.tick()
     for token in (at.claim.token, at.held.token):
-        at.engine.renew(token)
+        at.engine.broker.renew(token)
     at.clock.seconds += LOCK_S
     with pytest.raises(LockLost):
-        at.engine.renew(at.claim.token)
+        at.engine.broker.renew(at.claim.token)
 
 
 async def claimed(clock: VirtualClock, engine: Engine, count: int) -> list[Delivery]:
     """Deliveries that were claimed a second after each other."""
     engine.declare(QueueSettings("q", lock_s=LOCK_S))
-    journal = EngineJournal(engine)
+    journal = EngineJournal(engine.core, engine.broker)
     found: list[Delivery] = []
     for number in range(count):
-        engine.send("q", [Message(body=b"x", outbox_id=str(number))])
+        engine.broker.send("q", [Message(body=b"x", outbox_id=str(number))])
         found += await journal.claim(["q"], count_max=1, wait_s=0)
         clock.seconds += 1
     return found
@@ -94,10 +94,10 @@ async def test_one_lock_that_is_over_keeps_no_other_from_its_renewal() -> None:
     engine = Engine.in_memory(clock=clock)
     deliveries = await claimed(clock, engine, 3)
     clock.seconds = START_S + LOCK_S
-    assert await EngineJournal(engine).renew(deliveries) == 2
+    assert await EngineJournal(engine.core, engine.broker).renew(deliveries) == 2
     clock.seconds += LOCK_S - 1
     engine.tick()
-    again = await EngineJournal(engine).claim(["q"], count_max=3, wait_s=0)
+    again = await EngineJournal(engine.core, engine.broker).claim(["q"], count_max=3, wait_s=0)
     assert [delivery.message.identity for delivery in again] == ["0"]
 
 
@@ -106,8 +106,10 @@ async def test_one_lock_that_is_over_keeps_no_other_from_being_given_back() -> N
     engine = Engine.in_memory(clock=clock)
     deliveries = await claimed(clock, engine, 3)
     clock.seconds = START_S + LOCK_S
-    await EngineJournal(engine).release(deliveries)
-    assert [d.delivery_count for d in await EngineJournal(engine).claim(["q"], count_max=3, wait_s=0)] == [0, 0]
+    await EngineJournal(engine.core, engine.broker).release(deliveries)
+    assert [
+        d.delivery_count for d in await EngineJournal(engine.core, engine.broker).claim(["q"], count_max=3, wait_s=0)
+    ] == [0, 0]
 
 
 @pytest.mark.parametrize("how", ["complete", "abandon", "dead-letter", "release"])
@@ -118,19 +120,19 @@ async def test_the_bus_settles_nothing_under_a_lock_that_is_over(how: str) -> No
     clock.seconds = START_S + LOCK_S
     for due_ms in (0, engine.now_ms() + 5_000):
         with pytest.raises(LockLost):
-            await EngineBus(engine).settle(delivery, Settle(how, due_ms=due_ms))  # type: ignore[arg-type]  # one of the words
+            await EngineBus(engine.core, engine.broker).settle(delivery, Settle(how, due_ms=due_ms))  # type: ignore[arg-type]  # one of the words
     with pytest.raises(LockLost):
-        await EngineBus(engine).renew(delivery)
+        await EngineBus(engine.core, engine.broker).renew(delivery)
 
 
 def test_a_copy_of_what_is_resubmitted_stays_with_whoever_holds_it() -> None:
     engine = Engine.in_memory(clock=VirtualClock(START_S))
     engine.declare(QueueSettings("q", lock_s=LOCK_S))
-    engine.send("q", [Message(body=b"x", outbox_id="1") for _ in range(2)])
-    for claim in engine.claim("q", 2):
-        engine.settle(claim.token, Settlement.DEAD_LETTER)
-    (held,) = engine.claim(dead_letter_path("q"), 1)
-    (free,) = [s for s in engine.queue(dead_letter_path("q")).tasks if s != held.sequence]
-    engine.resubmit("q", free)
-    engine.settle(held.token, Settlement.COMPLETE)  # it is still there, and its own
-    assert not engine.queue(dead_letter_path("q")).tasks and len(engine.queue("q").tasks) == 1
+    engine.broker.send("q", [Message(body=b"x", outbox_id="1") for _ in range(2)])
+    for claim in engine.broker.claim("q", 2):
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
+    (held,) = engine.broker.claim(dead_letter_path("q"), 1)
+    (free,) = [s for s in engine.broker.queue(dead_letter_path("q")).tasks if s != held.sequence]
+    engine.dead_letters.resubmit("q", free)
+    engine.broker.settle(held.token, Settlement.COMPLETE)  # it is still there, and its own
+    assert not engine.broker.queue(dead_letter_path("q")).tasks and len(engine.broker.queue("q").tasks) == 1

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from outbox.engine import records, snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import Throttled, TooLarge
 from outbox.message import Message
 from outbox.ports import StateChange
@@ -33,35 +33,37 @@ def test_every_part_of_a_message_counts_until_it_is_gone(field: str) -> None:
     engine = opened(disk, clock)
     fields = {"body": b"", field: {"p": BIG.decode()} if field == "properties" else BIG}
     message = Message(**fields)  # type: ignore[arg-type]  # as the case says
-    sequences = [engine.send("q", [message])[0] for _ in range(2)]
+    sequences = [engine.broker.send("q", [message])[0] for _ in range(2)]
     with pytest.raises(Throttled):
-        engine.send("q", [Message(body=b"")])
-    engine.flush()
+        engine.broker.send("q", [Message(body=b"")])
+    engine.core.flush()
     again = opened(disk.crash(Crash.POWER, random.Random(1)), clock)
     assert snapshot.decode(snapshot.encode(engine.state, 0))[0].body_bytes == engine.state.body_bytes
     for found in (engine, again):
-        number = found.queue("q").number
-        found.do(records.Committed(1, 1, {number: sequences}, {}, [], {}, {}, [], []))
+        number = found.broker.queue("q").number
+        found.core.do(records.Committed(1, 1, {number: sequences}, {}, [], {}, {}, [], []))
         assert found.state.body_bytes == 0
 
 
 def test_properties_count_towards_the_limit_of_a_message() -> None:
     engine = opened(MemoryDisk("one"), VirtualClock(START_S), EngineLimits(message_bytes_max=1_000))
     with pytest.raises(TooLarge):
-        engine.send("q", [Message(body=b"", properties={"p": "x" * 1_000})])
+        engine.broker.send("q", [Message(body=b"", properties={"p": "x" * 1_000})])
 
 
 def test_documents_count_and_what_replaces_them_counts_instead() -> None:
     engine = opened(MemoryDisk("documents"), VirtualClock(START_S))
     for id in ("a", "b"):
-        engine.modify(records.Modify(documents=[records.DocWrite("n", id, BIG)]))
+        engine.documents.modify(records.Modify(documents=[records.DocWrite("n", id, BIG)]))
     with pytest.raises(Throttled):
-        engine.send("q", [Message(body=b"")])
-    version = engine.document_version("n", "a")
-    engine.modify(records.Modify(documents=[records.DocWrite("n", "a", b"xy", version)]))
-    engine.modify(records.Modify(document_deletes=[records.DocRef("n", "b", engine.document_version("n", "b"))]))
+        engine.broker.send("q", [Message(body=b"")])
+    version = engine.documents.version("n", "a")
+    engine.documents.modify(records.Modify(documents=[records.DocWrite("n", "a", b"xy", version)]))
+    engine.documents.modify(
+        records.Modify(document_deletes=[records.DocRef("n", "b", engine.documents.version("n", "b"))])
+    )
     assert engine.state.body_bytes == 2
-    assert engine.send("q", [Message(body=b"")])[0] > 0
+    assert engine.broker.send("q", [Message(body=b"")])[0] > 0
 
 
 def test_an_expired_tombstone_leaves_memory_and_one_written_again_does_not() -> None:
@@ -69,26 +71,26 @@ def test_an_expired_tombstone_leaves_memory_and_one_written_again_does_not() -> 
     engine = opened(disk, clock)
     expire_ms = engine.now_ms() + 10_000
     gone = {id: StateChange(b"", 1, 2) for id in ("gone", "back")}
-    engine.do(records.Committed(engine.now_ms(), expire_ms, {}, gone, [], {}, {}, [], []))
+    engine.core.do(records.Committed(engine.now_ms(), expire_ms, {}, gone, [], {}, {}, [], []))
     again = StateChange(b"value", 1, 3)
-    engine.do(records.Committed(engine.now_ms(), expire_ms, {}, {"back": again}, [], {}, {}, [], []))
-    engine.flush()
+    engine.core.do(records.Committed(engine.now_ms(), expire_ms, {}, {"back": again}, [], {}, {}, [], []))
+    engine.core.flush()
     recovered = opened(disk.crash(Crash.POWER, random.Random(1)), clock)
     clock.seconds += 11
     for found in (engine, recovered):
-        assert found.state.documents["state"].keys() == {"gone", "back"}
+        assert found.state.documents.spaces["state"].keys() == {"gone", "back"}
         found.tick()
-        assert found.state.documents["state"].keys() == {"back"} and not found.state.expiring
+        assert found.state.documents.spaces["state"].keys() == {"back"} and not found.state.documents.expiring
         assert found.state.body_bytes == 5
 
 
 def test_a_document_that_expired_begins_anew_whether_or_not_it_was_forgotten() -> None:
     disk, clock = MemoryDisk("serial"), VirtualClock(START_S)
     engine = opened(disk, clock)
-    engine.modify(records.Modify(documents=[records.DocWrite("n", "d", b"1", 0, engine.now_ms() + 1_000)]))
+    engine.documents.modify(records.Modify(documents=[records.DocWrite("n", "d", b"1", 0, engine.now_ms() + 1_000)]))
     clock.seconds += 2
     engine.tick()
-    engine.modify(records.Modify(documents=[records.DocWrite("n", "d", b"2")]))
-    engine.flush()
+    engine.documents.modify(records.Modify(documents=[records.DocWrite("n", "d", b"2")]))
+    engine.core.flush()
     recovered = opened(disk.crash(Crash.POWER, random.Random(1)), clock)
-    assert recovered.document("n", "d") == engine.document("n", "d")
+    assert recovered.documents.read("n", "d") == engine.documents.read("n", "d")

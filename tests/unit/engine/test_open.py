@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine import snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
@@ -41,7 +41,7 @@ def test_a_log_that_was_used_lately_is_not_behind_however_old_its_segment() -> N
     engine = opened(disk, clock)
     engine.declare(QueueSettings("q"))
     clock.seconds += 8 * DAY_S
-    engine.send("q", [Message(body=b"x", outbox_id="1")])
+    engine.broker.send("q", [Message(body=b"x", outbox_id="1")])
     engine.close()
     opened(disk, clock).close()
 
@@ -61,31 +61,31 @@ def test_a_running_engine_adopts_what_a_separate_job_compacted() -> None:
     engine = opened(disk, clock, limits=EngineLimits(segment_bytes_max=2_000), compact=False)
     engine.declare(QueueSettings("q"))
     for n in range(100):
-        engine.send("q", [Message(body=b"x" * 50, outbox_id=str(n))])
-        engine.flush()
+        engine.broker.send("q", [Message(body=b"x" * 50, outbox_id=str(n))])
+        engine.core.flush()
     segments = len([name for name in disk.names() if name.endswith(".log")])
     ordinal = snapshot.compact_sealed(disk)
     assert ordinal and engine.adopt() == ordinal
     assert engine.adopt() == 0
     assert len([name for name in disk.names() if name.endswith(".log")]) < segments
-    engine.flush()
+    engine.core.flush()
     recovered = opened(disk.crash(Crash.POWER, random.Random(1)), clock)
-    assert recovered.queue("q").counts()["active"] == 100
+    assert recovered.broker.queue("q").counts()["active"] == 100
 
 
 async def test_a_compaction_in_the_background_lets_sends_go_on(disk_path: Path) -> None:
     async with Engine.open(disk_path / "data", limits=EngineLimits(segment_bytes_max=100_000)) as engine:
         engine.declare(QueueSettings("q"))
         for n in range(2_000):
-            engine.send("q", [Message(body=b"x" * 50, outbox_id=str(n))])
+            engine.broker.send("q", [Message(body=b"x" * 50, outbox_id=str(n))])
         compacting = asyncio.create_task(engine.compact_in_background())
         sent = 2_000
         while not compacting.done():
-            engine.send("q", [Message(body=b"x", outbox_id=str(sent))])
+            engine.broker.send("q", [Message(body=b"x", outbox_id=str(sent))])
             sent += 1
             await asyncio.sleep(0.001)
         ordinal = await compacting
     assert sent > 2_000
     async with Engine.open(disk_path / "data") as engine:
         assert engine.log is not None and engine.log.recovered.snapshot >= ordinal > 0
-        assert engine.queue("q").counts()["active"] == sent
+        assert engine.broker.queue("q").counts()["active"] == sent

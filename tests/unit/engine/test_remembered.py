@@ -8,14 +8,13 @@ import random
 import pytest
 
 from outbox.engine import engine as engines
-from outbox.engine import records
-from outbox.engine.adapters import EngineOperations
-from outbox.engine.disk import MemoryDisk
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
-from outbox.engine.items import Task
-from outbox.engine.journal import EngineJournal
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import records
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.tasks import Task
 from outbox.message import Message
 from outbox.ports import Commit, Output, Postponement, Refusal
 from outbox.testing import START_S, VirtualClock
@@ -26,15 +25,15 @@ def opened(disk: MemoryDisk, clock: VirtualClock | None = None) -> Engine:
 
 
 def after_a_crash(disk: MemoryDisk, engine: Engine) -> Engine:
-    engine.flush()
+    engine.core.flush()
     return opened(disk.crash(Crash.POWER, random.Random(1)))
 
 
 def emit(engine: Engine) -> Task:
     """A message that a commit made, which no marker remembers."""
     output = Output("q", 0, Message(body=b"{}", outbox_id="inner"))
-    engine.do(records.Committed(engine.now_ms(), 1, {}, {}, [output], {}, {}, [], []))
-    (task,) = engine.peek("q", 0, 1)
+    engine.core.do(records.Committed(engine.now_ms(), 1, {}, {}, [output], {}, {}, [], []))
+    (task,) = engine.broker.peek("q", 0, 1)
     assert not task.external
     return task
 
@@ -44,12 +43,12 @@ async def test_a_message_that_was_given_back_is_remembered_by_a_marker() -> None
     engine = opened(disk)
     engine.declare(QueueSettings("q"))
     emit(engine)
-    journal = EngineJournal(engine)
+    journal = EngineJournal(engine.core, engine.broker)
     (delivery,) = await journal.claim(["q"], count_max=1, wait_s=0)
     commit = Commit(engine.now_ms(), 1, [], {}, {}, [], {}, {}, {}, [], [Postponement(delivery, 0, 0)])
     assert await journal.commit(commit) is None
     for found in (after_a_crash(disk, engine), engine):
-        (again,) = await EngineJournal(found).claim(["q"], count_max=1, wait_s=0)
+        (again,) = await EngineJournal(found.core, found.broker).claim(["q"], count_max=1, wait_s=0)
         assert again.from_outside
 
 
@@ -60,13 +59,13 @@ def test_a_message_that_an_outside_receiver_held_is_remembered_by_a_marker(defer
     engine.declare(QueueSettings("q"))
     task = emit(engine)
     if deferred:
-        engine.take(engine.queue("q"), 1)
-        engine.do(records.Settled(engine.now_ms(), 0, Settlement.DEFER, [task.sequence]))
+        engine.broker.take(engine.broker.queue("q"), 1)
+        engine.core.do(records.Settled(engine.now_ms(), 0, Settlement.DEFER, [task.sequence]))
         assert not task.external
-        engine.claim_deferred("q", [task.sequence])
+        engine.broker.claim_deferred("q", [task.sequence])
     else:
-        engine.claim("q", 1)
-    assert task.external and after_a_crash(disk, engine).peek("q", 0, 1)[0].external
+        engine.broker.claim("q", 1)
+    assert task.external and after_a_crash(disk, engine).broker.peek("q", 0, 1)[0].external
 
 
 def test_a_scheduled_message_ages_from_its_due_time() -> None:
@@ -74,10 +73,10 @@ def test_a_scheduled_message_ages_from_its_due_time() -> None:
     engine = opened(MemoryDisk("due"), clock)
     engine.declare(QueueSettings("q"))
     due_ms = engine.now_ms() + 8 * 86_400_000
-    engine.send("q", [Message(body=b"{}")], due_ms=due_ms)
+    engine.broker.send("q", [Message(body=b"{}")], due_ms=due_ms)
     clock.seconds += 9 * 86_400
     engine.tick()
-    assert [claim.enqueued_ms for claim in engine.claim("q", 1)] == [due_ms]
+    assert [claim.enqueued_ms for claim in engine.broker.claim("q", 1)] == [due_ms]
 
 
 def test_an_id_is_free_again_when_its_own_window_is_over() -> None:
@@ -85,11 +84,11 @@ def test_an_id_is_free_again_when_its_own_window_is_over() -> None:
     engine = opened(MemoryDisk("window"), clock)
     for id, window_s in (("long", 1_000), ("short", 10)):
         engine.declare(QueueSettings("q", duplicate_window_s=window_s))
-        engine.send("q", [Message(body=b"1", message_id=id)])
+        engine.broker.send("q", [Message(body=b"1", message_id=id)])
     clock.seconds += 20
-    assert engine.send("q", [Message(body=b"2", message_id="short")])[0] > 0
-    assert engine.send("q", [Message(body=b"3", message_id="short")]) == [0]
-    assert engine.send("q", [Message(body=b"4", message_id="long")]) == [0]
+    assert engine.broker.send("q", [Message(body=b"2", message_id="short")])[0] > 0
+    assert engine.broker.send("q", [Message(body=b"3", message_id="short")]) == [0]
+    assert engine.broker.send("q", [Message(body=b"4", message_id="long")]) == [0]
 
 
 @pytest.mark.parametrize("by", ["deliveries", "age"])
@@ -97,25 +96,27 @@ async def test_a_dead_letter_of_the_engine_itself_stops_its_key_where_that_was_a
     disk, clock = MemoryDisk("stops"), VirtualClock(START_S)
     engine = opened(disk, clock)
     engine.declare(QueueSettings("k", "per_key", max_delivery_count=1))
-    await EngineOperations(engine).declare({"k": "per_key"}, {}, stop_keys={"k"})
-    assert engine.queues["k"] == QueueSettings("k", "per_key", max_delivery_count=1, stop_key=True)
+    await engine.ports().operations.declare({"k": "per_key"}, {}, stop_keys={"k"})
+    assert engine.topology.queues["k"] == QueueSettings("k", "per_key", max_delivery_count=1, stop_key=True)
     lives_ms = 1_000 if by == "age" else 0
-    engine.send("k", [Message(body=b"1", session_id="a", time_to_live_ms=lives_ms), Message(body=b"2", session_id="a")])
+    engine.broker.send(
+        "k", [Message(body=b"1", session_id="a", time_to_live_ms=lives_ms), Message(body=b"2", session_id="a")]
+    )
     if by == "age":
         clock.seconds += 2
         engine.tick()
     else:
-        lock = engine.accept_session("k", "a")
+        lock = engine.sessions.accept("k", "a")
         assert lock is not None
-        (held,) = engine.claim("k", 1, session="a")
-        engine.settle(held.token, Settlement.ABANDON)
-        assert engine.claim("k", 1, session="a") == []  # nothing goes on in its holder's hands
-        engine.release_session(lock.token)
-    assert engine.queue(dead_letter_path("k")).counts()["active"] == 1
+        (held,) = engine.broker.claim("k", 1, session="a")
+        engine.broker.settle(held.token, Settlement.ABANDON)
+        assert engine.broker.claim("k", 1, session="a") == []  # nothing goes on in its holder's hands
+        engine.sessions.release(lock.token)
+    assert engine.broker.queue(dead_letter_path("k")).counts()["active"] == 1
     for found in (after_a_crash(disk, engine), engine):
-        assert found.take(found.queue("k"), 9) == [] and found.accept_session("k", "a") is None
-        found.discard("k", 1)
-        assert found.accept_session("k", "a") is not None
+        assert found.broker.take(found.broker.queue("k"), 9) == [] and found.sessions.accept("k", "a") is None
+        found.dead_letters.discard("k", 1)
+        assert found.sessions.accept("k", "a") is not None
 
 
 @pytest.mark.parametrize("sync", ["interval:0.01", "every_n:1000"])
@@ -123,8 +124,8 @@ async def test_what_was_written_is_synced_without_further_traffic(sync: str, mon
     monkeypatch.setattr(engines, "TICK_S", 0.002)
     async with Engine.open(MemoryDisk("idle"), sync=sync) as engine:
         engine.declare(QueueSettings("q"))
-        engine.send("q", [Message(body=b"{}")])
-        await engine.gate()
+        engine.broker.send("q", [Message(body=b"{}")])
+        await engine.core.gate()
         assert engine.log is not None
         appended = engine.log.appended
         for _ in range(1_000):
@@ -142,7 +143,7 @@ async def test_an_engine_whose_time_fails_stops_and_says_why(monkeypatch: pytest
             raise RuntimeError("no time")
 
         stopped = asyncio.Event()
-        engine.on_stop = lambda reason: stopped.set()
+        engine.core.on_stop = lambda reason: stopped.set()
         engine.tick = broken  # type: ignore[method-assign]  # what is tried
         await asyncio.wait_for(stopped.wait(), 5)
         assert "no time" in str(engine.stopped)
@@ -159,27 +160,27 @@ def test_a_refusal_is_remembered_for_the_longest_of_its_ages(ages_s: tuple[int, 
         taken = {b"key": b"f" * 32 + b"reply"} if applied and is_last else {}
         refused = {} if taken else {b"key": Refusal(b"f", "no", "too little", attempt)}
         now_ms = engine.now_ms()
-        engine.do(records.Committed(now_ms, now_ms + age_s * 1_000, {}, {}, [], taken, refused, [], []))
-    engine.flush()
+        engine.core.do(records.Committed(now_ms, now_ms + age_s * 1_000, {}, {}, [], taken, refused, [], []))
+    engine.core.flush()
     for step in range(1, 8):
         clock.seconds = START_S + max(ages_s) * step / 8
         for found in (opened(disk.crash(Crash.POWER), clock), engine):
             found.tick()
-            assert b"key" in found.state.markers, f"forgotten after {clock.seconds - START_S} s"
+            assert b"key" in found.state.markers.known, f"forgotten after {clock.seconds - START_S} s"
     clock.seconds = START_S + max(ages_s)
     for found in (opened(disk.crash(Crash.POWER), clock), engine):
         found.tick()
         state = found.state
-        assert not (state.markers or state.renewed or state.marker_ages or state.body_bytes)
+        assert not (state.markers.known or state.markers.renewed or state.markers.ages or state.body_bytes)
 
 
 async def test_what_a_client_reads_is_durable_when_it_is_told() -> None:
     engine = opened(MemoryDisk())
     engine.declare(QueueSettings("q"))
-    log, operations = engine.log, EngineOperations(engine)
+    log, operations = engine.log, engine.ports().operations
     assert log is not None
     for reading in (lambda: operations.state("Purse:a"), lambda: operations.dead_letters("q")):
-        engine.send("q", [Message(body=b"{}")])
+        engine.broker.send("q", [Message(body=b"{}")])
         assert log.synced < log.appended
         await reading()
         assert log.synced == log.appended

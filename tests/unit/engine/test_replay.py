@@ -9,12 +9,12 @@ import random
 
 import pytest
 
-from outbox.engine import records, snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import LockLost
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
@@ -54,7 +54,7 @@ def compact(engine: Engine, disk: MemoryDisk, chance: random.Random) -> None:
     if chance.random() < 0.5:
         engine.compact()
         return
-    engine.write()
+    engine.core.write()
     snapshot.compact_sealed(disk)
     if chance.random() < 0.5:
         engine.adopt()
@@ -89,13 +89,13 @@ def test_a_lock_token_of_an_older_epoch_is_void() -> None:
     clock, disk = VirtualClock(START_S), MemoryDisk("epochs")
     engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
     declared(engine)
-    engine.send("plain", [Message(body=b"x", outbox_id="1")])
-    (claim,) = engine.claim("plain", 1)
-    engine.write()
+    engine.broker.send("plain", [Message(body=b"x", outbox_id="1")])
+    (claim,) = engine.broker.claim("plain", 1)
+    engine.core.write()
     reopened = Engine.open(disk.crash(Crash.PROCESS, random.Random(1)), clock=clock, log_id=b"0" * 16)
     with pytest.raises(LockLost):
-        reopened.settle(claim.token, Settlement.COMPLETE)
-    (again,) = reopened.claim("plain", 1)
+        reopened.broker.settle(claim.token, Settlement.COMPLETE)
+    (again,) = reopened.broker.claim("plain", 1)
     assert again.delivery_count == 1
 
 
@@ -103,26 +103,26 @@ def test_a_repeated_modification_gives_its_first_answer() -> None:
     engine = Engine.in_memory(clock=VirtualClock(START_S))
     declared(engine)
     change = records.Modify(operation_id="op", inserts=[records.TaskInsert("plain", Message(body=b"x", outbox_id="1"))])
-    assert engine.modify(change) == engine.modify(change)
-    assert engine.queue("plain").counts()["active"] == 1
+    assert engine.documents.modify(change) == engine.documents.modify(change)
+    assert engine.broker.queue("plain").counts()["active"] == 1
 
 
 def test_a_subscription_keeps_its_own_settings_when_its_topic_is_declared_with_it() -> None:
     engine = Engine.in_memory(clock=VirtualClock(START_S))
     engine.declare(QueueSettings("t/Subscriptions/s", max_delivery_count=3), TopicSettings("t", ("s",)))
-    assert engine.queues["t/Subscriptions/s"].max_delivery_count == 3
+    assert engine.topology.queues["t/Subscriptions/s"].max_delivery_count == 3
 
 
 def test_changed_settings_count_for_dead_letters_at_once_and_behind_a_snapshot() -> None:
     clock, disk = VirtualClock(START_S), MemoryDisk("changed")
     engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
     engine.declare(QueueSettings("q", lock_s=60.0))
-    engine.send("q", [Message(body=b"x", outbox_id="1")])
-    [claim] = engine.claim("q", 1)
-    engine.settle(claim.token, Settlement.DEAD_LETTER)
+    engine.broker.send("q", [Message(body=b"x", outbox_id="1")])
+    [claim] = engine.broker.claim("q", 1)
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
     engine.declare(QueueSettings("q", lock_s=10.0))
-    engine.write()
+    engine.core.write()
     restored, _ = snapshot.decode(snapshot.encode(engine.state, 7))
     assert not differences(restored, engine.state, engine.now_ms())
-    [letter] = engine.claim(dead_letter_path("q"), 1)
+    [letter] = engine.broker.claim(dead_letter_path("q"), 1)
     assert letter.locked_until_ms - engine.now_ms() == 10_000

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from outbox.engine import records, snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.memory_disk import Crash
-from outbox.engine.rules import Rule
+from outbox.engine.log import records, snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state.rules import Rule
 from outbox.errors import LockLost, NotRegistrable, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Output
@@ -35,15 +35,15 @@ def message(text: str, **fields: Any) -> Message:
 
 
 def bodies(engine: Engine, path: str) -> list[bytes]:
-    return [task.message.body for task in engine.peek(path, 0, 99)]
+    return [task.message.body for task in engine.broker.peek(path, 0, 99)]
 
 
 def test_a_subscription_takes_what_one_of_its_rules_takes_and_once() -> None:
     engine = news("all", "some", "none", "nothing")
-    engine.set_rules(NEWS + "some", [RED, Rule("also", "correlation", properties={"size": 1})])
-    engine.set_rules(NEWS + "none", [Rule("never", "false")])
-    engine.set_rules(NEWS + "nothing", [])
-    engine.send(
+    engine.topology.set_rules(NEWS + "some", [RED, Rule("also", "correlation", properties={"size": 1})])
+    engine.topology.set_rules(NEWS + "none", [Rule("never", "false")])
+    engine.topology.set_rules(NEWS + "nothing", [])
+    engine.broker.send(
         "news",
         [
             message("a", properties={"colour": "red", "size": 1}),
@@ -62,30 +62,30 @@ def test_a_subscription_takes_what_one_of_its_rules_takes_and_once() -> None:
 )
 def test_a_property_must_be_equal_in_kind_as_well(wanted: Any, value: Any, takes: bool) -> None:
     engine = news("s")
-    engine.set_rules(NEWS + "s", [Rule("r", "correlation", properties={"p": wanted})])
-    engine.send("news", [message("m", properties={"p": value})])
+    engine.topology.set_rules(NEWS + "s", [Rule("r", "correlation", properties={"p": wanted})])
+    engine.broker.send("news", [message("m", properties={"p": value})])
     assert bool(bodies(engine, NEWS + "s")) is takes
 
 
 def test_every_condition_of_a_filter_must_hold() -> None:
     engine = news("s")
-    engine.set_rules(NEWS + "s", [LABELLED])
+    engine.topology.set_rules(NEWS + "s", [LABELLED])
     facts = [{"label": "x", "message_id": "m"}, {"label": "x"}, {}]
-    engine.send("news", [message("both"), message("one"), message("none")], facts=facts)
+    engine.broker.send("news", [message("both"), message("one"), message("none")], facts=facts)
     assert bodies(engine, NEWS + "s") == [b"both"]
 
 
 @pytest.mark.parametrize("others", [["all"], []], ids=["beside another", "alone"])
 def test_what_a_handler_publishes_is_sorted_by_the_same_rules(others: list[str]) -> None:
     engine = news("s", *others)
-    engine.set_rules(
+    engine.topology.set_rules(
         NEWS + "s", [Rule("r", "correlation", system={"correlation_id": "c"}, properties={"outbox-type": "T"})]
     )
     outputs = [
         Output("news", 0, message("yes", type="T", correlation_id="c")),
         Output("news", 0, message("no", type="U", correlation_id="c")),
     ]
-    engine.do(records.Committed(1, 1, {}, {}, outputs, {}, {}, [], []))
+    engine.core.do(records.Committed(1, 1, {}, {}, outputs, {}, {}, [], []))
     assert bodies(engine, NEWS + "s") == [b"yes"]
     for name in others:
         assert bodies(engine, NEWS + name) == [b"yes", b"no"]
@@ -93,19 +93,21 @@ def test_what_a_handler_publishes_is_sorted_by_the_same_rules(others: list[str])
 
 def test_the_numbers_of_scheduled_copies_cancel_all_of_them() -> None:
     engine = news("s", "all")
-    engine.set_rules(NEWS + "s", [RED])
+    engine.topology.set_rules(NEWS + "s", [RED])
     due_ms = engine.now_ms() + 9_000
-    first, second = engine.send("news", [message("a", properties={"colour": "red"}), message("b")], due_ms=due_ms)
-    assert engine.cancel("news", [first]) == 1
+    first, second = engine.broker.send(
+        "news", [message("a", properties={"colour": "red"}), message("b")], due_ms=due_ms
+    )
+    assert engine.broker.cancel("news", [first]) == 1
     assert (bodies(engine, NEWS + "s"), bodies(engine, NEWS + "all")) == ([], [b"b"])
-    assert engine.cancel("news", [second]) == 1
+    assert engine.broker.cancel("news", [second]) == 1
     assert bodies(engine, NEWS + "all") == []
 
 
 def test_a_message_that_nobody_takes_has_no_number() -> None:
     engine = news("s")
-    engine.set_rules(NEWS + "s", [RED])
-    assert engine.send("news", [message("b"), message("a", properties={"colour": "red"})]) == [0, 1]
+    engine.topology.set_rules(NEWS + "s", [RED])
+    assert engine.broker.send("news", [message("b"), message("a", properties={"colour": "red"})]) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,8 @@ def test_a_message_that_nobody_takes_has_no_number() -> None:
 def test_a_rule_that_cannot_be_one_is_refused_and_changes_nothing(rule: Rule) -> None:
     engine = news("s")
     with pytest.raises(NotRegistrable):
-        engine.set_rules(NEWS + "s", [rule])
-    assert list(engine.rules(NEWS + "s")) == ["$Default"]
+        engine.topology.set_rules(NEWS + "s", [rule])
+    assert list(engine.topology.rules(NEWS + "s")) == ["$Default"]
 
 
 def test_rules_belong_to_subscriptions_only() -> None:
@@ -133,23 +135,23 @@ def test_rules_belong_to_subscriptions_only() -> None:
     engine.declare(QueueSettings("q"))
     for path in ("q", "news", NEWS + "other", f"{NEWS}s/$DeadLetterQueue"):
         with pytest.raises(UnknownDestination):
-            engine.set_rules(path, [RED])
+            engine.topology.set_rules(path, [RED])
 
 
 def test_rules_and_what_they_sorted_survive_a_crash_and_a_snapshot() -> None:
     disk, clock = MemoryDisk("rules"), VirtualClock(START_S)
     engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
     engine.declare(TopicSettings("news", ("s", "all")))
-    engine.set_rules(NEWS + "s", [RED])
-    engine.send("news", [message("a", properties={"colour": "red"}), message("b")])
-    engine.flush()
+    engine.topology.set_rules(NEWS + "s", [RED])
+    engine.broker.send("news", [message("a", properties={"colour": "red"}), message("b")])
+    engine.core.flush()
     for _ in range(2):  # from the log's records, then from the snapshot that opening wrote
         disk = disk.crash(Crash.POWER, random.Random(1))
         engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
         assert (bodies(engine, NEWS + "s"), bodies(engine, NEWS + "all")) == ([b"a"], [b"a", b"b"])
-        assert list(engine.rules(NEWS + "s")) == ["red"]
-        engine.flush()
-    engine.send("news", [message("c")])
+        assert list(engine.topology.rules(NEWS + "s")) == ["red"]
+        engine.core.flush()
+    engine.broker.send("news", [message("c")])
     assert bodies(engine, NEWS + "s") == [b"a"]
 
 
@@ -160,29 +162,29 @@ def test_a_deleted_queue_is_gone_with_its_messages_and_its_name_is_free() -> Non
     engine = news("s", "t")
     engine.declare(QueueSettings("q"))
     for path in ("q", "news"):
-        engine.send(path, [message("old")])
-    [held] = engine.claim("q", 1)
+        engine.broker.send(path, [message("old")])
+    [held] = engine.broker.claim("q", 1)
     for path in ("q", NEWS + "s"):
-        engine.delete(path)
+        engine.topology.delete(path)
         with pytest.raises(UnknownDestination):
-            engine.queue(path)
+            engine.broker.queue(path)
     with pytest.raises(LockLost):
-        engine.renew(held.token)
-    assert engine.topics["news"].subscriptions == ("t",)
+        engine.broker.renew(held.token)
+    assert engine.topology.topics["news"].subscriptions == ("t",)
     engine.declare(QueueSettings("q", ordering="per_key"))
     assert bodies(engine, "q") == []
-    engine.delete("news")
-    assert list(engine.queues) == ["q"] and engine.state.body_bytes == 0
+    engine.topology.delete("news")
+    assert list(engine.topology.queues) == ["q"] and engine.state.body_bytes == 0
     with pytest.raises(LockLost):
-        engine.renew(held.token)
+        engine.broker.renew(held.token)
 
 
 def test_a_queue_with_a_handler_in_this_process_cannot_be_deleted_under_it() -> None:
     engine = news("s")
-    engine.take(engine.queue(NEWS + "s"), 1)
+    engine.broker.take(engine.broker.queue(NEWS + "s"), 1)
     for path in ("news", NEWS + "s"):
         with pytest.raises(Refused, match="handler"):
-            engine.delete(path)
+            engine.topology.delete(path)
 
 
 async def test_whoever_waits_for_a_queue_is_told_that_it_is_deleted() -> None:
@@ -190,11 +192,11 @@ async def test_whoever_waits_for_a_queue_is_told_that_it_is_deleted() -> None:
         engine.declare(QueueSettings("q"))
 
         def delete() -> None:
-            engine.delete("q")
+            engine.topology.delete("q")
 
         asyncio.get_running_loop().call_later(0.05, delete)
         with pytest.raises(UnknownDestination):
-            await engine.wait_available("q", 5)
+            await engine.broker.wait_available("q", 5)
 
 
 def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:
@@ -202,19 +204,19 @@ def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:
     engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
     for step in range(120):
         name = f"q{chance.randrange(6)}"
-        if name in engine.queues and chance.random() < 0.5:
-            engine.delete(name)
+        if name in engine.topology.queues and chance.random() < 0.5:
+            engine.topology.delete(name)
         else:
             engine.declare(QueueSettings(name))
-            engine.send(name, [message(str(step))])
+            engine.broker.send(name, [message(str(step))])
         if step % 40 == 20:
             engine.compact()
     assert len(engine.state.queues) <= 12
-    engine.flush()
+    engine.core.flush()
     again = Engine.open(disk.crash(Crash.POWER, random.Random(1)), clock=clock, log_id=b"0" * 16)
     copy, _ = snapshot.decode(snapshot.encode(engine.state, 0))
-    assert {path: bodies(again, path) for path in again.queues} == {
-        path: bodies(engine, path) for path in engine.queues
+    assert {path: bodies(again, path) for path in again.topology.queues} == {
+        path: bodies(engine, path) for path in engine.topology.queues
     }
     assert [queue.path for queue in again.state.queues] == [queue.path for queue in engine.state.queues]
     assert snapshot.encode(copy, 0) == snapshot.encode(engine.state, 0)

@@ -15,14 +15,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox.engine import snapshot
-from outbox.engine.disk import MemoryDisk
 from outbox.engine.entities import QueueSettings, TopicSettings
-from outbox.engine.items import Task
-from outbox.engine.queues import KeyedQueue, Queue, Session, make_queue
-from outbox.engine.rules import Rule
-from outbox.engine.snapshot import Image, QueueImage
-from outbox.engine.state import State
+from outbox.engine.log import snapshot
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.snapshot import Image, QueueImage
+from outbox.engine.state.documents import DocumentSpaces
+from outbox.engine.state.markers import Markers
+from outbox.engine.state.plain_order import PlainOrder
+from outbox.engine.state.queues import Queue
+from outbox.engine.state.rules import Rule
+from outbox.engine.state.session_order import Session, SessionOrder
+from outbox.engine.state.state import State
+from outbox.engine.state.tasks import Task
 from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.ports import Refusal, StateDocument
@@ -42,8 +46,11 @@ NO_MEMORY = {
 }
 IN_MEMORY: dict[type[Any], object] = {
     State: State(),
-    Queue: make_queue(0, "q", QueueSettings("q"), dead_letters=False),
-    KeyedQueue: KeyedQueue(0, "k", QueueSettings("k", "per_key")),
+    DocumentSpaces: DocumentSpaces(),
+    Markers: Markers(),
+    Queue: Queue(0, "q", QueueSettings("q")),
+    PlainOrder: PlainOrder({}),
+    SessionOrder: SessionOrder({}),
     Session: Session("s"),
     Task: Task(1, "q", Message(body=b""), 1, 1),
 }
@@ -161,12 +168,13 @@ def changed(image: Image, now_ms: int, kind: type[Any], field: str) -> bool:
 
 
 def objects(state: State) -> Iterator[object]:
-    yield state
+    yield from (state, state.documents, state.markers)
     for queue in state.queues:
         yield queue
         yield from queue.tasks.values()
-        if isinstance(queue, KeyedQueue):
-            yield from queue.sessions.values()
+        yield queue.order
+        if isinstance(queue.order, SessionOrder):
+            yield from queue.order.sessions.values()
 
 
 def other(value: Any) -> Any:
@@ -182,6 +190,14 @@ def other(value: Any) -> Any:
             return msgspec.structs.replace(value, body=value.body + b"x")
         case QueueSettings():
             return msgspec.structs.replace(value, lock_s=value.lock_s + 1)
+        case DocumentSpaces():
+            return Markers()
+        case Markers():
+            return DocumentSpaces()
+        case PlainOrder():
+            return SessionOrder({})
+        case SessionOrder():
+            return PlainOrder({})
         case bytes():
             return value + b"x"
     empty: dict[type[Any], Any] = {dict: {"x": 1}, list: [1], set: {1}, deque: deque([1])}

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from outbox.engine import snapshot
-from outbox.engine.disk import Disk, MemoryDisk
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
-from outbox.engine.memory_disk import Crash, MemoryFile, SimulatedCrash
+from outbox.engine.log import snapshot
+from outbox.engine.log.disk import Disk, MemoryDisk
+from outbox.engine.log.memory_disk import Crash, MemoryFile, SimulatedCrash
 from outbox.errors import CorruptRecord
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
@@ -52,8 +52,8 @@ class Interrupted(MemoryDisk):
 def hosted(disk: MemoryDisk) -> Engine:
     engine = Engine.open(disk, clock=VirtualClock(START_S), log_id=b"0" * 16)
     engine.declare(QueueSettings("q"))
-    engine.send("q", [Message(body=b"x", outbox_id="acknowledged")])
-    engine.flush()
+    engine.broker.send("q", [Message(body=b"x", outbox_id="acknowledged")])
+    engine.core.flush()
     return engine
 
 
@@ -64,7 +64,7 @@ def test_a_job_killed_between_a_hosts_read_back_and_its_rename_loses_nothing() -
     assert engine.compact()
     found = disk.crash(Crash.POWER, random.Random(1))
     again = Engine.open(found, clock=VirtualClock(START_S))
-    assert again.queue("q").counts()["active"] == 1
+    assert again.broker.queue("q").counts()["active"] == 1
     assert not any(name.endswith(".tmp") for name in found.names())
 
 
@@ -75,7 +75,7 @@ def test_a_host_retires_nothing_behind_a_snapshot_that_does_not_decode_under_its
     with pytest.raises(CorruptRecord):
         engine.compact()
     again = Engine.open(disk.crash(Crash.PROCESS, random.Random(1)), clock=VirtualClock(START_S))
-    assert again.queue("q").counts()["active"] == 1
+    assert again.broker.queue("q").counts()["active"] == 1
 
 
 def test_a_host_leaves_a_snapshot_of_a_newer_format_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from outbox.message import Message
 def test_a_message_falls_due_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine.in_memory()
     engine.declare(QueueSettings("q"))
-    engine.send("q", [Message(body=b"m")], due_ms=engine.now_ms() + 3_600_000)
+    engine.broker.send("q", [Message(body=b"m")], due_ms=engine.now_ms() + 3_600_000)
     engine.tick()
-    assert engine.claim("q", 1) == []
+    assert engine.broker.claim("q", 1) == []
     real, slept_s = time.clock_gettime, {time.CLOCK_BOOTTIME: 3_600.0}
     monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + slept_s.get(clock, 0.0))
     engine.tick()
-    assert len(engine.claim("q", 1)) == 1
+    assert len(engine.broker.claim("q", 1)) == 1
     engine.close()
 
 

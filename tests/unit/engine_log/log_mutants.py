@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from tests.simulation.planting import Mutant, Table
 
-CLOSED = "outbox/engine/closed.py"
-SEGMENTS = "outbox/engine/segments.py"
-WAL = "outbox/engine/wal.py"
-SALVAGE = "outbox/engine/salvage.py"
-SNAPSHOT = "outbox/engine/snapshot.py"
-STATE = "outbox/engine/state.py"
+CLOSED = "outbox/engine/log/closed.py"
+SEGMENTS = "outbox/engine/log/segments.py"
+WAL = "outbox/engine/log/wal.py"
+SALVAGE = "outbox/engine/log/salvage.py"
+SNAPSHOT = "outbox/engine/log/snapshot.py"
+STATE = "outbox/engine/state/state.py"
+MARKERS = "outbox/engine/state/markers.py"
 BROKER = "outbox/engine/broker.py"
 SESSIONS = "outbox/engine/sessions.py"
-JOURNAL = "outbox/engine/journal.py"
+JOURNAL = "outbox/engine/backend/journal.py"
 ENGINE = "outbox/engine/engine.py"
-DISK = "outbox/engine/disk.py"
+DISK = "outbox/engine/log/disk.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"
 
@@ -74,7 +75,7 @@ LOG_MUTANTS = (
     ),
     mutant(
         "an idle engine writes no witness", ENGINE, IDLE,
-        ("                    if idle_ticks >= _WITNESS_TICKS and self._log.synced:\n", "                    if False:\n"),
+        ("                    if idle_ticks >= _WITNESS_TICKS and self.log.synced:\n", "                    if False:\n"),
     ),
     mutant(
         "a witness at every pause", ENGINE, IDLE,
@@ -172,14 +173,14 @@ LOG_MUTANTS = (
         "a snapshot forgets blocked keys", STATE, DRAWN,
         ("                    if task.stops_session:\n", "                    if not task.stops_session:\n"),
     ),
-    mutant("a snapshot forgets the ages of markers", SNAPSHOT, DRAWN, ("        sorted(state.marker_ages),\n", "        [],\n")),
+    mutant("a snapshot forgets the ages of markers", SNAPSHOT, DRAWN, ("        sorted(state.markers.ages),\n", "        [],\n")),
     mutant(
         "a snapshot forgets renewed markers", SNAPSHOT, DRAWN,
-        ("        state.renewed,\n        state.operations,\n", "        {},\n        state.operations,\n"),
+        ("        state.markers.renewed,\n        state.operations,\n", "        {},\n        state.operations,\n"),
     ),
     mutant(
         "a snapshot forgets operation ids", SNAPSHOT, DRAWN,
-        ("        state.renewed,\n        state.operations,\n", "        state.renewed,\n        {},\n"),
+        ("        state.markers.renewed,\n        state.operations,\n", "        state.markers.renewed,\n        {},\n"),
     ),
     mutant("a snapshot forgets dead letters", SNAPSHOT, DRAWN, ("list(queue.tasks.values()), list(dead.tasks.values())", "list(queue.tasks.values()), []")),
     mutant(
@@ -196,8 +197,8 @@ LOG_MUTANTS = (
     ),
     mutant("a snapshot forgets free numbers", SNAPSHOT, DRAWN, ("    state.free = list(image.free)\n", "    state.free = []\n")),
     mutant(
-        "what a snapshot holds of replies is not counted", SNAPSHOT, DRAWN,
-        ("    state.body_bytes += reply_bytes_of(image.applied.values())\n", ""),
+        "what a snapshot holds of replies is not counted", MARKERS, DRAWN,
+        ("        self.known.update(applied)\n        self.reply_bytes += reply_bytes_of(applied.values())\n", "        self.known.update(applied)\n"),
     ),
     mutant(
         "changed settings leave dead letters as they were", STATE, CHANGED,
@@ -210,27 +211,27 @@ LOG_MUTANTS = (
     mutant(
         "what is published to one subscription passes its rules by", STATE,
         "engine/test_rules.py::test_what_a_handler_publishes_is_sorted_by_the_same_rules",
-        ("queues[0].is_plain and not ruled else None", "queues[0].is_plain else None"),
+        ("queues[0].fresh if len(queues) == 1 and not ruled else None", "queues[0].fresh if len(queues) == 1 else None"),
     ),
     mutant(
-        "one dead letter that goes frees a key that another stops", "outbox/engine/queues.py",
+        "one dead letter that goes frees a key that another stops", "outbox/engine/state/session_order.py",
         "engine/test_stopped_keys.py::test_a_key_that_two_dead_letters_stop_goes_on_behind_the_last_of_them",
-        ("        session.stopped_by.discard(sequence)\n", "        session.stopped_by.clear()\n"),
+        ("        session.blocked_by.discard(sequence)\n", "        session.blocked_by.clear()\n"),
     ),
     # What is remembered of messages
     mutant(
         "markers are forgotten when somebody looks at the time", STATE, DRAWN,
-        ("        self.forget(record.now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time\n", ""),
+        ("            self.forget(now_ms)  # what is remembered is the records' doing, not that of whoever looked at the time\n", ""),
     ),
     mutant(
-        "the first age of a refusal is not kept", STATE, REFUSED,
-        ("        for key in record.refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
-         "        for key in record.refused:\n            if key in markers:\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n"),
+        "the first age of a refusal is not kept", MARKERS, REFUSED,
+        ("        for key in refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
+         "        for key in refused:\n            if key in markers:\n                renewed[key] = max(renewed.get(key, 0), expire_ms)\n"),
     ),
     mutant(
-        "a marker has the age of its last attempt", STATE, REFUSED,
-        ("        for key in record.refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
-         "        for key in record.refused:\n            renewed[key] = expire_ms\n"),
+        "a marker has the age of its last attempt", MARKERS, REFUSED,
+        ("        for key in refused:\n            renewed[key] = max(renewed.get(key, 0), expire_ms)\n",
+         "        for key in refused:\n            renewed[key] = expire_ms\n"),
     ),
     # Retirement, salvage
     mutant(
@@ -282,27 +283,27 @@ LOG_MUTANTS = (
     ),
     mutant(
         "a lock is renewed after its end", BROKER, LOCKS,
-        ("held and task.locked_until_ms > self.now_ms():", "held:"),
+        ("held and task.locked_until_ms > self._core.now_ms():", "held:"),
     ),
     mutant(
         "a lock is held in the millisecond of its end", BROKER, LOCKS,
-        ("held and task.locked_until_ms > self.now_ms():", "held and task.locked_until_ms >= self.now_ms():"),
+        ("held and task.locked_until_ms > self._core.now_ms():", "held and task.locked_until_ms >= self._core.now_ms():"),
     ),
     mutant(
         "a session is renewed after its end", SESSIONS, LOCKS,
-        ("session.lock == lock and session.locked_until_ms > self.now_ms():", "session.lock == lock:"),
+        ("session.lock == lock and session.locked_until_ms > self._core.now_ms():", "session.lock == lock:"),
     ),
     mutant(
         "a session is held in the millisecond of its end", SESSIONS, LOCKS,
-        ("session.locked_until_ms > self.now_ms():", "session.locked_until_ms >= self.now_ms():"),
+        ("session.locked_until_ms > self._core.now_ms():", "session.locked_until_ms >= self._core.now_ms():"),
     ),
     mutant(
         "a renewal does not move the end", BROKER, LOCKS,
-        ("        task.locked_until_ms = self.now_ms() + round(queue.settings.lock_s * 1_000)\n        heappush", "        heappush"),
+        ("        task.locked_until_ms = until_ms\n        heappush(self._lock_timers, (until_ms, queue.number, task.lock,", "        heappush(self._lock_timers, (until_ms, queue.number, task.lock,"),
     ),
     mutant(
         "a session's renewal leaves its messages behind", SESSIONS, LOCKS,
-        ("            task.locked_until_ms = until_ms\n", ""),
+        ("            self._broker.extend(queue, queue.tasks[sequence], until_ms)\n", "            pass\n"),
     ),
     mutant(
         "one lock that is over ends the renewal of the others", JOURNAL, LOCKS,

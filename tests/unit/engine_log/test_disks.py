@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine.disk import LOCK_NAME, Crash, Disk, FolderDisk, MemoryDisk, replace_file
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import LOCK_NAME, Crash, Disk, FolderDisk, MemoryDisk, replace_file
+from outbox.engine.log.wal import Log
 from outbox.errors import AlreadyOpen, EngineStopped
 
 HOLDER = """
 import sys, time
-from outbox.engine.disk import FolderDisk
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import FolderDisk
+from outbox.engine.log.wal import Log
 log = Log.open(FolderDisk(sys.argv[1]), log_id=b"0123456789abcdef", clock_ms=lambda: 7)
 log.append(9, b"acknowledged"); log.write(); log.sync()
 print("held", flush=True)

@@ -15,11 +15,11 @@ from functools import cache
 
 import pytest
 
-from outbox.engine.closed import CLOSED_NAME, Closed, store_closed
-from outbox.engine.disk import Crash, MemoryDisk, SimulatedCrash
-from outbox.engine.salvage import inspect, salvage
-from outbox.engine.segments import Limits, recover, segment_name, segment_ordinals
-from outbox.engine.wal import Log
+from outbox.engine.log.closed import CLOSED_NAME, Closed, store_closed
+from outbox.engine.log.disk import Crash, MemoryDisk, SimulatedCrash
+from outbox.engine.log.salvage import inspect, salvage
+from outbox.engine.log.segments import Limits, recover, segment_name, segment_ordinals
+from outbox.engine.log.wal import Log
 from outbox.errors import CorruptRecord, EngineStopped
 
 LOG_ID = b"0123456789abcdef"

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from outbox.engine.disk import Crash, MemoryDisk, SimulatedCrash
-from outbox.engine.segments import Limits, Recovery
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import Crash, MemoryDisk, SimulatedCrash
+from outbox.engine.log.segments import Limits, Recovery
+from outbox.engine.log.wal import Log
 from outbox.errors import EngineStopped
 
 PAGE_SIZE_BYTES = 32

@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox.engine.disk import Crash, MemoryDisk
-from outbox.engine.framing import Record, encode_record, end_of, scan, seed_of
-from outbox.engine.segments import Header, segment_name, segment_ordinals
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import Crash, MemoryDisk
+from outbox.engine.log.framing import Record, encode_record, end_of, scan, seed_of
+from outbox.engine.log.segments import Header, segment_name, segment_ordinals
+from outbox.engine.log.wal import Log
 from outbox.errors import CorruptRecord, FormatTooNew
 
 LOG_ID = b"0123456789abcdef"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from outbox.engine.framing import (
+from outbox.engine.log.framing import (
     DELIMITER,
     FIRST_BLOCK_MAX,
     LATER_BLOCK_MAX,

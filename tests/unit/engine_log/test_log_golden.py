@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine.closed import CLOSED_NAME
-from outbox.engine.disk import MemoryDisk
-from outbox.engine.segments import Limits
-from outbox.engine.wal import Log
+from outbox.engine.log.closed import CLOSED_NAME
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.segments import Limits
+from outbox.engine.log.wal import Log
 
 HISTORIES = Path(__file__).parents[2] / "histories"
 BEFORE, TODAY = "golden-log-v1", "golden-log-v1-closed"

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from outbox.engine.closed import CLOSED_NAME
-from outbox.engine.disk import Crash, MemoryDisk, SimulatedCrash
-from outbox.engine.framing import encode_record
-from outbox.engine.segments import Header, Limits, Recovery, read_sealed, segment_name, snapshot_name
-from outbox.engine.wal import Log, store_snapshot
+from outbox.engine.log.closed import CLOSED_NAME
+from outbox.engine.log.disk import Crash, MemoryDisk, SimulatedCrash
+from outbox.engine.log.framing import encode_record
+from outbox.engine.log.segments import Header, Limits, Recovery, read_sealed, segment_name, snapshot_name
+from outbox.engine.log.wal import Log, store_snapshot
 from outbox.errors import AlreadyOpen, CorruptRecord, EngineStopped, Refused, Throttled, TooLarge
 
 LOG_ID = b"0123456789abcdef"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine.disk import Crash, FolderDisk, MemoryDisk, SimulatedCrash
-from outbox.engine.salvage import inspect, salvage
-from outbox.engine.segments import Limits, read_sealed, segment_name
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import Crash, FolderDisk, MemoryDisk, SimulatedCrash
+from outbox.engine.log.salvage import inspect, salvage
+from outbox.engine.log.segments import Limits, read_sealed, segment_name
+from outbox.engine.log.wal import Log
 from outbox.errors import CorruptRecord, EngineStopped
 
 LOG_ID = b"0123456789abcdef"
@@ -25,9 +25,9 @@ ROOM_BYTES = 300
 
 FILLS_UP = """
 import resource, sys
-from outbox.engine.disk import FolderDisk
-from outbox.engine.segments import Limits
-from outbox.engine.wal import Log
+from outbox.engine.log.disk import FolderDisk
+from outbox.engine.log.segments import Limits
+from outbox.engine.log.wal import Log
 from outbox.errors import EngineStopped
 log = Log.open(FolderDisk(sys.argv[1]), log_id=b"0123456789abcdef", clock_ms=lambda: 7, limits=Limits(room_bytes=5_000))
 resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.engine.closed import CLOSED_NAME
-from outbox.engine.disk import MemoryDisk
-from outbox.engine.framing import encode_record, seed_of
-from outbox.engine.salvage import Salvaged, inspect, salvage
-from outbox.engine.segments import Limits, segment_name, snapshot_name
-from outbox.engine.wal import Log
+from outbox.engine.log.closed import CLOSED_NAME
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.framing import encode_record, seed_of
+from outbox.engine.log.salvage import Salvaged, inspect, salvage
+from outbox.engine.log.segments import Limits, segment_name, snapshot_name
+from outbox.engine.log.wal import Log
 from outbox.errors import CorruptRecord, Refused
 
 LOG_ID = b"0123456789abcdef"

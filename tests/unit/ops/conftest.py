@@ -64,8 +64,8 @@ class Bank:
 
     def bury(self, queue: str, reason: str) -> None:
         """Dead-letter everything that waits in a queue."""
-        for claim in self.engine.claim(queue, 1_000):
-            self.engine.settle(claim.token, Settlement.DEAD_LETTER, reason=reason, description="by the test")
+        for claim in self.engine.broker.claim(queue, 1_000):
+            self.engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason=reason, description="by the test")
 
 
 @pytest.fixture

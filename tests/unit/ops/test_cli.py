@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from outbox.engine import records
-from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement
-from outbox.engine.state import STATES
+from outbox.engine.log import records
+from outbox.engine.log.closed import CLOSED_NAME
+from outbox.engine.state.documents import STATES
 from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
@@ -30,8 +30,12 @@ def folder(disk_path: Path) -> Path:
     """A folder with two queues, one message and one dead letter."""
     engine = Engine.open(disk_path)
     engine.declare(QueueSettings("transfers"), QueueSettings("ledger", ordering="per_key"))
-    engine.send("transfers", [Message(body=b"{}", outbox_id="bad", type="T"), Message(body=b"[1]", outbox_id="m1")])
-    engine.settle(engine.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="no\x1b[31m", description="d")
+    engine.broker.send(
+        "transfers", [Message(body=b"{}", outbox_id="bad", type="T"), Message(body=b"[1]", outbox_id="m1")]
+    )
+    engine.broker.settle(
+        engine.broker.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="no\x1b[31m", description="d"
+    )
     engine.close()
     return disk_path
 
@@ -115,15 +119,17 @@ def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> No
 
 def test_a_command_says_which_id_a_short_one_meant(cli: Cli, folder: Path) -> None:
     engine = Engine.open(folder)
-    engine.send("ledger", [Message(body=b"{}", outbox_id="order-\x1b[31m", session_id="k")])
-    engine.settle(engine.claim("ledger", 1)[0].token, Settlement.DEAD_LETTER, reason="r", description="d")
+    engine.broker.send("ledger", [Message(body=b"{}", outbox_id="order-\x1b[31m", session_id="k")])
+    engine.broker.settle(engine.broker.claim("ledger", 1)[0].token, Settlement.DEAD_LETTER, reason="r", description="d")
     engine.close()
     assert cli("dead-letters", "discard", "ledger", "order")[:2] == (0, "discarded 1 of ledger: 'order-\\x1b[31m'\n")
 
 
 def test_a_dead_letter_of_which_nothing_tells_the_type_has_a_dash_for_it(cli: Cli, folder: Path) -> None:
     engine = Engine.open(folder)
-    engine.settle(engine.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="why", description="d")
+    engine.broker.settle(
+        engine.broker.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="why", description="d"
+    )
     engine.close()
     lines = cli("dead-letters", "list", "transfers")[1].splitlines()
     assert [line.split()[2] for line in lines] == ["type", "T", "-"]
@@ -288,7 +294,7 @@ def test_the_log_is_inspected_compacted_and_salvaged(cli: Cli, folder: Path, tmp
 
 def test_damage_is_refused_with_the_way_out_and_salvage_goes_it(cli: Cli, folder: Path, tmp_path: Path) -> None:
     engine = Engine.open(folder, compact=False)
-    engine.send("transfers", [Message(body=b"1", outbox_id="m2")])
+    engine.broker.send("transfers", [Message(body=b"1", outbox_id="m2")])
     engine.close()
     first = min(folder.glob("*.log"))
     data = bytearray(first.read_bytes())
@@ -340,14 +346,14 @@ def test_help_imports_nothing_heavy() -> None:
 
 def put_state(folder: Path, *ids: str) -> None:
     engine = Engine.open(folder, compact=False)
-    engine.modify(records.Modify(documents=[records.DocWrite(STATES, id, b"{}", 0, 0, 1) for id in ids]))
+    engine.documents.modify(records.Modify(documents=[records.DocWrite(STATES, id, b"{}", 0, 0, 1) for id in ids]))
     engine.close()
 
 
 def messages(folder: Path, queue: str) -> list[Message]:
     engine = Engine.open(folder, compact=False)
     try:
-        return [task.message for task in engine.peek(queue, 0, 10_000)]
+        return [task.message for task in engine.broker.peek(queue, 0, 10_000)]
     finally:
         engine.close()
 
@@ -360,9 +366,9 @@ def test_names_and_texts_of_peers_reach_no_terminal_as_they_are(cli: Cli, disk_p
     queue, text = "q\x1b[2J\nouch", "\x9b2J\u202e\U000e0001"
     engine = Engine.open(disk_path)
     engine.declare(QueueSettings(queue))
-    engine.send(queue, [Message(outbox_id=text, body=text.encode())])
-    [claim] = engine.claim(queue, 1)
-    engine.settle(claim.token, Settlement.DEAD_LETTER, reason=text, description=text)
+    engine.broker.send(queue, [Message(outbox_id=text, body=text.encode())])
+    [claim] = engine.broker.claim(queue, 1)
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason=text, description=text)
     engine.close()
     for arguments in (["status"], ["dead-letters", "list", queue], ["dead-letters", "show", queue, text]):
         code, out, _ = cli(*arguments)

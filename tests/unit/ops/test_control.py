@@ -128,7 +128,7 @@ async def test_a_loopback_host_header_is_accepted(wire: Wire, host: str) -> None
 async def test_a_malformed_send_is_a_bad_request_and_sends_nothing(bank: Any, wire: Wire, body: bytes) -> None:
     status, answer = await wire.ask("POST", "/send", body)
     assert status == 400 and answer["error"]
-    assert bank.engine.peek("deposits", 0, 9) == []
+    assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
 async def test_a_body_over_the_limit_is_refused_unread(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
@@ -247,7 +247,7 @@ def malformed(random_: random.Random, token: str) -> bytes:
 async def test_malformed_requests_change_nothing_and_stop_nothing(
     bank: Any, wire: Wire, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bank.engine.send("deposits", [])
+    bank.engine.broker.send("deposits", [])
     random_ = random.Random(seed)
     before = bank.engine.log.appended
     answers = []

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outbox.engine.closed import CLOSED_NAME
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
+from outbox.engine.log.closed import CLOSED_NAME
 from outbox.message import Message
 from outbox.ops.host import HostSettings, _watch, open_engine
 from outbox.testing import START_S, VirtualClock
@@ -45,10 +45,10 @@ async def test_a_host_logs_what_its_engine_gives_up(caplog: pytest.LogCaptureFix
     engine = Engine.in_memory(clock=clock)
     engine.declare(QueueSettings("q", lock_s=5, max_delivery_count=1))
     stopped = _watch(engine)
-    engine.send(
+    engine.broker.send(
         "q", [Message(body=b"m", outbox_id="dies\nhere"), Message(body=b"m", outbox_id="old", time_to_live_ms=9_000)]
     )
-    engine.claim("q", 1)
+    engine.broker.claim("q", 1)
     clock.seconds += 6
     engine.tick()
     clock.seconds += 6

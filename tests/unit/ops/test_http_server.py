@@ -14,7 +14,7 @@ from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.ops import doors, http_server
 from outbox.ops.http_server import serve_http
-from tests.unit.app.purse import Book, paying
+from tests.unit.runtime.purse import Book, paying
 
 BODY = b'{"purse":"a","amount":5}'
 HEADERS = {"Content-Type": "application/json", "Idempotency-Key": "k"}

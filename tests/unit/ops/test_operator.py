@@ -39,7 +39,7 @@ async def exported(operator: Operates, type: str = "") -> list[dict[str, Any]]:
 
 async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, operator: Operates) -> None:
     await operator.send("deposits", [message(type="Deposit", created=12.5, key="k", correlation_id="c")])
-    (task,) = bank.engine.peek("deposits", 0, 10)
+    (task,) = bank.engine.broker.peek("deposits", 0, 10)
     found = task.message
     assert (found.identity, found.type, found.created_ms, found.session_id) == ("m1", "Deposit", 12_500, "k")
     assert (found.correlation_id, found.body) == ("c", b'{"account":"alice","amount":5}')
@@ -57,7 +57,7 @@ async def test_a_topic_feeds_its_subscriptions(bank: Any, operator: Operates) ->
 
 async def test_white_space_does_not_make_another_message(bank: Any, operator: Operates) -> None:
     await operator.send("deposits", [message("a", '{ "account" : "x",\n "amount": 1.50 }'), message("b", '"é"')])
-    assert [task.message.body for task in bank.engine.peek("deposits", 0, 9)] == [
+    assert [task.message.body for task in bank.engine.broker.peek("deposits", 0, 9)] == [
         b'{"account":"x","amount":1.50}',
         '"é"'.encode(),
     ]
@@ -66,7 +66,7 @@ async def test_white_space_does_not_make_another_message(bank: Any, operator: Op
 async def test_a_large_body_travels_as_a_claim_check(bank: Any, operator: Operates) -> None:
     body = json.dumps("x" * 300_000)
     await operator.send("deposits", [message(body=body)])
-    (task,) = bank.engine.peek("deposits", 0, 9)
+    (task,) = bank.engine.broker.peek("deposits", 0, 9)
     assert task.message.claim and not task.message.body
     bank.bury("deposits", "too much")
     assert raw(await operator.dead_letter("deposits", "m1")) == body.encode()
@@ -88,20 +88,22 @@ async def test_a_body_that_is_not_json_is_refused_and_sends_none_of_the_batch(
         with pytest.raises(Refused):
             await operator.send("deposits", bad)
     finally:
-        assert bank.engine.peek("deposits", 0, 9) == []
+        assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
 async def test_an_ordered_queue_asks_for_a_key(bank: Any, operator: Operates) -> None:
     with pytest.raises(Refused, match="m1 has none; give --key"):
         await operator.send("ledger", [message()])
     await operator.send("ledger", [message(key="alice")])
-    assert bank.engine.sessions("ledger") == ["alice"]
+    assert bank.engine.sessions.ids("ledger") == ["alice"]
 
 
 async def test_status_counts_what_is_there(bank: Any, operator: Operates) -> None:
     await operator.send("deposits", [message(f"m{n}") for n in range(3)])
-    bank.engine.send("deposits", [bank.engine.peek("deposits", 0, 1)[0].message], due_ms=bank.engine.now_ms() + 60_000)
-    bank.engine.claim("deposits", 1)
+    bank.engine.broker.send(
+        "deposits", [bank.engine.broker.peek("deposits", 0, 1)[0].message], due_ms=bank.engine.now_ms() + 60_000
+    )
+    bank.engine.broker.claim("deposits", 1)
     found = await operator.status()
     queue = found.queues["deposits"]
     assert (queue.active, queue.scheduled, queue.deferred, queue.dead_letters, found.pending) == (3, 1, 0, 0, 1)
@@ -110,7 +112,7 @@ async def test_status_counts_what_is_there(bank: Any, operator: Operates) -> Non
 
 
 async def test_dead_letters_without_an_id_are_told_apart_by_their_numbers(bank: Any, operator: Operates) -> None:
-    bank.engine.send("deposits", [Message(body=b'{"account":"alice","amount":5}', type="Deposit")] * 2)
+    bank.engine.broker.send("deposits", [Message(body=b'{"account":"alice","amount":5}', type="Deposit")] * 2)
     bank.bury("deposits", "broken")
     first, second = [letter.id for letter in await operator.dead_letters("deposits")]
     assert first.startswith("sequence-") and first != second
@@ -126,7 +128,7 @@ async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operat
         async with asyncio.timeout(5):
             while not (found := await operator.status()).queues["ledger"].standing:  # noqa: ASYNC110  # it tells nobody
                 await asyncio.sleep(0.01)
-        assert "ledger: 1 of its keys stand still behind a dead letter" in text.status(found)
+        assert "ledger: 1 of its keys are blocked behind a dead letter" in text.status(found)
         await operator.discard("ledger", "e0")
         await worker.wait_idle(timeout_s=5)
     found = await operator.status()
@@ -173,11 +175,11 @@ async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, op
 
 async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> None:
     for number in range(1_200):
-        bank.engine.state.documents["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
+        bank.engine.state.documents.spaces["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
     pieces = operator.export()
     first = await anext(pieces)
-    for id in bank.engine.state.documents["state"]:
-        bank.engine.state.documents["state"][id] = msgspec.structs.replace(EMPTY, value=b'{"n":1}')
+    for id in bank.engine.state.documents.spaces["state"]:
+        bank.engine.state.documents.spaces["state"][id] = msgspec.structs.replace(EMPTY, value=b'{"n":1}')
     rest = b"".join([piece async for piece in pieces])
     found = [json.loads(line)["value"]["n"] for line in (first + rest).splitlines()]
     assert found == [0] * 1_200
@@ -196,7 +198,7 @@ async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: 
 
 async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, operator: Operates) -> None:
     await operator.send("deposits", [message("text"), message("bytes")])
-    for task, body in zip(bank.engine.peek("deposits", 0, 9), (b"hello {", b"\xff\xfe"), strict=True):
+    for task, body in zip(bank.engine.broker.peek("deposits", 0, 9), (b"hello {", b"\xff\xfe"), strict=True):
         task.message = msgspec.structs.replace(task.message, body=body)
     bank.bury("deposits", "undecodable")
     assert (await operator.dead_letter("deposits", "text")).body_text == "hello {"
@@ -207,7 +209,7 @@ async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, operator: Ope
     await operator.send("deposits", [message("m1"), message("m2")])
     bank.bury("deposits", "later")
     assert (await operator.resubmit("deposits", "m1")).count == 1
-    (task,) = bank.engine.peek("deposits", 0, 9)
+    (task,) = bank.engine.broker.peek("deposits", 0, 9)
     assert (task.message.identity, task.message.attempt) == ("m1", 1)
     assert [letter.id for letter in await operator.dead_letters("deposits")] == ["m2"]
 
@@ -277,7 +279,7 @@ async def test_an_id_that_is_cut_too_short_is_refused_with_the_first_that_begin_
 async def test_all_means_all_that_nobody_receives(bank: Any, operator: Operates) -> None:
     await operator.send("deposits", [message(f"m{n}") for n in range(4)])
     bank.bury("deposits", "later")
-    bank.engine.claim("deposits/$DeadLetterQueue", 1)
+    bank.engine.broker.claim("deposits/$DeadLetterQueue", 1)
     moved = await operator.discard("deposits", None)
     assert (moved.count, moved.in_hand) == (3, 1)
     with pytest.raises(LookupError, match=r"no dead letter \d+ that is free"):
@@ -301,7 +303,7 @@ async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, operato
 async def test_a_batch_has_a_limit(bank: Any, operator: Operates) -> None:
     with pytest.raises((TooLarge, Refused)):
         await operator.send("deposits", [message(f"m{n}") for n in range(BATCH_COUNT_MAX + 1)])
-    assert bank.engine.peek("deposits", 0, 9) == []
+    assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
 async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator: Operates) -> None:
@@ -352,5 +354,5 @@ async def test_a_queue_that_takes_several_types_asks_which(bank: Any, operator: 
     with pytest.raises(Refused, match="shapes takes several types of message; say by --type which: Circle, square"):
         await operator.send("shapes", [message()])
     await operator.send("shapes", [message("c", type="Circle"), message("s", type="square")])
-    found = {task.message.identity: task.message.schema for task in bank.engine.peek("shapes", 0, 9)}
+    found = {task.message.identity: task.message.schema for task in bank.engine.broker.peek("shapes", 0, 9)}
     assert found == {"c": 1, "s": 3}

@@ -45,7 +45,7 @@ def deposit(body: str, **more: Any) -> NewMessage:
 
 
 def sent(bank: Any, queue: str) -> list[Message]:
-    return [task.message for task in bank.engine.peek(queue, 0, 9)]
+    return [task.message for task in bank.engine.broker.peek(queue, 0, 9)]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, kno
 
 async def test_a_queue_without_a_handler_takes_what_it_took(bank: Any, knowing: Operates) -> None:
     await knowing.send("news", [deposit("[1]")])
-    assert bank.engine.peek("news/Subscriptions/audit", 0, 9)
+    assert bank.engine.broker.peek("news/Subscriptions/audit", 0, 9)
 
 
 @dataclass
@@ -189,5 +189,7 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
     err = capsys.readouterr().err
     assert "line 2: message b is not a Order" in err and "1 messages were sent before" in err
     engine = Engine.open(shop)
-    assert [(task.message.identity, task.message.session_id) for task in engine.peek("orders", 0, 9)] == [("a", "a")]
+    assert [(task.message.identity, task.message.session_id) for task in engine.broker.peek("orders", 0, 9)] == [
+        ("a", "a")
+    ]
     engine.close()

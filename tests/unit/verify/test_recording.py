@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from outbox import App, Context, Engine, Reject, Worker
 from outbox.client import Client
-from outbox.engine.disk import MemoryDisk
-from outbox.engine.memory_disk import Crash
+from outbox.engine.log.disk import MemoryDisk
+from outbox.engine.log.memory_disk import Crash
 from outbox.errors import OutcomeUnknown
 from outbox.ops.audit import Audit, dead, tallies
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
@@ -110,7 +110,7 @@ async def test_everything_that_a_worker_does_is_judged_sound() -> None:
         await worker.wait_idle()
         await send(worker, [200])
         async with asyncio.timeout(10):
-            while engine.queue("transfers").tasks:  # noqa: ASYNC110  # one rests before its last try, unannounced
+            while engine.broker.queue("transfers").tasks:  # noqa: ASYNC110  # one rests before its last try, unannounced
                 await asyncio.sleep(0.02)
         await worker.wait_idle()
         verdict = judged(history, engine)

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 
 from outbox import App, Context, Engine, Reject, Worker
-from outbox.engine.narrow import NarrowEngine
+from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, StorePorts, Won, Write
 from outbox.verify.guarantees import check

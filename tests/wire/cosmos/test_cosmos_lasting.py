@@ -42,7 +42,7 @@ def test_items_expire_by_their_own_time_or_the_containers(timed: tuple[Cosmos, V
     clock.seconds += 90
     assert query(container, "SELECT VALUE c.id FROM c") == ["never", "short"]
     assert cosmos.call(lambda emulator: emulator.store.sweep()) == 1
-    assert len(cosmos.call(lambda emulator: emulator.engine.state.documents)[_space(cosmos, container)]) == 2
+    assert len(cosmos.call(lambda emulator: emulator.engine.state.documents.spaces)[_space(cosmos, container)]) == 2
     sdk.close()
 
 
@@ -119,9 +119,9 @@ def test_items_of_a_container_whose_deletion_was_cut_short_are_gone() -> None:
             container = catalog.create_container(database, {"id": "c", "partitionKey": {"paths": ["/pk"]}})
             first.store.commit(container, '["a"]', [Put("1", b'{"id":"1"}')])
             catalog._forget([f"coll/{database.rid}/{container.rid}"])
-            assert container.namespace('["a"]') in engine.state.documents
+            assert container.namespace('["a"]') in engine.state.documents.spaces
             again = CosmosEmulator(engine, port=0)
-            assert container.namespace('["a"]') not in engine.state.documents
+            assert container.namespace('["a"]') not in engine.state.documents.spaces
             assert again.store.catalog.containers() == []
 
     asyncio.run(run())

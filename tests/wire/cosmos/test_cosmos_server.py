@@ -217,9 +217,15 @@ class GatedEngine(Engine):
 
     opened: asyncio.Event
 
-    async def gate(self, *, alone: bool = False) -> None:
-        await self.opened.wait()
-        await super().gate(alone=alone)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        through = self.core.gate
+
+        async def gate(*, alone: bool = False) -> None:
+            await self.opened.wait()
+            await through(alone=alone)
+
+        self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
 
 
 async def test_nothing_is_answered_before_the_gate(disk_path: Path) -> None:
@@ -237,6 +243,6 @@ async def test_nothing_is_answered_before_the_gate(disk_path: Path) -> None:
 
 async def test_a_stopped_engine_answers_that_it_has(disk_path: Path) -> None:
     async with Engine.open(disk_path) as engine, CosmosEmulator(engine, port=0) as emulator:
-        engine._stop(EngineStopped("the disk is full"))
+        engine.core.stop(EngineStopped("the disk is full"))
         code, body = await ask(emulator, signed("POST", "/dbs", "dbs", "", b'{"id":"d"}'))
         assert code == 503 and b"disk is full" in body

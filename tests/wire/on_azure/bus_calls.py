@@ -33,4 +33,4 @@ async def received(bus: ServiceBusBus, queue: str = QUEUE, count: int = 1, withi
 
 def ids(ground: BusGround, queue: str = QUEUE) -> list[str]:
     """What a queue of the server holds."""
-    return [task.message.identity for task in ground.engine.peek(queue, 0, 1_000)]
+    return [task.message.identity for task in ground.engine.broker.peek(queue, 0, 1_000)]

@@ -28,7 +28,7 @@ import msgspec
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.emulator.servicebus import ServiceBusServer
-from outbox.engine.adapters import EngineBus, EngineOperations
+from outbox.engine.backend.bus import EngineBus
 from outbox.engine.engine import Engine
 from outbox.ports import Delivery, MessageBus, Settle
 from outbox.testing import VirtualClock
@@ -145,9 +145,9 @@ async def bus_of(side: Side) -> AsyncIterator[tuple[MessageBus, Bench]]:
         await asyncio.sleep(0.02)
 
     async with Engine.in_memory(clock=clock) as engine:
-        bench = Bench(EngineOperations(engine), wait, engine.lapse_lock)
+        bench = Bench(engine.ports().operations, wait, engine.broker.lapse_lock)
         if side == "engine":
-            yield EngineBus(engine), bench
+            yield EngineBus(engine.core, engine.broker), bench
             return
         async with ServiceBusServer(engine) as server:
             namespace = ServiceBusNamespace(server.connection_string)

@@ -18,7 +18,7 @@ from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import Faults
 from outbox.emulator.servicebus import ServiceBusServer
-from outbox.engine.adapters import dead_letters
+from outbox.engine.backend.operations import dead_letters
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.testing import START_S, VirtualClock
@@ -103,7 +103,7 @@ class BusGround:
         await asyncio.sleep(0.01)
 
     async def dead_letters(self, queue: str) -> list[tuple[str, str]]:
-        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine, queue)]
+        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine.broker, queue)]
 
 
 @asynccontextmanager

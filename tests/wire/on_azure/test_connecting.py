@@ -155,7 +155,7 @@ async def test_what_is_missing_is_told_with_the_cure_unless_it_is_to_be_made() -
         async with world.connect() as backend:
             for _ in range(2):  # what is there stays
                 await Client(ledger_app("per_key"), backend).declare()
-        queue = world.servicebus.engine.queues["orders"]
+        queue = world.servicebus.engine.topology.queues["orders"]
         assert (queue.ordering, queue.lock_s, queue.max_delivery_count) == ("per_key", 60, 100)
         async with world.connect() as backend:
             with pytest.raises(Refused, match="does without sessions"):
@@ -199,7 +199,7 @@ async def test_a_dead_letter_that_cannot_be_sent_again_stays() -> None:
         assert [letter.id for letter in await client.dead_letters("orders")] == ["r1"]
         await client.resubmit("orders", "r1")
         assert await client.dead_letters("orders") == []
-        assert [task.message.identity for task in world.servicebus.engine.peek("orders", 0, 10)] == ["r1"]
+        assert [task.message.identity for task in world.servicebus.engine.broker.peek("orders", 0, 10)] == ["r1"]
 
 
 async def test_a_resubmitted_dead_letter_keeps_its_first_time() -> None:
@@ -210,7 +210,7 @@ async def test_a_resubmitted_dead_letter_keeps_its_first_time() -> None:
             body = b'{"account":"alice","amount":-1}'
             for id, time_ms in (("told", created_ms), ("not-told", 0)):
                 message = Message(body=body, outbox_id=id, type="Order", created_ms=time_ms)
-                world.servicebus.engine.send("orders", [message])
+                world.servicebus.engine.broker.send("orders", [message])
             async with asyncio.timeout(20):
                 while len(letters := await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # nobody says when
                     await asyncio.sleep(0.05)
@@ -218,7 +218,7 @@ async def test_a_resubmitted_dead_letter_keeps_its_first_time() -> None:
         await asyncio.sleep(0.01)
         for id in ("told", "not-told"):
             await Client(app, backend).resubmit("orders", id)
-        tasks = world.servicebus.engine.peek("orders", 0, 10)
+        tasks = world.servicebus.engine.broker.peek("orders", 0, 10)
         times = {task.message.identity: task.message.created_ms for task in tasks}
         assert times == {"told": created_ms, "not-told": enqueued_ms["not-told"]}
         assert all(task.message.created_ms < task.enqueued_ms for task in tasks)
@@ -230,14 +230,14 @@ async def test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go() -> None
         body = b'{"account":"alice","amount":-1}'
         message = Message(body=body, outbox_id="r1", message_id="r1", type="Order", failures=2)
         async with Worker(app, backend):
-            world.servicebus.engine.send("orders", [message, message])
+            world.servicebus.engine.broker.send("orders", [message, message])
             async with asyncio.timeout(20):
                 while len(await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # nobody says when
                     await asyncio.sleep(0.05)
         client = Client(app, backend)
         await client.resubmit("orders", "r1")
         assert await client.dead_letters("orders") == []  # resubmitted later, a copy could be applied again
-        (task,) = world.servicebus.engine.peek("orders", 0, 10)
+        (task,) = world.servicebus.engine.broker.peek("orders", 0, 10)
         assert (task.message.identity, task.message.attempt, task.message.failures) == ("r1", 1, 0)
         assert task.message.message_id not in ("", "r1")  # that one a broker that drops duplicates has seen
 
@@ -295,7 +295,7 @@ async def test_a_message_without_an_id_is_resubmitted_under_its_number() -> None
 
     async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
         message = Message(body=b'{"account":"alice","amount":5}', type="Order")
-        world.servicebus.engine.send("in", [message, message])
+        world.servicebus.engine.broker.send("in", [message, message])
         async with asyncio.timeout(20):
             while len(letters := await worker.dead_letters("in")) < 2:  # noqa: ASYNC110  # nobody says when
                 await asyncio.sleep(0.05)
@@ -335,7 +335,7 @@ async def test_a_client_sends_again_what_nobody_can_tell_about() -> None:
         await client.send("orders", Order("alice", 1), id="1")
         world.servicebus.faults.install(FaultRule(kind="reset", operation="send"))
         await client.send("orders", Order("alice", 2), id="2")
-        held = world.servicebus.engine.peek("orders", 0, 10)
+        held = world.servicebus.engine.broker.peek("orders", 0, 10)
         assert [task.message.identity for task in held] == ["1", "2"]
         await world.servicebus.__aexit__(None, None, None)
         with pytest.raises(OutcomeUnknown):

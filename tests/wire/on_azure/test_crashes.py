@@ -15,7 +15,7 @@ import pytest
 
 from outbox import Client, Worker
 from outbox.azure import AzureBackend
-from outbox.engine.adapters import dead_letters
+from outbox.engine.backend.operations import dead_letters
 from outbox.engine.entities import QueueSettings
 from outbox.errors import OutboxError
 from outbox.ports import StorePorts
@@ -51,7 +51,7 @@ class Faulty:
 
 
 def is_done(world: Place) -> bool:
-    return not any(world.servicebus.engine.peek(queue, 0, 1) for queue in ("orders", "entries"))
+    return not any(world.servicebus.engine.broker.peek(queue, 0, 1) for queue in ("orders", "entries"))
 
 
 async def one_process(world: Place, app: Any, plan: FaultPlan, scope: Literal["partition", "item"]) -> None:
@@ -90,7 +90,7 @@ async def test_drawn_faults_change_nothing_that_can_be_seen(scope: Any, ordering
                         break
             entries = await books(client)
             states = [await client.state(Account, name) for name in ("alice", "bob")]
-        letters = {(one.message.identity, one.reason) for one in dead_letters(world.servicebus.engine, "orders")}
+        letters = {(one.message.identity, one.reason) for one in dead_letters(world.servicebus.engine.broker, "orders")}
     assert plan.fired
     assert len({entry.split()[0] for entry in entries}) == len(entries) == 12, plan.fired
     assert states == [Account(15, 6), Account(15, 6)], plan.fired

@@ -27,8 +27,8 @@ async def test_a_queue_with_a_dead_letter_is_idle_and_not_drained() -> None:
         await client.declare()
         await client.send("orders", Order("alice", 1), id="o1")
         engine = world.servicebus.engine
-        (claim,) = engine.claim("orders", 1)
-        engine.settle(claim.token, Settlement.DEAD_LETTER, reason="poison")
+        (claim,) = engine.broker.claim("orders", 1)
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="poison")
         assert await operations.is_idle(["orders"])
         assert not await operations.is_drained(["orders"])
         await client.discard("orders", "o1")

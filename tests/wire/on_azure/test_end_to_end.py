@@ -39,7 +39,7 @@ async def settled(place: Place, *queues: str, timeout_s: float = 60.0) -> None:
     """Wait until these queues hold nothing, scheduled copies included."""
     engine = place.servicebus.engine
     async with asyncio.timeout(timeout_s):
-        while any(engine.peek(queue, 0, 1) for queue in queues):  # noqa: ASYNC110  # an engine has no such event
+        while any(engine.broker.peek(queue, 0, 1) for queue in queues):  # noqa: ASYNC110  # an engine has no such event
             await asyncio.sleep(0.05)
 
 

@@ -18,9 +18,9 @@ from azure.cosmos.aio import CosmosClient
 from outbox import Client, Engine, Worker, azure
 from outbox.azure.cosmos.placed_states import NAME_BYTES_MAX, PlacedStates, named, unnamed
 from outbox.azure.cosmos.store import CosmosStateStore
-from outbox.engine.adapters import EngineStore
-from outbox.engine.blobs import FolderBlobStore
-from outbox.engine.narrow import ItemStore
+from outbox.engine.backend.blobs import FolderBlobStore
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.backend.store_scopes import ItemStore
 from outbox.errors import CorruptRecord, OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.lineage import parse_state_id, state_id
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Session, StateStore, Won, Write
@@ -91,7 +91,7 @@ CLAUSES = [clause for clause in STATE_STORE if name_of(clause) not in OF_BATCHES
 async def engine_store() -> AsyncIterator[Any]:
     """A store that tells what a write lost to, as that of Cosmos DB does not."""
     async with Engine.in_memory() as engine:
-        yield ItemStore(EngineStore(engine))
+        yield ItemStore(EngineStore(engine.core, engine.documents))
 
 
 @pytest.mark.parametrize(
@@ -307,12 +307,12 @@ async def test_the_second_of_two_states_in_one_place_stands_still_and_is_told(
             await worker.wait_idle(timeout_s=20)
             await worker.send("orders", Order("bob", 2), id="o2")
             async with asyncio.timeout(20):
-                while "message put off" not in caplog.messages:  # noqa: ASYNC110  # a log record tells nobody
+                while "message rescheduled" not in caplog.messages:  # noqa: ASYNC110  # a log record tells nobody
                     await asyncio.sleep(0.01)
             assert await worker.state(Account, "alice") == Account(1, 1)
             with pytest.raises(CorruptRecord, match="Account:alice and Account:bob are both placed"):
                 await worker.state(Account, "bob")
-        assert len(world.servicebus.engine.queue("orders").tasks) == 1, "it comes again"
+        assert len(world.servicebus.engine.broker.queue("orders").tasks) == 1, "it comes again"
 
 
 async def test_containers_that_are_missing_are_told_both() -> None:

@@ -53,7 +53,7 @@ async def test_what_no_broker_takes_on_is_dead_lettered_and_its_key_goes_on(
         assert [(one.reason, one.message) for one in letters] == [("oversize", Order("alice", 13))]
         await worker.send("in", Order("alice", 5), id="m2")
         async with asyncio.timeout(20):
-            while not world.servicebus.engine.peek("out", 0, 1):  # noqa: ASYNC110  # an engine tells nobody
+            while not world.servicebus.engine.broker.peek("out", 0, 1):  # noqa: ASYNC110  # an engine tells nobody
                 await asyncio.sleep(0.05)
         assert await worker.state(Account, "alice") == Account(5, 0)
 
@@ -66,7 +66,7 @@ async def test_the_longest_that_is_taken_is_put_off_and_sent_on() -> None:
         }
         await sent(world, 13, {"own": "x" * own, **longest})
         async with asyncio.timeout(20):
-            while not (held := world.servicebus.engine.peek("out", 0, 10)):  # noqa: ASYNC110  # as above
+            while not (held := world.servicebus.engine.broker.peek("out", 0, 10)):  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.05)
         assert [task.message.correlation_id for task in held] == ["c" * ID_BYTES_MAX]
         assert await worker.dead_letters("in") == [] and await worker.state(Account, "alice") == Account(13, 0)

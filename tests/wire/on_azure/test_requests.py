@@ -74,7 +74,7 @@ async def handled(world: Place, worker: Worker, counted: Counted, keys: Sequence
     start = worker.handled_count
     orders = [worker.app.encode(Order(key, n)) for n, key in enumerate(keys)]
     messages = [Message(body=body, type=kind, outbox_id=uuid4().hex) for body, kind in orders]
-    world.servicebus.engine.send("orders", messages)  # all at once: a client would take its time
+    world.servicebus.engine.broker.send("orders", messages)  # all at once: a client would take its time
     async with asyncio.timeout(30):
         while worker.handled_count < start + len(keys):  # noqa: ASYNC110  # a worker has no such event
             await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from outbox.azure.servicebus import links
-from outbox.engine.items import LOCKED
+from outbox.engine.state.tasks import LOCKED
 from outbox.errors import LockLost, OutcomeUnknown
 from outbox.ports import Delivery, Settle
 from tests.wire.on_azure.bus_calls import ORDERED, QUEUE, ids, install, output, received
@@ -106,7 +106,7 @@ async def test_what_was_read_ahead_goes_back_uncounted_when_a_bus_is_closed(grou
         async with asyncio.timeout(0.0001):  # whoever wanted more is gone before they are there
             await bus.receive(QUEUE, count_max=5, wait_s=5)
     for _ in range(500):  # until something was read ahead
-        if any(task.status == LOCKED for task in ground.engine.queue(QUEUE).tasks.values()):
+        if any(task.status == LOCKED for task in ground.engine.broker.queue(QUEUE).tasks.values()):
             break
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)

@@ -179,7 +179,7 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
         await sender.send_messages(value)
         await sender.send_messages(AmqpAnnotatedMessage(data_body=[b"two ", b"parts"]))
     found = {one.message.body: one.message for one in await received(bus, count=2)}
-    theirs = {task.message.body: task.message for task in ground.engine.peek(QUEUE, 0, 10)}
+    theirs = {task.message.body: task.message for task in ground.engine.broker.peek(QUEUE, 0, 10)}
     assert set(found) == set(theirs) == {b"text", b"two parts"}
     for body, message in found.items():
         for name in ("message_id", "outbox_id", "created_ms", "hops", "type", "correlation_id", "session_id"):

@@ -169,7 +169,7 @@ def put(world: Place, worker: Worker, sent: Sequence[tuple[str, Order]]) -> None
     for id, order in sent:
         body, kind = worker.app.encode(order)
         messages.append(Message(body=body, type=kind, outbox_id=id, session_id=order.account))
-    world.servicebus.engine.send("orders", messages)
+    world.servicebus.engine.broker.send("orders", messages)
 
 
 async def done(world: Place, worker: Worker) -> None:
@@ -177,7 +177,7 @@ async def done(world: Place, worker: Worker) -> None:
     engine = world.servicebus.engine
     died = asyncio.ensure_future(worker.wait_stopped())
     async with asyncio.timeout(DONE_WITHIN_S):
-        while any(engine.peek(queue, 0, 1) for queue in ("orders", "entries")):
+        while any(engine.broker.peek(queue, 0, 1) for queue in ("orders", "entries")):
             await asyncio.wait({died}, timeout=0.05)
             if died.done():
                 died.result()

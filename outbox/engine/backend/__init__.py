@@ -1,0 +1,1 @@
+"""The engine behind the ports of the runtime."""

@@ -1,0 +1,129 @@
+"""Write-once blobs in a folder or in memory.
+
+What the operating system refuses is `Throttled`: nothing that depends on the blob is done, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+from outbox.errors import Throttled, TooLarge
+from outbox.ports import BlobStore
+
+
+class FolderBlobStore:
+    """Blobs as files of one folder, named by the digest of their names so that a name can never leave it."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        """Take the folder, made if need be.
+
+        Raises:
+            Throttled: it cannot be made.
+        """
+        self._folder = Path(folder)
+        with _described(f"the folder {folder} of blobs cannot be made"):
+            _make_folder(self._folder)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{sha256(name.encode()).hexdigest()}.blob"
+
+    async def write(self, name: str, data: bytes) -> bool:
+        path = self._path(name)
+        with _described(f"blob {name} could not be written"):
+            is_new = _write_once(path, path.with_suffix(f".{os.getpid()}.tmp"), data)
+            _sync_folder(self._folder)  # also where the blob was: whoever wrote it may have ended before this
+        return is_new
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        with _described(f"blob {name} could not be read"):
+            data = _read_at_most(self._path(name), bytes_max + 1)
+        return None if data is None else _checked(name, data, bytes_max)
+
+    async def delete(self, name: str) -> None:
+        with _described(f"blob {name} could not be deleted"):
+            self._path(name).unlink(missing_ok=True)
+
+
+class MemoryBlobStore:
+    """Blobs in a dictionary."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    async def write(self, name: str, data: bytes) -> bool:
+        if name in self._blobs:
+            return False
+        self._blobs[name] = bytes(data)
+        return True
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        data = self._blobs.get(name)
+        return None if data is None else _checked(name, data, bytes_max)
+
+    async def delete(self, name: str) -> None:
+        self._blobs.pop(name, None)
+
+
+@contextmanager
+def _described(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Throttled(f"{what} ({error}); free the disk or repair it, and it is tried again") from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder and its missing parents; their names survive a power loss, whoever made them."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in (*missing, folder):
+        _sync_folder(path.parent)
+
+
+def _write_once(path: Path, temporary: Path, data: bytes) -> bool:
+    try:
+        _write_synced(temporary, data)
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_at_most(path: Path, size_bytes: int) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(size_bytes)
+    except FileNotFoundError:
+        return None
+
+
+def _checked(name: str, data: bytes, bytes_max: int) -> bytes:
+    if len(data) > bytes_max:
+        raise TooLarge(f"blob {name} is over {bytes_max} bytes; raise the limit or split it")
+    return data
+
+
+_folder: type[BlobStore] = FolderBlobStore
+_memory: type[BlobStore] = MemoryBlobStore

@@ -1,0 +1,134 @@
+"""The engine's documents as a state store of their own, apart from its queues; a partition is a namespace.
+
+Whatever it hands out has passed the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from outbox.engine.core import Core
+from outbox.engine.documents import Documents
+from outbox.engine.log import records
+from outbox.errors import LockLost, TooLarge
+from outbox.ports import (
+    Create,
+    Delete,
+    Document,
+    DocumentKey,
+    Lost,
+    Replace,
+    Session,
+    StateStore,
+    StoreCapabilities,
+    Won,
+    Write,
+)
+
+ITEM_BYTES_MAX = 2 << 20
+BATCH_COUNT_MAX = 100
+
+
+class EngineStore:
+    """The engine's documents as a state store; a partition is a namespace."""
+
+    capabilities = StoreCapabilities(
+        atomic_scope="partition",
+        batch_count_max=BATCH_COUNT_MAX,
+        item_bytes_max=ITEM_BYTES_MAX,
+        tells_current=True,
+        ambiguous_replies=False,
+        ordered_versions=True,
+    )
+
+    def __init__(self, core: Core, documents: Documents) -> None:
+        self._core = core
+        self._documents = documents
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found = self._read(key)
+        await self._core.gate()
+        return found
+
+    def _read(self, key: DocumentKey) -> Document | None:
+        found = self._documents.read(_namespace(key.partition), key.id)
+        return None if found is None else Document(key, found.value, str(found.version))
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        _check_limits(operations)
+        for index, operation in enumerate(operations):
+            current = self._read(operation.key)
+            wanted = None if isinstance(operation, Create) else operation.if_match
+            if wanted != (None if current is None else current.version):
+                await self._core.gate()
+                return Lost(index, current)
+        change = records.Modify(
+            documents=[self._put(op) for op in operations if not isinstance(op, Delete)],
+            document_deletes=[self._gone(op) for op in operations if isinstance(op, Delete)],
+        )
+        if self._documents.modify(change) is None:
+            raise LockLost("a document changed between its check and its write; this is a bug, please report it")
+        versions = tuple(
+            "" if isinstance(op, Delete) else str(self._documents.version(_namespace(op.key.partition), op.key.id))
+            for op in operations
+        )
+        await self._core.gate()
+        return Won(versions)
+
+    def _put(self, operation: Create | Replace) -> records.DocWrite:
+        namespace, id = _namespace(operation.key.partition), operation.key.id
+        expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)
+        version = self._documents.version(namespace, id)
+        return records.DocWrite(namespace, id, operation.body, version, expires_ms)
+
+    def _gone(self, operation: Delete) -> records.DocRef:
+        return records.DocRef(_namespace(operation.key.partition), operation.key.id, int(operation.if_match))
+
+    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        space = self._core.state.documents.spaces.get(_namespace(partition), {})
+        await self._core.gate()
+        for id in sorted(id for id in space if id.startswith(prefix)):
+            document = self._read(DocumentKey(partition, id))
+            if document is not None:
+                yield document
+
+    async def unfinished(self) -> AsyncIterator[Document]:
+        spaces = {name: space for name, space in self._core.state.documents.spaces.items() if name.startswith("p/")}
+        await self._core.gate()
+        for name in sorted(spaces):
+            for id in sorted(spaces[name]):
+                document = self._read(DocumentKey(name.removeprefix("p/"), id))
+                if document is not None and _is_pending(document.body):
+                    yield document
+
+
+class _Unfinished(msgspec.Struct):
+    pending: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+def _is_pending(body: bytes) -> bool:
+    """Whether a body is a JSON object with a member `pending`."""
+    try:
+        return msgspec.json.decode(body, type=_Unfinished).pending is not msgspec.UNSET
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def _namespace(partition: str) -> str:
+    return f"p/{partition}"
+
+
+def _check_limits(operations: Sequence[Write]) -> None:
+    if len(operations) > BATCH_COUNT_MAX:
+        raise TooLarge(
+            f"a batch of {len(operations)} operations is over {BATCH_COUNT_MAX}; split what need not be atomic"
+        )
+    if sum(len(op.body) for op in operations if not isinstance(op, Delete)) > ITEM_BYTES_MAX:
+        raise TooLarge(f"a batch is over {ITEM_BYTES_MAX} bytes; move large values to a blob")
+    if len({op.key.partition for op in operations}) > 1 or len({op.key for op in operations}) < len(operations):
+        raise TooLarge("a batch stays in one partition and names each document once")
+
+
+_conforms: type[StateStore] = EngineStore

@@ -1,0 +1,85 @@
+"""The engine with a narrower scope: its documents and its queues as if they were two systems.
+
+A store protocol runs on it as it would on Cosmos DB and Service Bus; for tests and explorations.  In item scope one
+write changes one document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal
+
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.engine import Engine
+from outbox.errors import TooLarge
+from outbox.ports import (
+    Backend,
+    Document,
+    DocumentKey,
+    Lost,
+    Session,
+    StateStore,
+    StoreCapabilities,
+    StorePorts,
+    Won,
+    Write,
+)
+
+NarrowScope = Literal["partition", "item"]
+
+
+class NarrowEngine:
+    """An engine as a backend of partition or item scope."""
+
+    def __init__(self, engine: Engine, scope: NarrowScope) -> None:
+        if scope not in ("partition", "item"):
+            raise ValueError(f'scope={scope!r}: "partition" or "item"; the engine itself is its own widest scope')
+        self._engine = engine
+        self._scope = scope
+
+    def ports(self) -> StorePorts:
+        """The engine's documents, queues and blobs as ports of their own."""
+        engine = self._engine
+        store: StateStore = EngineStore(engine.core, engine.documents)
+        if self._scope == "item":
+            store = ItemStore(store)
+        return StorePorts(store, EngineBus(engine.core, engine.broker), engine.ports().operations, engine.blobs)
+
+
+class ItemStore:
+    """A state store of which only single documents are written."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """Those of the store, for one document at a time."""
+        known = self._store.capabilities
+        return StoreCapabilities(
+            "item",
+            1,
+            known.item_bytes_max,
+            known.tells_current,
+            known.ambiguous_replies,
+            known.ordered_versions,
+        )
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        return await self._store.read(key, session=session)
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        if len(operations) != 1:
+            raise TooLarge(f"{len(operations)} operations; this store writes one document at a time")
+        return await self._store.write(operations)
+
+    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        return self._store.scan(partition, prefix=prefix)
+
+    def unfinished(self) -> AsyncIterator[Document]:
+        return self._store.unfinished()
+
+
+_backend: type[Backend] = NarrowEngine
+_store: type[StateStore] = ItemStore

@@ -1,0 +1,1 @@
+"""The log: what is on the disk, and what an open makes of it."""

@@ -1,0 +1,411 @@
+"""The write-ahead log: records go in at one end, `sync` says how many of them can no longer be lost.
+
+It decides when bytes reach the disk and what an open may serve; when to sync, and what the payloads mean, is the
+engine's part.  Everything is synchronous.
+
+Theory of operation.  `append` numbers and encodes a record in memory; `write` hands everything buffered to the
+operating system in one call; `sync` makes what was written survive.  A record also tells which ordinal was synced
+when it was encoded, which is what lets the next open tell unsynced tail from lost data (`segments`).  A segment that
+is full is synced before the next one, whose header is synced under a temporary name first, gets its name.  An open
+writes the last segment anew (bytes that an earlier process wrote may be in the page cache only, and marked clean by a
+sync that failed), then starts a segment of its own with a greater epoch.  Behind the live segment's last record its
+file holds zeros for the next ones to overwrite (`room`); they are cut off by the sync that seals it.  After any failed
+call the log is dead: what reached the disk is unknown until the next open has looked.
+
+The newest record shares a delimiter and a block with the one behind it, so one bad block could take both and pass for
+unsynced tail.  A witness is therefore two records: one padded to more than a block and an empty one behind it, of
+which at least one is left to say what was synced.  A close leaves a mark as well (`closed`), against truncation.
+
+Assumed of the disk: bytes once synced survive a torn overwrite of the block that they share with a later record.
+
+Threads: everything belongs to one thread, except that `write`, `sync`, `store_snapshot` and `retire` may run in others
+while it appends; they exclude each other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+
+from outbox.engine.log.closed import CLOSED_NAME, Closed, remove_closed, store_closed
+from outbox.engine.log.disk import TEMPORARY, Disk, DiskFile, replace_file
+from outbox.engine.log.framing import DELIMITER, HEADER_SEED, check_payload, encode_record, seed_of
+from outbox.engine.log.memory_disk import NO_ROOM
+from outbox.engine.log.preallocation import Preallocation
+from outbox.engine.log.segments import (
+    LOG_ID_SIZE,
+    TYPE_HEADER,
+    TYPE_WITNESS,
+    AcceptSnapshot,
+    Header,
+    Limits,
+    Recovery,
+    recover,
+    segment_name,
+    segment_ordinals,
+    snapshot_name,
+    snapshot_ordinals,
+)
+from outbox.errors import EngineStopped, OutboxError, Throttled
+
+_PADDING = bytes(4096)
+"""One block, the largest that a disk or file system loses as a whole; a record around it is longer than that."""
+_BOUNDARY = b""
+"""In the buffer: a segment starts here; its header is encoded when the one before it is synced."""
+
+
+class Log:
+    """An open log; made by `Log.open`."""
+
+    def __init__(self, disk: Disk, recovered: Recovery, limits: Limits, clock_ms: Callable[[], int]) -> None:
+        self.recovered = recovered
+        self.epoch = recovered.epoch + 1
+        self._disk = disk
+        self._limits = limits
+        self._clock_ms = clock_ms
+        self._seed = seed_of(recovered.log_id)
+        self._stopped: str | None = None
+        self._io = threading.RLock()
+        self._buffer: deque[bytes] = deque()
+        self._buffered_bytes = 0
+        self._released_bytes = 0
+        self._planned_bytes = 0
+        self._last_is_witness = False
+        self._holds_folder = True
+        self.appended = recovered.last_ordinal
+        """The last ordinal handed out."""
+        self.written = recovered.last_ordinal
+        """The last ordinal that survives the end of this process."""
+        self.synced = recovered.last_ordinal
+        """The last ordinal that survives a power loss."""
+        self._writing, self._syncing = _DiskCalls(self, "write"), _DiskCalls(self, "sync")
+        self._sizes_bytes = dict(recovered.sizes_bytes)
+        self._first = recovered.last_segment
+        self._retired_to = recovered.snapshot
+        self._file: DiskFile | None = None
+        self._room = Preallocation(limits.room_bytes, limits.segment_size_bytes)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        *,
+        log_id: bytes,
+        clock_ms: Callable[[], int],
+        limits: Limits | None = None,
+        accept_snapshot: AcceptSnapshot | None = None,
+        confirm: Callable[[Recovery], None] | None = None,
+    ) -> Log:
+        """Take the folder, read what is there, make it durable, and start a segment with a new epoch.
+
+        `log_id` (16 random bytes) names the log if the folder is empty.  `clock_ms` is logged at each segment's start.
+        `accept_snapshot` tells whether a snapshot (ordinal, bytes) decodes; the newest accepted one counts.
+        `confirm` sees the recovery before anything is written and raises to leave the folder as it was.
+
+        Raises:
+            AlreadyOpen: another process holds the folder.
+            CorruptRecord: something acknowledged may be missing; nothing was changed.
+            FormatTooNew: a later version wrote it.
+            EngineStopped: the disk failed.
+        """
+        if len(log_id) != LOG_ID_SIZE:
+            raise ValueError(f"log_id: {LOG_ID_SIZE} random bytes are needed, not {len(log_id)}")
+        limits = limits or Limits()
+        disk.lock()
+        try:
+            recovered = recover(disk, limits, accept=accept_snapshot)
+            recovered.log_id = recovered.log_id or log_id
+            if confirm is not None:
+                confirm(recovered)
+            log = cls(disk, recovered, limits, clock_ms)
+            log._take_over()
+        except OSError as error:
+            disk.unlock()
+            raise EngineStopped(_cure(disk, f"opening failed ({error})")) from error
+        except BaseException:
+            disk.unlock()
+            raise
+        return log
+
+    @property
+    def size_bytes(self) -> int:
+        """What the records of the segments behind the last snapshot take on disk, the buffer not counted."""
+        live = self._file.size_bytes if self._file is not None else 0
+        return sum(tuple(self._sizes_bytes.values())) + live  # a copy: another thread may be retiring
+
+    @property
+    def first_of_segment(self) -> int:
+        """The ordinal of the live segment's header: everything below it is sealed and synced."""
+        return self._first
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the log is dead, or None."""
+        return self._stopped
+
+    @property
+    def witnessed(self) -> bool:
+        """Whether the newest record holds nothing of the caller's, so that its loss would cost nothing."""
+        return self._last_is_witness or self.appended == self._first
+
+    def append(self, kind: int, payload: bytes) -> int:
+        """Buffer one record (type 1..254) and return its ordinal; no system call.
+
+        Raises:
+            TooLarge: the payload is above the limit; nothing was buffered.
+            Throttled: the buffer is full; write first.
+            EngineStopped: the log is dead or closed.
+        """
+        if self._stopped is not None:
+            raise EngineStopped(self._stopped)
+        size_bytes, limits = len(payload), self._limits
+        if size_bytes > limits.record_size_max_bytes:
+            check_payload(kind, size_bytes, limits.record_size_max_bytes)
+        if self._buffered_bytes - self._released_bytes + size_bytes > limits.buffer_size_max_bytes:
+            raise Throttled(f"{self._disk.where}: the log's buffer is full; await the flush, then try again")
+        if self._planned_bytes >= limits.segment_size_bytes:
+            self._plan_segment()
+        ordinal = self.appended + 1
+        encoded = encode_record(ordinal, self.synced, self.epoch, kind, payload, self._seed)
+        self._planned_bytes += len(encoded)
+        self._buffered_bytes += len(encoded)
+        self._last_is_witness = False
+        self._buffer.append(encoded)
+        self.appended = ordinal
+        return ordinal
+
+    def witness(self) -> None:
+        """Buffer records that only tell what is synced, so that damage to the newest flush cannot pass as tail.
+
+        They take 4.2 kB.  For an engine that goes idle: when all is synced, `witness`, `write`, `sync`.  Does nothing
+        where the newest record already tells it, or where something is still to be synced.
+        """
+        if not self.witnessed and self.synced == self.appended:
+            self.append(TYPE_WITNESS, _PADDING)
+            self.append(TYPE_WITNESS, b"")
+            self._last_is_witness = True
+
+    def write(self) -> None:
+        """Hand everything buffered to the operating system, in one call unless a segment is full.
+
+        Raises:
+            EngineStopped: the disk failed; the log is dead.
+        """
+        with self._writing:
+            count = len(self._buffer)
+            if count:
+                chunks = [self._buffer.popleft() for _ in range(count)]
+                while _BOUNDARY in chunks:
+                    index = chunks.index(_BOUNDARY)
+                    self._write(chunks[:index])
+                    self._start_segment()
+                    chunks = chunks[index + 1 :]
+                self._write(chunks)
+
+    def sync(self) -> None:
+        """Make everything that was written before this call survive a power loss.
+
+        Raises:
+            EngineStopped: the disk failed; the log is dead.
+        """
+        with self._syncing as file:
+            mark = self.written
+            if mark != self.synced:
+                file.sync()
+                self.synced = mark
+
+    def seal(self) -> int:
+        """Write and sync everything, start a new segment, and return the last ordinal before it.
+
+        That ordinal is a position for a snapshot.  No segment is started where the live one is empty.
+        """
+        with self._disk_calls("seal"):
+            if self.appended != self._first:
+                self._plan_segment()
+                self.write()
+            return self._first - 1
+
+    def store_snapshot(self, ordinal: int, data: bytes) -> str:
+        """Store a snapshot of everything up to a sealed ordinal, read back and synced; return its name."""
+        with self._disk_calls("snapshot"):
+            if ordinal >= self._first:
+                raise ValueError(f"snapshot at {ordinal}: the live segment begins at {self._first}; seal the log first")
+            return store_snapshot(self._disk, ordinal, data)
+
+    def read_snapshot(self, ordinal: int) -> bytes:
+        """The bytes that the folder holds of a snapshot now, whoever wrote them last."""
+        with self._disk_calls("read"):
+            return self._disk.read(snapshot_name(ordinal))
+
+    def newest_snapshot(self) -> tuple[int, bytes]:
+        """The newest snapshot that another process wrote since the last retirement, and its bytes; 0 without one."""
+        with self._disk_calls("read"):
+            found = [n for n in snapshot_ordinals(self._disk.names()) if self._retired_to < n < self._first]
+            return (found[-1], self._disk.read(snapshot_name(found[-1]))) if found else (0, b"")
+
+    def retire(self, upto: int) -> None:
+        """Remove what the snapshot at `upto`, which the caller has read back and decoded, makes unnecessary.
+
+        Removes older snapshots and the segments that end at or below it, oldest first.
+        """
+        with self._disk_calls("retire"):
+            names = self._disk.names()
+            if snapshot_name(upto) not in names:
+                raise ValueError(f"{self._disk.where}: no snapshot at {upto}; store and verify it before retiring")
+            self._disk.sync_dir()  # the snapshot may be another process's, whose rename is not synced yet
+            for ordinal in snapshot_ordinals(names):
+                if ordinal < upto:
+                    self._disk.remove(snapshot_name(ordinal))
+            ordinals = segment_ordinals(names)
+            for ordinal, following in pairwise(ordinals):
+                if following <= upto + 1 and following <= self._first:
+                    self._disk.remove(segment_name(ordinal))
+                    self._sizes_bytes.pop(ordinal, None)
+            self._disk.sync_dir()
+            self._retired_to = upto
+
+    def abandon(self, reason: str) -> None:
+        """Never write what is buffered: the log is dead, for a reason that its owner found."""
+        with self._io:
+            self._stopped = self._stopped or f"{self._disk.where}: {reason}"
+
+    def close(self) -> None:
+        """Flush everything, leave the mark of a clean close and give the folder back; a dead log only gives it back."""
+        with self._io:
+            try:
+                if self._stopped is None:
+                    self.write()
+                    self.sync()
+                    self.witness()
+                    self.write()
+                    with self._disk_calls("close") as live:
+                        self._room.give_back(live)
+                    self.sync()
+                    with self._disk_calls("close") as live:
+                        self._leave_mark(live.size_bytes)
+            finally:
+                self._stopped = self._stopped or f"{self._disk.where}: the log was closed; open it again"
+                file, self._file = self._file, None
+                if file is not None:
+                    file.close()
+                if self._holds_folder:
+                    self._holds_folder = False
+                    self._disk.unlock()
+
+    def _leave_mark(self, size_bytes: int) -> None:
+        """Say how long the log is now; on a full disk it closes without, as whole as it is."""
+        try:
+            store_closed(self._disk, Closed(self._first, self.epoch, size_bytes, self.synced), self.recovered.log_id)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+
+    def _take_over(self) -> None:
+        """Make what was read durable, then fence whoever wrote it by a segment with a greater epoch."""
+        for name in self._disk.names():
+            if name.endswith(TEMPORARY):
+                self._disk.remove(name)
+        recovered = self.recovered
+        is_marked = CLOSED_NAME in self._disk.names()
+        if is_marked and recovered.closed is None:  # it must not come to count for the segment that starts here
+            remove_closed(self._disk)
+        if recovered.last_segment:
+            replace_file(self._disk, segment_name(recovered.last_segment), recovered.tail).close()
+            recovered.tail = b""
+        self._plan_segment()
+        self._buffer.clear()
+        self._start_segment()
+        if is_marked and recovered.closed is not None:  # until here it said how long the segment before is
+            remove_closed(self._disk)
+
+    def _plan_segment(self) -> None:
+        self._buffer.append(_BOUNDARY)
+        self.appended += 1
+        self._planned_bytes = 0
+        self._last_is_witness = False
+
+    def _write(self, chunks: list[bytes]) -> None:
+        if chunks and self._file is not None:
+            data = b"".join(chunks)
+            self._room.take(self._file, len(data))
+            self._file.write(data)
+            self.written += len(chunks)
+            self._released_bytes += len(data)
+
+    def _start_segment(self) -> None:
+        """Sync the live segment, then put one behind it whose header is synced before it has a name."""
+        if self._file is not None:
+            self._room.give_back(self._file)
+            self._file.sync()
+            self.synced = self.written
+            self._check_still_last()
+            self._sizes_bytes[self._first] = self._file.size_bytes
+            self._file.close()
+            self._file = None
+        ordinal = self.written + 1
+        header = Header(self.recovered.log_id, self._clock_ms())
+        record = encode_record(ordinal, ordinal - 1, self.epoch, TYPE_HEADER, header.encoded(), HEADER_SEED)
+        data = DELIMITER + record
+        self._file = replace_file(self._disk, segment_name(ordinal), data, reserve_bytes=self._room.begin(len(data)))
+        self._first = self.written = self.synced = ordinal
+
+    def _check_still_last(self) -> None:
+        """Stop a writer whose folder was opened by another one behind a broken lock."""
+        if segment_ordinals(self._disk.names())[-1:] != [self._first]:
+            raise OSError("another process opened the folder with a greater epoch")
+
+    def _disk_calls(self, verb: str) -> _DiskCalls:
+        """Hold the disk for one call; any failure of it kills the log."""
+        return _DiskCalls(self, verb)
+
+
+class _DiskCalls:
+    """Holds a log's disk; a class, because a generator costs several times as much and a batch needs three."""
+
+    __slots__ = ("_log", "_verb")
+
+    def __init__(self, log: Log, verb: str) -> None:
+        self._log = log
+        self._verb = verb
+
+    def __enter__(self) -> DiskFile:
+        log = self._log
+        log._io.acquire()
+        if log._stopped is None and log._file is not None:
+            return log._file
+        log._io.release()
+        raise EngineStopped(log._stopped or f"{log._disk.where}: the log was closed; open it again")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        log = self._log
+        if error is None:
+            log._io.release()
+            return
+        try:
+            if not isinstance(error, OutboxError | ValueError):
+                log._stopped = _cure(log._disk, f"{self._verb} failed ({error})")
+                if isinstance(error, OSError):
+                    raise EngineStopped(log._stopped) from error
+        finally:
+            log._io.release()
+
+
+def store_snapshot(disk: Disk, ordinal: int, data: bytes) -> str:
+    """Store a snapshot so that a crash leaves it whole or absent; also for a compaction beside a running host."""
+
+    def check(found: bytes) -> None:
+        if found != data:
+            raise OSError(f"the snapshot at {ordinal} reads back differently")
+
+    name = snapshot_name(ordinal)
+    replace_file(disk, name, data, check).close()
+    return name
+
+
+def _cure(disk: Disk, what: str) -> str:
+    return (
+        f"{disk.where}: {what}; nothing more is acknowledged. Free or replace the disk, then start again: "
+        "opening the log recovers everything that was acknowledged"
+    )

@@ -1,0 +1,1 @@
+"""What the engine remembers: a pure function of the records of its log."""

@@ -1,0 +1,151 @@
+"""What a queue holds: its tasks, those that wait for a time among them, and the ids that it has seen.
+
+`Queue.tasks` is what is durable; everything else here, and the order in which ready tasks are handed out
+(`plain_order`, `session_order`), is an index over it that `rebuild` makes anew after a replay.  Index entries are
+removed lazily: an entry counts only while its task is there and active, so that removing a task anywhere costs one dict
+operation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from outbox.engine.entities import QueueSettings
+from outbox.engine.state.plain_order import PlainOrder
+from outbox.engine.state.session_order import SessionOrder
+from outbox.engine.state.tasks import ACTIVE, DEFERRED, LOCKED, SCHEDULED, Task
+from outbox.errors import UnknownDestination
+
+LOOK_AGAIN_MS = 1_000
+"""When a message that expired while it was locked is looked at again."""
+
+
+class Queue:
+    """A queue, a subscription or a dead-letter sub-queue."""
+
+    def __init__(self, number: int, path: str, settings: QueueSettings, *, is_primary: bool = True) -> None:
+        self.is_primary = is_primary
+        """Whether this is a queue of its own and not a dead-letter sub-queue."""
+        self.number = number
+        self.path = path
+        self.settings = settings
+        self.tasks: dict[int, Task] = {}
+        self.received_count = 0
+        """How many messages have ever been put in."""
+        self.seen: dict[str, int] = {}
+        """Duplicate detection: broker id -> when it is forgotten, oldest first."""
+        by_key = is_primary and settings.ordering == "per_key"
+        self.order = SessionOrder(self.tasks) if by_key else PlainOrder(self.tasks)
+        """In which ready tasks are handed out; a dead-letter sub-queue knows no keys."""
+        self._scheduled: list[tuple[int, int]] = []
+        self._expiring: list[tuple[int, int]] = []
+
+    def append(self, task: Task) -> None:
+        """Put in a task that is the newest of the queue."""
+        self.tasks[task.sequence] = task
+        self.received_count += 1
+        if task.expires_ms or task.status != ACTIVE:
+            self.index(task, fresh=True)
+        else:
+            self.order.add(task, fresh=True)
+
+    @property
+    def fresh(self) -> deque[int] | None:
+        """Behind what a new message has only to be put: there is no order by key, no duplicate detection, no expiry."""
+        if self.settings.duplicate_window_s or self.settings.time_to_live_s or not isinstance(self.order, PlainOrder):
+            return None
+        return self.order.fresh
+
+    @property
+    def sessions(self) -> SessionOrder:
+        """Its sessions.
+
+        Raises:
+            UnknownDestination: it is not ordered by key and has none.
+        """
+        if isinstance(self.order, SessionOrder):
+            return self.order
+        raise UnknownDestination(f"queue {self.path!r} is not ordered by key and has no sessions; receive without one")
+
+    def index(self, task: Task, *, fresh: bool = False) -> None:
+        """Put a task where it will be found; `fresh` says that it is the newest of the queue."""
+        if task.expires_ms:
+            heappush(self._expiring, (task.expires_ms, task.sequence))
+        if task.status == SCHEDULED:
+            heappush(self._scheduled, (task.due_ms, task.sequence))
+        elif task.status == ACTIVE:
+            self.order.add(task, fresh=fresh)
+
+    def rebuild(self) -> None:
+        """Make every index anew from the tasks."""
+        self._scheduled.clear()
+        self._expiring.clear()
+        self.order.clear()
+        for sequence in sorted(self.tasks):
+            self.index(self.tasks[sequence], fresh=True)
+        self.order.drop_idle()
+
+    def promote(self, now_ms: int) -> None:
+        """Make ready what has become due."""
+        self.order.promote(now_ms)
+        scheduled = self._scheduled
+        while scheduled and scheduled[0][0] <= now_ms:
+            due_ms, sequence = heappop(scheduled)
+            task = self.tasks.get(sequence)
+            if task is not None and task.status == SCHEDULED and task.due_ms == due_ms:
+                task.status = ACTIVE
+                self.order.add(task, fresh=False)
+
+    def expired(self, now_ms: int) -> list[int]:
+        """The sequences of waiting messages whose time to live is over; a deferred one waits for whoever knows it."""
+        over: dict[int, None] = {}
+        while self._expiring and self._expiring[0][0] <= now_ms:
+            _, sequence = heappop(self._expiring)
+            task = self.tasks.get(sequence)
+            if task is None or not 0 < task.expires_ms <= now_ms:
+                continue
+            if task.status == LOCKED:
+                heappush(self._expiring, (now_ms + LOOK_AGAIN_MS, sequence))
+            elif task.status != DEFERRED:
+                over[sequence] = None
+        return list(over)
+
+    def may_have_expired(self, now_ms: int) -> bool:
+        """Whether `expired` would find anything to look at."""
+        return bool(self._expiring) and self._expiring[0][0] <= now_ms
+
+    def next_due_ms(self) -> int | None:
+        """When `promote` or `expired` will next have something to do."""
+        times = [heap[0][0] for heap in (self._scheduled, self._expiring) if heap]
+        held_until_ms = self.order.next_due_ms()
+        return min(times if held_until_ms is None else [*times, held_until_ms], default=None)
+
+    def is_duplicate(self, broker_id: str, now_ms: int) -> bool:
+        """Whether duplicate detection has seen an id within its window; remembers it if not."""
+        if not self.settings.duplicate_window_s or not broker_id:
+            return False
+        self.forget_seen(now_ms)
+        if self.seen.get(broker_id, 0) > now_ms:
+            return True
+        self.seen.pop(broker_id, None)  # over, behind one whose window was longer: the new one goes to the end
+        self.seen[broker_id] = now_ms + round(self.settings.duplicate_window_s * 1_000)
+        return False
+
+    def forget_seen(self, now_ms: int) -> None:
+        """Drop the ids whose window is over."""
+        seen = self.seen
+        while seen and seen[oldest := next(iter(seen))] <= now_ms:
+            del seen[oldest]
+
+    def counts(self) -> dict[str, int]:
+        """How many tasks are active (locked ones included), scheduled and deferred."""
+        scheduled = sum(task.status == SCHEDULED for task in self.tasks.values())
+        deferred = sum(task.status == DEFERRED for task in self.tasks.values())
+        return {"active": len(self.tasks) - scheduled - deferred, "scheduled": scheduled, "deferred": deferred}
+
+
+def oldest_enqueued_ms(tasks: Iterable[Task]) -> int | None:
+    """When the oldest of these tasks arrived."""
+    return min((task.enqueued_ms for task in tasks), default=None)

@@ -1,0 +1,286 @@
+"""One handling of one message, against a group: follow what is on record, or run the handler and add what it did.
+
+The same for every commit protocol.  `start` runs a handler as far as it goes without waiting, `resume` takes it from
+there, `run` does both.  None of them awaits a port; a handler awaits what it likes.
+
+A handling that takes longer than its time limit has failed: its context is sealed, and nothing that it did is added to
+the group, so nothing of it can be committed, whatever runs on behind it.  One that waits is cancelled at the limit; one
+that holds the loop is judged when it lets go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from asyncio import CancelledError, Future, current_task
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from outbox.app import Handler
+from outbox.context import Context, seal
+from outbox.errors import FormatTooNew, PoisonMessage
+from outbox.handlers import over_limit_text
+from outbox.ports import Delivery
+from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
+from outbox.runtime.commit.handler_threads import RETRY_AFTER_S
+from outbox.runtime.commit.stepping import Patience, cancelled, go_on
+from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, value_again
+from outbox.runtime.failures.error_text import FAILURES, as_text, described, failure_text, fit, safe_text
+from outbox.runtime.failures.failure_log import failure_of
+from outbox.runtime.start.plan import Plan
+from outbox.runtime.verdict import PUT_OFF, REJECTED
+from outbox.runtime.work import Attempt, Later, Outcome, Work, outcome_of_all
+
+
+class Effects(Protocol):
+    """What a handling finds, and where it puts what it does: a commit in the making."""
+
+    now_ms: int
+    durable: Callable[[], Awaitable[None]]
+
+    def sibling(self) -> Self:
+        """Where a handler that waits goes on."""
+
+    def follow(self, attempt: Attempt) -> PoisonMessage | bool:
+        """What is on record for a message: False nothing, True that it was applied, or why it is refused."""
+
+    def state(self, work: Work) -> Any:
+        """The state that a message sees, decoded anew."""
+
+    def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
+        """Add a handled message; what cannot be encoded adds nothing."""
+
+    def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
+        """Add a refusal."""
+
+    def has_refused(self, attempt: Attempt) -> bool:
+        """Whether the refusal of a message is on record under this number of its attempts or a later one."""
+
+    def may_be_old(self, attempt: Attempt) -> bool:
+        """Whether no age fence applies to a message, because its own record shows that it was not applied."""
+
+
+Made = TypeVar("Made", bound=Effects)
+
+DONE = object()
+"""What a coroutine waits for that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a handling must know of the worker round it: the time, and whether it is being stopped."""
+
+    now_ms: Callable[[], int]
+    is_stopping: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended(Generic[Made]):
+    """A handling that waits for something outside, and the group whose states it has seen."""
+
+    group: Made
+    attempt: Attempt
+    state: Any
+    context: Context | None
+    coroutine: Coroutine[Any, Any, Any]
+    waits_for: Any
+
+
+def start(plan: Plan, group: Made, attempt: Attempt, life: Life | None = None) -> Outcome | Suspended[Made]:
+    """Handle a message as far as it goes without waiting; one handler's branch of it.
+
+    Without a `life` nobody looks how long that takes, or whether the message was handled here before: whoever handles a
+    batch does, once for all of it.
+    """
+    found = group.follow(attempt)
+    work = attempt.work
+    if found is not False or work.handler is None or work.refusal is not None:
+        return _recorded(group, attempt, found)
+    began_ms = 0 if life is None else life.now_ms()
+    context: Context | None = None
+    try:
+        binding, value = work.handler.binding, work.value
+        if life is not None:
+            if work.was_run:
+                value = value_again(plan, work)
+            attempt.ran()
+        state = group.state(work)
+        if binding.wants_context:
+            context = Context(plan.app, work, work.delivery.message, group.now_ms, group.durable)
+        result = binding.call(value, state, context)
+        if result is not None:
+            waits_for = step(work.handler, result)
+            if waits_for is not DONE:
+                return Suspended(group.sibling(), attempt, state, context, result, waits_for)
+        if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):
+            raise over_limit(plan, work.handler, context)
+        group.apply(attempt, state, context)
+    except FAILURES as error:  # nobody cancels before the first wait: the handler's own
+        return failed(plan, group, attempt, error)
+    return None
+
+
+def step(handler: Handler, result: Any) -> Any:
+    """Take what a handler returned as far as it goes without waiting: what it waits for, or DONE."""
+    is_wrapped = type(result) is types.CoroutineType and not handler.blocking  # a plain function may wrap an async one
+    if handler.binding.is_async or is_wrapped:
+        return next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
+    if isawaitable(result):
+        raise TypeError(f"handler {handler.name} returned {result!r} unawaited; make it async and await it")
+    return DONE
+
+
+async def resume(
+    plan: Plan, group: Made, suspended: Suspended[Made], life: Life, *, began_ms: int | None = None
+) -> Outcome:
+    """Take a suspended handling to its end, within its time limit and what is left of its attempt.
+
+    It began with its group, and its limit counts from here, unless `began_ms` says when it began.  One that does not
+    end is cancelled; one that swallows this is closed where it waits a few seconds later.
+    """
+    attempt, work, now_ms = suspended.attempt, suspended.attempt.work, life.now_ms()
+    assert work.handler is not None, "only a handler suspends"
+    limit_ms = plan.limit_ms(work.handler) - (0 if began_ms is None else now_ms - began_ms)
+    limit_ms = min(limit_ms, plan.attempt_ms_max - (now_ms - (group.now_ms if began_ms is None else began_ms)))
+    within = asyncio.timeout(max(0, limit_ms) / 1_000)
+    patience = Patience(lambda: within.expired() or life.is_stopping())
+    try:
+        async with within:
+            await go_on(suspended.coroutine, suspended.waits_for, patience)
+        if not within.expired() and life.now_ms() - now_ms <= limit_ms:
+            group.apply(attempt, suspended.state, suspended.context)
+            return None
+        error: BaseException = over_limit(plan, work.handler, suspended.context)
+    except CancelledError as cancelled_error:
+        if life.is_stopping():
+            _cut_off(suspended, "was cancelled because its worker stops")
+            raise
+        task = current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()  # the handler cancelled the task that it runs in
+        error = cancelled_error  # or it waited for something that was cancelled
+    except Exception as raised:
+        error = raised
+    finally:
+        patience.end()
+    if within.expired():
+        error = over_limit(plan, work.handler, suspended.context)
+    return failed(plan, group, attempt, error)
+
+
+def over_limit(plan: Plan, handler: Handler, context: Context | None) -> TimeoutError:
+    """The failure of a handling that took too long; from here on its context takes nothing."""
+    limit_ms = plan.limit_ms(handler)
+    what = "half of App(margin=)" if limit_ms == plan.attempt_ms_max else "its time limit (time_limit_s=)"
+    text = over_limit_text(handler.name, limit_ms / 1_000, what)
+    if context is not None:
+        seal(context, text)
+    return TimeoutError(text)
+
+
+def _cut_off(suspended: Suspended[Made], why: str) -> None:
+    """Let the context of a handling that was cut off take nothing any more."""
+    handler = suspended.attempt.work.handler
+    if suspended.context is not None and handler is not None:
+        seal(suspended.context, f"handler {handler.name} {why}; nothing of it is committed")
+
+
+async def abandon(suspended: Suspended[Made]) -> None:
+    """Cancel a handling where it waits, in the task that it began in, and let it end, for a few seconds at most."""
+    if isinstance(suspended.waits_for, Future):
+        suspended.waits_for.cancel()
+    patience = Patience(lambda: True)
+    with suppress(Exception, CancelledError):
+        await cancelled(suspended.coroutine, patience)
+    patience.end()
+    _cut_off(suspended, "was cancelled to run again by itself")
+    task = current_task()
+    if task is not None and task.cancelling():
+        raise CancelledError  # the worker stops
+
+
+async def run_branch(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
+    """Run one handler's branch of a message to its end; one whose key is held behind a thread is rescheduled."""
+    if plan.threads is not None and plan.threads.holds(attempt.work):
+        failures = attempt.work.delivery.failures
+        return Later(RETRY_AFTER_S, failures, "an earlier attempt of its key still runs in a thread")
+    began_ms, attempt.failure = life.now_ms(), None
+    outcome = start(plan, group, attempt, life)
+    if isinstance(outcome, Suspended):
+        outcome = await resume(plan, group, outcome, life, began_ms=began_ms)
+    return outcome
+
+
+async def run(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
+    """Run every handler of a message to its end."""
+    branches = attempt.branches
+    return outcome_of_all(branches, [await run_branch(plan, group, branch, life) for branch in branches])
+
+
+def _recorded(group: Effects, attempt: Attempt, found: PoisonMessage | bool) -> Outcome:
+    """Follow what is on record; a refusal that is not makes its record, where there is an identity to keep it under."""
+    if found is True:
+        return None
+    poison = found if isinstance(found, PoisonMessage) else attempt.work.refusal
+    assert poison is not None, "a work without a handler has a refusal"
+    if isinstance(poison, Later):
+        return poison
+    if attempt.work.inbox and not group.has_refused(attempt) and poison.reason != "payload-differs":
+        group.refuse(attempt, poison)
+    return poison
+
+
+def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonMessage | Later:
+    """What an error that a handling raised means: a refusal, another try, or the last failure."""
+    try:
+        meant = _meant(error, delivery)
+    except BaseException:  # its class is the application's, and need not be as it was made
+        meant = None
+    if meant is not None:
+        return meant
+    failures = delivery.failures + 1
+    if failures < retries.limit:
+        return Later(retries.delay_s(failures), failures)
+    return PoisonMessage("failed", described(failure_text(error), error))
+
+
+def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | None:
+    """What an error says itself about its message; None if it is only a failure."""
+    match error:
+        case FormatTooNew():
+            return Later(REDELIVER_AFTER_S, delivery.failures)
+        case Retry():
+            after_s = float(error.after_s)
+            return Later(after_s, delivery.failures) if 0 <= after_s <= DELAY_S_MAX else None
+        case Reject():
+            return PoisonMessage(safe_text(as_text(error)) or "rejected", REJECTED)
+        case PoisonMessage():
+            refusal = fit(error)
+            return PoisonMessage(refusal.reason, described(refusal.description, error))
+    return None
+
+
+def _put_off(plan: Plan, now_ms: int, work: Work, error: BaseException, later: Later) -> PoisonMessage | Later:
+    """A message that is put off, or refused where it would be too old by then: now its handler's words are at hand."""
+    created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
+    due_ms = now_ms + round(later.delay_s * 1_000)
+    if created_ms > plan.memory.oldest_ms(due_ms) or work.delivery.queue not in plan.sources:
+        return later
+    text = f"{PUT_OFF}Retry({as_text(error)!r}, after_s={later.delay_s:g}), "
+    return PoisonMessage("too-old", safe_text(text + plan.memory.too_old(created_ms, now_ms)))
+
+
+def failed(plan: Plan, group: Effects, attempt: Attempt, error: BaseException) -> Outcome:
+    """What an error of a handling means; a refusal makes its record, and the attempt keeps what is to be logged."""
+    work = attempt.work
+    retries = (work.handler.retries if work.handler is not None else None) or plan.retries
+    outcome = judge(error, work.delivery, retries)
+    if isinstance(outcome, Later) and issubclass(type(error), Retry) and not group.may_be_old(attempt):
+        outcome = _put_off(plan, group.now_ms, work, error, outcome)  # its class may be anybody's, and raise when asked
+    attempt.failure = failure_of(error, outcome, work, retries)
+    if isinstance(outcome, PoisonMessage):
+        group.refuse(attempt, outcome)
+    return outcome

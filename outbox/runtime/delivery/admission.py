@@ -1,0 +1,281 @@
+"""Messages as they come in: who handles each, under which key and identity, or why nobody can.
+
+A message becomes a `Work`, with a branch for each handler that it goes to; one that nobody can handle becomes one that
+says why.  `admit` decides, without I/O and without a clock; `Admission` fetches the bodies first that lie in the blob
+store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from outbox.app import Handler
+from outbox.deliveries import sequence_identity
+from outbox.errors import NoBlobStore, PoisonMessage, TooLarge
+from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
+from outbox.message import Message, excess, is_slight
+from outbox.ports import BlobStore, Delivery
+from outbox.runtime.delivery.claim_check import redeem, without_blobs
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryError, cause_of
+from outbox.runtime.failures.error_text import FAILURES, as_text, described, failure_text, fit, safe_text
+from outbox.runtime.start.plan import Plan, Route, Source
+from outbox.runtime.work import Later, Work
+
+REDELIVER_AFTER_S = 5.0
+"""How long a message rests that this code cannot handle yet."""
+
+
+class Admission:
+    """Makes works of deliveries."""
+
+    def __init__(self, plan: Plan, blobs: BlobStore, backoff: Backoff) -> None:
+        self._plan = plan
+        self._blobs = blobs
+        self._backoff = backoff
+
+    async def admit(self, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]:
+        """A work for each delivery, in order."""
+        works = admit(self._plan, deliveries, now_ms)
+        for index in [index for index, delivery in enumerate(deliveries) if delivery.message.claim]:
+            works[index] = await self._redeemed(deliveries[index], now_ms)
+        return works
+
+    async def _redeemed(self, delivery: Delivery, now_ms: int) -> Work:
+        """A message whose body lies in the blob store; one whose body cannot be had now rests for a while."""
+        plan, replace = self._plan, msgspec.structs.replace
+        refusal: PoisonMessage | Later
+        try:
+            async for attempt in self._backoff.attempts():
+                with attempt:
+                    whole = replace(delivery, message=await self._redeem(delivery), fingerprint=b"")
+                    return admit(plan, [whole], now_ms)[0]
+        except PoisonMessage as poison:
+            refusal = poison
+        except RetryError as error:
+            text = failure_text(cause_of(error) or error)
+            refusal = Later(REDELIVER_AFTER_S, delivery.failures, f"its body cannot be fetched: {text}")
+        return unhandled(plan, delivery, refusal)
+
+    async def _redeem(self, delivery: Delivery) -> Message:
+        try:
+            return await redeem(delivery.message, self._blobs)
+        except TooLarge as error:
+            raise PoisonMessage("oversize", str(error)) from error
+        except NoBlobStore as error:
+            raise without_blobs(error) from error
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
+
+
+def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]:
+    """Decide for each message who handles it under which key, or why nobody can.
+
+    The plain case stands here, as_text out, because it is most of what a message costs before its handler runs: an
+    identity, one handler with a text as key, a body that decodes.  Whatever is not plain is admitted with care instead,
+    from its beginning; where both can tell they come to the same `Work`.
+    """
+    works: list[Work] = []
+    sources, latest_ms = plan.sources, now_ms + plan.clock_skew_ms
+    queue: str | None = None
+    kind, is_plain = "", False
+    for delivery in deliveries:
+        message = delivery.message
+        if delivery.queue != queue or message.type != kind:  # mostly a batch has one of each
+            queue, kind = delivery.queue, message.type
+            source = sources[queue]
+            route = source.routes.get(kind) if kind else source.only
+            is_plain = route is not None and route.key is not None
+            if route is not None and route.key is not None:
+                decode, key_of, places, handler = route.decode, route.key, route.places, route.handlers[0]
+                version = route.version
+        identity = message.outbox_id or message.message_id
+        inbox = None
+        schema = 1 if message.properties is None else message.schema
+        if (
+            is_plain
+            and identity
+            and message.created_ms <= latest_ms
+            and schema == version
+            and (not delivery.from_outside or is_slight(message) or not excess(message))
+        ):
+            try:
+                value = decode(message.body)
+                key = key_of(value)
+                if type(key) is str:
+                    place = places.get(key) or places.make(key)
+                    name = identity.encode()
+                    inbox = sha256(place.prefix + TEXT_TAGS[len(name)] + name).digest()
+            except FAILURES:  # the body, the key function, or a key or an identity that is not plain
+                inbox = None
+        if inbox is None:
+            works.append(_admit_with_care(plan, source, delivery, now_ms))
+            continue
+        remembered = delivery.from_outside or message.attempt > 0
+        digest = (delivery.fingerprint or fingerprint(message.body, message.type)) if remembered else b""
+        id = place.state_id
+        lane, in_order, stops_key = id, source.ordered, False
+        if in_order:
+            lane, stops_key = _session_lane(source, message), handler.on_dead_letter == "stop_key"
+        works.append(Work(delivery, handler, value, key, id, lane, remembered, inbox, digest, in_order, stops_key))
+    return works
+
+
+def _branch(
+    source: Source,
+    route: Route,
+    handler: Handler,
+    delivery: Delivery,
+    *,
+    others: tuple[Work, ...] = (),
+    shared: bool,
+    stops_key: bool,
+) -> Work:
+    """One handler's branch of a message: its value decoded, its key taken, its inbox key computed."""
+    message, identity = delivery.message, delivery.message.identity
+    key: Key | None = None
+    id: str | None = None
+    value: Any = None
+    refusal: PoisonMessage | None = None
+    try:
+        value = route.read(message.body, message.schema)
+    except PoisonMessage as poison:
+        refusal = fit(poison)
+    except FAILURES as error:  # a validator may raise anything
+        text = safe_text(f"not a {route.wire_type}: {as_text(error)}")
+        refusal = PoisonMessage("undecodable", described(text, error))
+    if handler.key is not None and refusal is None:
+        try:
+            key = handler.key(value)
+            if type(key) is not str or not key:
+                key = _checked_key(handler, key)
+            if handler.state is not None:
+                id = state_id(handler.state.name, key)
+            inbox = inbox_key(handler.prefix, key, identity)
+        except PoisonMessage as poison:
+            key, refusal = None, fit(poison)
+        except FAILURES as error:  # the key function's own, or a key that cannot be as_text down
+            text = f"the key for {handler.name} cannot be taken: {as_text(error, repr)}"
+            key, id, refusal = None, None, PoisonMessage("missing-key", described(safe_text(text), error))
+    if key is None:
+        inbox = inbox_key(handler.prefix, None, identity)
+    remembered = shared or delivery.from_outside or message.attempt > 0 or refusal is not None
+    digest = (delivery.fingerprint or fingerprint(message.body, message.type)) if remembered else b""
+    lane = id
+    if source.ordered:
+        lane = _session_lane(source, message)
+    elif others:
+        lane = None  # several handlers, several states
+    return Work(
+        delivery,
+        handler,
+        value,
+        key,
+        id,
+        lane,
+        remembered,
+        inbox,
+        digest,
+        in_order=source.ordered,
+        stops_key=stops_key,
+        refusal=refusal,
+        others=others,
+    )
+
+
+def _session_lane(source: Source, message: Message) -> str:
+    return f"{source.path}\0{message.session_id}"
+
+
+def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
+    """Admit a message not of the plain kind: without an identity, ahead of time, unknown, or read by several."""
+    try:
+        if not delivery.message.identity:
+            delivery = _identified(source, delivery)
+        message = delivery.message
+        if not message.identity.isascii():
+            _check_text(message.identity)
+        if too_much := excess(message):
+            raise PoisonMessage("oversize", too_much)
+        _check_not_ahead(plan, delivery, now_ms)
+        route = source.routes.get(message.type) if message.type else source.only
+        if route is None:
+            known = ", ".join(sorted(source.routes))
+            raise PoisonMessage("unknown-type", f"{message.type!r} has no handler on {source.path}; known are {known}")
+        if message.schema > route.version:  # a newer worker will come for it
+            text = f"schema {message.schema} of {route.wire_type} is newer than {route.version}, the newest known here"
+            return unhandled(plan, delivery, Later(REDELIVER_AFTER_S, delivery.failures, text))
+    except PoisonMessage as poison:
+        return unhandled(plan, delivery, poison)
+    shared = len(route.handlers) > 1
+    blocking = any(handler.on_dead_letter == "stop_key" for handler in route.handlers)  # whichever of them refuses it
+    stops_key = source.ordered and blocking
+    first, *rest = route.handlers
+    others = tuple([_branch(source, route, h, delivery, shared=shared, stops_key=stops_key) for h in rest])
+    return _branch(source, route, first, delivery, others=others, shared=shared, stops_key=stops_key)
+
+
+def value_again(plan: Plan, work: Work) -> Any:
+    """The message of a work as it was sent: an earlier attempt may have changed its own."""
+    message = work.delivery.message
+    source = plan.sources.get(work.delivery.queue)
+    if source is None:  # a request
+        assert work.handler is not None, "a request has a handler"
+        return plan.app.codec(work.handler.binding.messages[0]).decode(message.body)
+    route = source.routes.get(message.type) or source.only
+    assert route is not None, "it was decoded before"
+    return route.read(message.body, message.schema)
+
+
+def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
+    """A message that goes to no handler, for good or for now; in an ordered queue it keeps its place.
+
+    There its dead letter stops its key if that of a handler would that it is for, or might be for.
+    """
+    if isinstance(refusal, PoisonMessage):  # without the traceback, whose frames hold the work: that circle would stay
+        refusal = PoisonMessage(refusal.reason, refusal.description)
+    source = plan.sources[delivery.queue]
+    if not source.ordered:
+        return Work(delivery, refusal=refusal)
+    route = source.routes.get(delivery.message.type)
+    routes = source.routes.values() if route is None else [route]
+    stops_key = any(handler.on_dead_letter == "stop_key" for route in routes for handler in route.handlers)
+    lane = _session_lane(source, delivery.message)
+    return Work(delivery, lane=lane, in_order=True, stops_key=stops_key, refusal=refusal)
+
+
+def _checked_key(handler: Handler, key: Any) -> Key:
+    """A key that is not plainly a text: an int, a UUID, an empty one."""
+    try:
+        return as_key(key)
+    except ValueError as error:
+        raise PoisonMessage("missing-key", f"handler {handler.name}: {error}") from error
+
+
+def _identified(source: Source, delivery: Delivery) -> Delivery:
+    if not source.takes_sequence_number:
+        raise PoisonMessage(
+            "no-identity",
+            "the message has neither an outbox-id property nor a message id; set one, or declare the queue with "
+            'identity="sequence-number"',
+        )
+    message = msgspec.structs.replace(delivery.message, outbox_id=sequence_identity(delivery.sequence))
+    return msgspec.structs.replace(delivery, message=message)
+
+
+def _check_text(identity: str) -> None:
+    """Refuse an identity that no wire or log can carry: half of a surrogate pair."""
+    try:
+        identity.encode()
+    except UnicodeEncodeError as error:
+        raise PoisonMessage("no-identity", safe_text(f"the identity is not valid text: {error}")) from error
+
+
+def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
+    """Refuse a creation time that lies ahead; that of a scheduled message is its due time, which has come."""
+    ahead_ms = delivery.message.created_ms - max(now_ms, delivery.enqueued_ms)
+    if ahead_ms > plan.clock_skew_ms:
+        raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")

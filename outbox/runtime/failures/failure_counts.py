@@ -1,0 +1,51 @@
+"""How often the messages of an ordered source, or of a subscription, have failed.
+
+Nothing of such a source is put off as a copy that could carry its count, so the count lies beside the message's record.
+It may undercount, for a write of it that fails is not tried again; the broker's own limit stands far above ours.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from outbox import stored
+from outbox.ports import Create, Replace, StateStore, Tag
+from outbox.runtime.delivery.retrying import MAY_RETRY
+from outbox.runtime.work import Attempt, Later, Outcome, Work
+from outbox.stored import Failures, failures_key
+
+
+class FailureCounts:
+    """The counts of one store; each is kept for `life_s` seconds."""
+
+    def __init__(self, store: StateStore, life_s: float) -> None:
+        self._store = store
+        self._life_s = life_s
+
+    async def recall(self, attempt: Attempt) -> None:
+        """Let an attempt know how often its message has failed; only one that was delivered before can have."""
+        work = attempt.work
+        if not work.stays_in_place or not work.delivery.delivery_count:
+            return
+        with suppress(*MAY_RETRY):
+            found = await self._store.read(failures_key(work.state_id, work.inbox))
+            if found is not None:
+                count, delivery = stored.decode(found, Failures).count, work.delivery
+                left = max(0, delivery.delivery_count - count)
+                delivery = msgspec.structs.replace(delivery, failures=count, delivery_count=left)
+                attempt.work = msgspec.structs.replace(work, delivery=delivery)
+
+    async def note(self, work: Work, outcome: Outcome) -> None:
+        """Count a failure that is not the last."""
+        if not (work.stays_in_place and isinstance(outcome, Later) and outcome.failures > work.delivery.failures):
+            return
+        key, body = failures_key(work.state_id, work.inbox), stored.encode(Failures(outcome.failures))
+        tag = Tag("failures", (work.inbox,))
+        with suppress(*MAY_RETRY):
+            known = await self._store.read(key)
+            if known is None:
+                await self._store.write([Create(key, body, self._life_s, tag)])
+            else:
+                await self._store.write([Replace(key, body, known.version, self._life_s, tag)])

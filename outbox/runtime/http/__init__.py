@@ -1,0 +1,1 @@
+"""HTTP requests as messages: what they say, one attempt at them, what is answered."""

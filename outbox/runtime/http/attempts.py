@@ -1,0 +1,231 @@
+"""One attempt at an HTTP request, under each commit protocol: the same steps that a message of a queue goes through.
+
+There is no delivery to settle, so an attempt ends with what is on record: `Attempt.committed` is called as soon as that
+survives the declared failures, which in partition and item scope is before the outputs have left.  Those are on record
+as well, and the sweeper pushes them should this process not live to do it.
+
+A read runs the handler on the state as stored and keeps nothing; it may not change or send anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from outbox.context import ABSENT, Context
+from outbox.errors import PoisonMessage, TooLarge, UnknownDestination
+from outbox.http import Reply
+from outbox.ports import BlobStore, Journal, Ports, Refusal, StateStore, StorePorts
+from outbox.runtime.commit.engine_transaction import EngineTransaction, wanted
+from outbox.runtime.commit.marker_replies import reply_in
+from outbox.runtime.commit.run_handler import Life, run_branch
+from outbox.runtime.commit.state_cache import cached_state
+from outbox.runtime.commit.store_io import read, write_blobs
+from outbox.runtime.commit.store_transaction import never_durable
+from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.failures.error_text import safe_text
+from outbox.runtime.http.idempotency_keys import IdempotencyKeys
+from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import StoreProtocol
+from outbox.runtime.work import Attempt, Later, Outcome, Work
+from outbox.stored import Record, record_key, state_key
+
+
+class ReadOnly(TypeError):
+    """A handler of a read tried to change or send something."""
+
+
+class Look:
+    """What a reading handler finds, and that it leaves no trace."""
+
+    def __init__(
+        self, now_ms: int, value: bytes, schema: int, durable: Callable[[], Awaitable[None]] = never_durable
+    ) -> None:
+        self.now_ms = now_ms
+        self.durable = durable
+        self.reply: Reply | None = None
+        self._value = value
+        self._schema = schema
+        self._before = b""
+
+    def sibling(self) -> Look:
+        return self
+
+    def follow(self, attempt: Attempt) -> PoisonMessage | bool:
+        return False
+
+    def state(self, work: Work) -> Any:
+        """The state as stored; a fresh one where there is none."""
+        codec = work.handler.state if work.handler is not None else None
+        if codec is None:
+            return None
+        state = codec.decode(self._value, self._schema) if self._value else codec.fresh()
+        self._before = codec.encode(state)
+        return state
+
+    def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
+        """Keep the reply, if there was nothing else to keep.
+
+        Raises:
+            ReadOnly: there was.
+        """
+        handler = attempt.work.handler
+        codec = handler.state if handler is not None else None
+        is_changed = codec is not None and codec.encode(state) != self._before
+        if context is None or is_changed or context.outputs or context.blobs or context.replaced is not ABSENT:
+            raise ReadOnly("a GET handler only reads; change state and send from a POST, PUT, PATCH or DELETE")
+        self.reply = context.answer
+
+    def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
+        """Nothing is kept of a read."""
+
+    def may_be_old(self, attempt: Attempt) -> bool:
+        """A request that reads has no age."""
+        return True
+
+    def has_refused(self, attempt: Attempt) -> bool:
+        return True
+
+
+class RequestProtocol(Protocol):
+    """One commit protocol, for requests."""
+
+    async def begin(self, attempt: Attempt) -> PoisonMessage | None:
+        """Make sure that an idempotency key stands for this request, before the first attempt; why it does not.
+
+        Raises:
+            NothingCommitted: nobody can tell yet.
+        """
+
+    async def once(self, attempt: Attempt) -> Outcome:
+        """One try: follow what is on record, or run the handler and commit; the attempt knows its record then.
+
+        Raises:
+            NothingCommitted: nothing is known to have been committed, or what was cannot be pushed now.
+        """
+
+    async def look(self, work: Work) -> Look:
+        """The state that a read finds.
+
+        Raises:
+            NothingCommitted: it cannot be read now.
+        """
+
+
+class EngineRequests:
+    """Engine scope: one record of the log holds state, outputs and a marker with the reply."""
+
+    def __init__(
+        self, plan: Plan, journal: Journal, blobs: BlobStore, *, now_ms: Callable[[], int], life: Life
+    ) -> None:
+        self._plan = plan
+        self._journal = journal
+        self._blobs = blobs
+        self._now_ms = now_ms
+        self._life = life
+
+    async def begin(self, attempt: Attempt) -> PoisonMessage | None:
+        return None  # a marker is found whatever state the request names
+
+    async def once(self, attempt: Attempt) -> Outcome:
+        try:
+            work = attempt.work
+            documents, markers = await self._journal.load(*wanted((work,)))
+            group = EngineTransaction(self._plan, self._now_ms(), documents, markers, self._journal.durable)
+            outcome = await run_branch(self._plan, group, attempt, self._life)
+            if isinstance(outcome, Later):
+                return outcome
+            await self._commit(group)
+        except TooLarge as error:  # no other attempt will be smaller
+            attempt.refuse(PoisonMessage("oversize", str(error)))
+            raise NothingCommitted from error
+        except UnknownDestination as error:
+            attempt.refuse(PoisonMessage("failed", safe_text(str(error))))
+            raise NothingCommitted from error
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
+        if outcome is None or outcome.reason != "payload-differs":
+            attempt.committed(self._record(group, attempt.work))
+        return outcome
+
+    async def _commit(self, group: EngineTransaction) -> None:
+        """Commit what a handling did; of one that is on record already, wait until that record is safe."""
+        commit = group.commit
+        if not commit.applied and not commit.refused:
+            await self._journal.durable()
+            return
+        await write_blobs(self._blobs, group.blobs)
+        if await self._journal.commit(commit) is not None:
+            raise NothingCommitted
+
+    @staticmethod
+    def _record(group: EngineTransaction, work: Work) -> Record:
+        marker = group.markers[work.inbox]
+        if isinstance(marker, Refusal):
+            return Record("", marker.fingerprint, group.now_ms, reason=marker.reason, description=marker.description)
+        return Record("", work.fingerprint, group.now_ms, reply=reply_in(marker))
+
+    async def look(self, work: Work) -> Look:
+        id = work.state_id
+        try:
+            documents, _ = await self._journal.load([] if id is None else [id], [])
+            await self._journal.durable()
+        except MAY_RETRY as error:
+            raise NothingCommitted from error
+        found = documents.get(id or "")
+        value, schema = (b"", 1) if found is None else (found.value, found.schema)
+        return Look(self._now_ms(), value, schema, self._journal.durable)
+
+
+class StoreRequests:
+    """Partition and item scope: a claim, then the protocol as for a message of a queue."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        protocol: StoreProtocol,
+        states: StateStore,
+        records: StateStore,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._protocol = protocol
+        self._states = states
+        self._records = records
+        self._claims = IdempotencyKeys(plan, records)
+        self._now_ms = now_ms
+
+    async def begin(self, attempt: Attempt) -> PoisonMessage | None:
+        work = attempt.work
+        if work.state_id is not None:
+            return await self._claims.take(attempt)
+        if await read(self._records, record_key(None, work.inbox)) is not None:  # its place is known without a claim
+            delivery = msgspec.structs.replace(work.delivery, delivery_count=1)
+            attempt.work = msgspec.structs.replace(work, delivery=delivery)
+        return None
+
+    async def once(self, attempt: Attempt) -> Outcome:
+        return await self._protocol.once(attempt)
+
+    async def look(self, work: Work) -> Look:
+        if work.state_id is None:
+            return Look(self._now_ms(), b"", 1)
+        item = cached_state(await read(self._states, state_key(work.state_id))).item
+        return Look(self._now_ms(), b"" if item.is_tombstone else bytes(item.value), item.schema)
+
+
+def requests_over(
+    plan: Plan,
+    ports: Ports | StorePorts,
+    protocol: StoreProtocol | None,
+    *,
+    now_ms: Callable[[], int],
+    is_stopping: Callable[[], bool],
+) -> RequestProtocol:
+    """The protocol of these ports, for requests; over a store and a bus it goes through that of messages."""
+    if isinstance(ports, Ports):
+        return EngineRequests(plan, ports.journal, ports.blobs, now_ms=now_ms, life=Life(now_ms, is_stopping))
+    assert protocol is not None, "a store and a bus have a protocol of their own"
+    return StoreRequests(plan, protocol, ports.store, ports.infrastructure or ports.store, now_ms=now_ms)

@@ -1,0 +1,205 @@
+"""HTTP requests as messages: how the body, the path and the headers become one, or why they do not.
+
+The identity is the idempotency key, together with a digest of the caller where the entry asks who that is.  The inbox
+key is computed without the state's key: a request is looked for before anybody knows which state it names, and one
+that names another under the same idempotency key differs in its payload, which is refused.
+
+The payload's digest is that of the JSON document, whatever the order of its members and its white space, its numbers as
+they were as_text, with the path's parameters in it.  It does not depend on the types of the body's members, so a
+repetition after a deploy is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from inspect import isawaitable
+from typing import Any
+
+import msgspec
+
+from outbox.app import App, HttpRoute
+from outbox.codec import DECODE_ERRORS, Codec
+from outbox.http import JSON, Request, Unfit, idempotency_key
+from outbox.lineage import as_key, fingerprint, inbox_key, state_id
+from outbox.message import Message
+from outbox.ports import Delivery
+from outbox.retries import Reject
+from outbox.runtime.failures.error_text import FAILURES, as_text, failure_text, raised_at, safe_text
+from outbox.runtime.http.bodies import read_body, write_body
+from outbox.runtime.work import Work
+from outbox.seldom import printable
+
+log = logging.getLogger("outbox.http")
+
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Makes works of the requests to one route."""
+
+    app: App
+    route: HttpRoute
+
+    async def caller(self, request: Request) -> str:
+        """Who sends a request, as its entry tells; empty where that does not ask.
+
+        Raises:
+            Unfit: nobody who may, or nobody can tell.
+        """
+        if self.route.caller is None:
+            return ""
+        try:
+            found: Any = self.route.caller(request)
+            caller = await found if isawaitable(found) else found
+            if not isinstance(caller, str):
+                raise TypeError(f"caller= gave a {type(caller).__name__}; return a text, or raise Reject")
+        except Reject as refusal:
+            raise Unfit(403, "forbidden", safe_text(as_text(refusal)) or "this caller may not do that") from refusal
+        except Exception as error:
+            fields = {"route": self.route.name, "line": raised_at(error)}
+            log.error("caller unknown", extra={**fields, "error": printable(failure_text(error))})
+            raise Unfit(500, "failed", "the caller could not be safe_text; nothing took effect") from error
+        try:
+            caller.encode()
+        except UnicodeEncodeError as error:  # of a header's byte that is not UTF-8
+            raise Unfit(400, "undecodable", "the caller's name is not text; send it as UTF-8") from error
+        return caller
+
+    def work(self, request: Request, parameters: Mapping[str, str], caller: str, now_ms: int) -> Work:
+        """The work of a request that may change something.
+
+        Raises:
+            Unfit: it cannot be one.
+        """
+        key = idempotency_key(request.headers)
+        identity = f"{key}@{sha256(caller.encode()).hexdigest()}" if self.route.caller is not None else key
+        body, whole = self._written(request, parameters)
+        work = self._work(
+            body,
+            caller,
+            Message(
+                body=body,
+                outbox_id=identity,
+                type=self._codec.name,
+                created_ms=now_ms,
+                traceparent=_traceparent(request),
+            ),
+            now_ms,
+        )
+        inbox = inbox_key(self.route.handler.prefix, None, identity)
+        return msgspec.structs.replace(work, inbox=inbox, fingerprint=fingerprint(whole, ""), remembered=True)
+
+    def look(self, request: Request, parameters: Mapping[str, str], caller: str, now_ms: int) -> Work:
+        """The work of a request that only reads: its message is the query and the path.
+
+        Raises:
+            Unfit: it cannot be one.
+        """
+        try:
+            given = request.parameters()
+        except ValueError as error:
+            raise Unfit(400, "undecodable", safe_text(f"the query cannot be read: {error}")) from error
+        named = {name: text for name, text in given.items() if name in self._names}
+        body = msgspec.json.encode(self._typed({**named, **parameters}))
+        message = Message(body=body, type=self._codec.name, created_ms=now_ms, traceparent=_traceparent(request))
+        return self._work(body, caller, message, now_ms)
+
+    def _work(self, body: bytes, caller: str, message: Message, now_ms: int) -> Work:
+        """A message with its value decoded and its key taken."""
+        handler = self.route.handler
+        delivery = Delivery(handler.source, 0, message, 0, now_ms, 0)
+        try:
+            value = self._codec.decode(body)
+        except FAILURES as error:  # a validator may raise anything
+            raise Unfit(400, "undecodable", safe_text(f"not a {self._codec.name}: {as_text(error)}")) from error
+        if handler.key is None:
+            return Work(delivery, handler, value, caller=caller)
+        try:
+            key = as_key(handler.key(value))
+            id = None if handler.state is None else state_id(handler.state.name, key)
+        except FAILURES as error:  # the key function's own, or a key that cannot be as_text down
+            raise Unfit(400, "missing-key", safe_text(f"the request names no key; {as_text(error)}")) from error
+        return Work(delivery, handler, value, key, id, id, caller=caller)
+
+    # The message
+
+    def _written(self, request: Request, parameters: Mapping[str, str]) -> tuple[bytes, bytes]:
+        """The body to decode, and the same with all that tells requests apart, in one order."""
+        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
+        if kind != JSON and not kind.endswith("+json"):
+            raise Unfit(415, "not-json", f"send the body as {JSON}")
+        try:
+            given = read_body(request.body or b"{}")
+            if parameters:
+                given = self._with_path(given, parameters)
+            whole = write_body(given)
+        except DECODE_ERRORS as error:
+            raise Unfit(400, "undecodable", safe_text(f"the body is not JSON: {error}")) from error
+        return (whole if parameters or not request.body else request.body), whole
+
+    def _with_path(self, given: Any, parameters: Mapping[str, str]) -> dict[str, Any]:
+        if not isinstance(given, dict):
+            raise Unfit(400, "undecodable", "the body must be a JSON object")
+        typed = self._typed(parameters)
+        for field, name in self._names.items():
+            if name in given and name in typed and not self._says(field, given[name], typed[name]):
+                raise Unfit(400, "path-differs", f"{name} is another in the body than in the path; send one of them")
+        return {**given, **typed}
+
+    def _says(self, field: str, given: Any, typed: Any) -> bool:
+        """Whether a member of the body says the same as the path does; by their field's type 3.0 may be 3."""
+        one, other = write_body(given), write_body(typed)
+        if one == other:
+            return True
+        kind = self._hints.get(field, str)
+        try:
+            return bool(msgspec.json.decode(one, type=kind) == msgspec.json.decode(other, type=kind))
+        except (*DECODE_ERRORS, TypeError):  # it is not of that type, or of one that only its own model understands
+            return False
+
+    def _typed(self, parameters: Mapping[str, str]) -> dict[str, Any]:
+        """Texts as their fields' types have them, under the fields' names on the wire."""
+        typed: dict[str, Any] = {}
+        for name, text in parameters.items():
+            try:
+                value = msgspec.convert(text, self._hints.get(name, str), strict=False)
+                typed[self._names[name]] = msgspec.to_builtins(value)
+            except msgspec.ValidationError as error:
+                raise Unfit(400, "undecodable", safe_text(f"{name}: {error}")) from error
+            except TypeError:  # a type that only its own model understands
+                typed[self._names[name]] = text
+        return typed
+
+    @cached_property
+    def _codec(self) -> Codec:
+        return self.app.codec(self.route.handler.binding.messages[0])
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """What each field is called on the wire."""
+        kind = self._codec.type
+        names = {name: name for name in self._codec.fields}
+        if issubclass(kind, msgspec.Struct):
+            names.update(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+        for name, field in getattr(kind, "model_fields", {}).items():
+            names[name] = getattr(field, "alias", None) or name
+        return names
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(self._codec.type)
+        except Exception:  # an annotation is any expression; then all are texts
+            return {}
+
+
+def _traceparent(request: Request) -> str:
+    text = request.headers.get("traceparent", "")
+    return text if _TRACEPARENT(text) else ""

@@ -1,0 +1,1 @@
+"""What is decided once, when a worker starts: where each message goes, for how long it is remembered."""

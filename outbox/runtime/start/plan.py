@@ -1,0 +1,201 @@
+"""An application made ready to run: where each message goes, decided once, when a worker starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from outbox.app import App, Handler
+from outbox.errors import NotRegistrable
+from outbox.lineage import field, state_id
+from outbox.ports import SUBSCRIPTIONS
+from outbox.retries import Retries
+from outbox.runtime.commit.handler_threads import HandlerThreads, hosted
+from outbox.runtime.start.retention import RetentionWindow
+
+REASON_LENGTH_MAX = 1_000
+
+
+PLACE_COUNT_MAX = 1 << 16
+"""How many keys of a handler have their place at hand; beyond it all are worked out anew."""
+
+KEY_LENGTH_MAX = 200
+"""The longest key whose place is kept."""
+
+
+class KeyIds(msgspec.Struct, frozen=True, gc=False):
+    """What the messages of one key have in common: their state's id, and how their inbox keys begin before hashing."""
+
+    state_id: str | None
+    prefix: bytes
+
+
+class KeyIdCache(dict[str, KeyIds]):
+    """The places of one handler's keys as far as they were made; keys that are texts only, for `1 == True`."""
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def make(self, key: str) -> KeyIds:
+        """The place of a key that has none yet; not `__missing__`, because a dict with that is slower at every key.
+
+        Raises:
+            KeyError: the key is not plain, or too long to be kept.
+        """
+        if not 0 < len(key) <= KEY_LENGTH_MAX:
+            raise KeyError(key)
+        if len(self) >= PLACE_COUNT_MAX:
+            self.clear()
+        handler = self._handler
+        id = None if handler.state is None else state_id(handler.state.name, key)
+        place = self[key] = KeyIds(id, handler.prefix + field(key))
+        return place
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What happens to one wire type of one source: how it is decoded and who handles it.
+
+    `decode` takes a body of the schema `version`, `read` one of any that is not newer.  `key` and `places` are those of
+    its handler where it has one only, and that one a key.
+    """
+
+    wire_type: str
+    decode: Callable[[bytes], Any]
+    handlers: tuple[Handler, ...]
+    key: Callable[[Any], Any] | None
+    places: KeyIdCache
+    version: int
+    read: Callable[[bytes, int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A queue or subscription that the application reads."""
+
+    path: str
+    routes: dict[str, Route]
+    only: Route | None
+    """The route of a message without a type, where there is one type only."""
+    ordered: bool
+    takes_sequence_number: bool
+    stops: bool = False
+    """Whether a dead letter of one of its handlers stops the key of its message, for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An application's sources and its limits in milliseconds and bytes."""
+
+    app: App
+    sources: dict[str, Source]
+    memory: RetentionWindow
+    own_attempt_ms_max: int
+    clock_skew_ms: int
+    claim_check_bytes: int
+    retries: Retries
+    least_limit_ms: int = 0
+    """The shortest time limit of its handlers."""
+    threads: HandlerThreads | None = None
+    """Where blocking handlers run; without it they run inline, as in a harness."""
+    time_limit_s_max: float = math.inf
+    """How long the host lets any handler run."""
+
+    @property
+    def retention_ms(self) -> int:
+        """The age at which a message is not run any more."""
+        return self.memory.retention_ms
+
+    @property
+    def attempt_ms_max(self) -> int:
+        """How long an attempt may take, so that no record which forbids it is gone before it ends."""
+        return min(self.own_attempt_ms_max, self.memory.attempt_ms_max)
+
+    def limit_ms(self, handler: Handler) -> int:
+        """How long one handling may take."""
+        return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
+
+    def hosted(self, handler: Handler) -> Handler:
+        """A handler as it runs here."""
+        return hosted(handler, self.threads, self.time_limit_s_max)
+
+    @property
+    def threaded(self) -> set[str]:
+        """The handlers that run in threads, by name."""
+        blocking = {handler.name for handler in self.app.handlers if handler.blocking}
+        return blocking if self.threads is not None else set()
+
+    @property
+    def record_life_ms(self) -> int:
+        """How long a record is kept."""
+        return self.memory.record_life_ms
+
+    def life_s(self, at_least_ms: int) -> float:
+        """How long a record is kept that was made to be kept so long, by this application or by another."""
+        return max(at_least_ms, self.record_life_ms) / 1_000
+
+    @property
+    def paths(self) -> list[str]:
+        """The queues and subscriptions to read."""
+        return list(self.sources)
+
+
+def compile_plan(app: App, *, threads: HandlerThreads | None = None, time_limit_s_max: float = math.inf) -> Plan:
+    """Make an application ready to run: no handler for longer than its host lets it, blocking ones in `threads`.
+
+    Without threads these run inline.
+    """
+    handlers = [hosted(handler, threads, time_limit_s_max) for handler in app.handlers]
+    retention_ms = round(app.retention.total_seconds() * 1_000)
+    margin_ms = round(app.margin.total_seconds() * 1_000)
+    paths = dict.fromkeys(handler.source for handler in app.handlers)
+    return Plan(
+        app,
+        {path: _source(app, path, handlers) for path in paths},
+        RetentionWindow(retention_ms, retention_ms + margin_ms),
+        margin_ms // 2,
+        round(app.clock_skew.total_seconds() * 1_000),
+        app.claim_check_bytes,
+        app.retry,
+        min([round(handler.time_limit_s * 1_000) for handler in handlers], default=margin_ms // 2),
+        threads,
+        time_limit_s_max,
+    )
+
+
+def _source(app: App, path: str, hosted_handlers: Sequence[Handler]) -> Source:
+    by_type: dict[str, Route] = {}
+    spec = app.queues.get(path)
+    ordered = spec is not None and spec.ordering == "per_key"
+    for handler in hosted_handlers:
+        if handler.source != path:
+            continue
+        if handler.on_dead_letter == "stop_key" and not ordered:
+            cure = f'declare app.queue({path!r}, "per_key")'
+            if SUBSCRIPTIONS in path:
+                cure = "a subscription has none: send the message on to a queue that is per_key, and stop there"
+            raise NotRegistrable(f"{handler.name}: stop_key needs an order; {cure}")
+        for kind in handler.binding.messages:
+            codec = app.codec(kind)
+            known = by_type.get(codec.name)
+            if known is not None and known.decode != codec.decode:
+                raise NotRegistrable(f"two types on {path!r} are called {codec.name!r}; name one with @app.message")
+            handlers = (*(known.handlers if known else ()), handler)
+            key = handler.key if len(handlers) == 1 else None
+            by_type[codec.name] = Route(
+                codec.name, codec.decode, handlers, key, KeyIdCache(handler), codec.version, codec.read
+            )
+    only = next(iter(by_type.values())) if len(by_type) == 1 else None
+    return Source(
+        path,
+        by_type,
+        only,
+        ordered=ordered,
+        takes_sequence_number=spec is not None and spec.identity == "sequence-number",
+        stops=any(handler.source == path and handler.on_dead_letter == "stop_key" for handler in app.handlers),
+    )

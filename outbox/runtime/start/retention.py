@@ -1,0 +1,144 @@
+"""How long messages are remembered, and what to do where that has changed since others were handled.
+
+A record lives as long as the retention under which it was made.  So after a raise a message that was created before
+it is too old at the earlier retention's age, because its record may be gone by then; after a lowering records are
+kept as long as before for a while, because a worker with the higher retention may still run.  After the margin was
+raised an attempt may take no longer than before, while records of the earlier one matter.  An era is a retention that
+was in use; it ends a margin after another was first seen, and the workers of the code before must be gone by then.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from outbox.errors import NotRegistrable, PoisonMessage
+from outbox.ports import Document, Operations
+from outbox.runtime.start.notes import unreadable, write_note
+
+log = logging.getLogger("outbox.retention")
+
+ERA_COUNT_MAX = 16
+UNLIMITED_MS = 1 << 62
+WRITE_COUNT_MAX = 10
+"""How often a worker tries to register beside others that do."""
+
+
+class PastRetention(msgspec.Struct, frozen=True, order=True):
+    """A retention and margin that were in use, until when at the latest, in milliseconds."""
+
+    until_ms: int
+    retention_ms: int
+    margin_ms: int
+
+    @property
+    def record_life_ms(self) -> int:
+        """How long a record of this era lives."""
+        return self.retention_ms + self.margin_ms
+
+
+class RegisteredRetention(msgspec.Struct, frozen=True):
+    """What is registered: the retention and margin in use, and the earlier ones that still matter."""
+
+    retention_ms: int
+    margin_ms: int
+    eras: tuple[PastRetention, ...] = ()
+
+
+class RetentionWindow:
+    """How long this worker's messages are remembered: fixed but for what it learns at its start."""
+
+    __slots__ = ("attempt_ms_max", "eras", "record_life_ms", "retention_ms")
+
+    def __init__(self, retention_ms: int, record_life_ms: int) -> None:
+        self.retention_ms = retention_ms
+        self.record_life_ms = record_life_ms
+        self.eras: tuple[PastRetention, ...] = ()
+        self.attempt_ms_max = UNLIMITED_MS
+        """How long an attempt may take beside the records of earlier eras."""
+
+    def oldest_ms(self, now_ms: int) -> int:
+        """A message that was created then, or before, is too old to be run: its record may be gone."""
+        oldest_ms = now_ms - self.retention_ms
+        for era in self.eras:
+            oldest_ms = max(oldest_ms, min(era.until_ms, now_ms - era.retention_ms))
+        return oldest_ms
+
+    def too_old(self, created_ms: int, now_ms: int) -> str:
+        """Why a message was refused that is too old."""
+        known_ms = min([self.retention_ms, *(era.retention_ms for era in self.eras if created_ms <= era.until_ms)])
+        return f"created {now_ms - created_ms} ms ago, retention is {known_ms} ms"
+
+    def refusal(self, created_ms: int, now_ms: int) -> PoisonMessage:
+        """The refusal of a message that is too old."""
+        return PoisonMessage("too-old", self.too_old(created_ms, now_ms))
+
+    def heed(self, eras: tuple[PastRetention, ...], now_ms: int) -> None:
+        """Take earlier retentions into account."""
+        self.eras = tuple(era for era in eras if era.retention_ms < self.retention_ms)
+        spare_ms = [era.record_life_ms - min(era.retention_ms, self.retention_ms) for era in eras]
+        self.attempt_ms_max = min([UNLIMITED_MS, *(ms // 2 for ms in spare_ms)])
+        lives = [era.record_life_ms for era in eras if era.until_ms > now_ms]
+        self.record_life_ms = max([self.record_life_ms, *lives])
+
+
+async def register_retention(app_name: str, memory: RetentionWindow, operations: Operations) -> None:
+    """Register how long an application remembers, and heed what was registered before.
+
+    Raises:
+        NotRegistrable: it has changed too often.
+    """
+    name, margin_ms = f"retention:{app_name}", memory.record_life_ms - memory.retention_ms
+    own = RegisteredRetention(memory.retention_ms, margin_ms)
+    for _ in range(WRITE_COUNT_MAX):
+        note, now_ms = await operations.note(name), operations.now_ms()
+        known = own if note is None else _decoded(note)
+        wanted = msgspec.structs.replace(own, eras=_eras(app_name, known, own, now_ms))
+        is_same = note is not None and (known.retention_ms, known.margin_ms) == (own.retention_ms, own.margin_ms)
+        if is_same or await write_note(operations, name, msgspec.json.encode(wanted), note):
+            memory.heed(wanted.eras, now_ms)
+            if not is_same:
+                _tell(app_name, known, own)
+            return
+    raise NotRegistrable(f"the retention of {app_name!r} is being registered by others all the time; start again")
+
+
+def _eras(
+    app_name: str, known: RegisteredRetention, own: RegisteredRetention, now_ms: int
+) -> tuple[PastRetention, ...]:
+    """The earlier retentions that still matter to one: each once, until its latest end."""
+    eras = list(known.eras)
+    if (known.retention_ms, known.margin_ms) != (own.retention_ms, own.margin_ms):
+        overlap_ms = max(known.margin_ms, own.margin_ms)
+        eras.append(PastRetention(now_ms + overlap_ms, known.retention_ms, known.margin_ms))
+    latest: dict[tuple[int, int], PastRetention] = {}
+    for era in sorted(eras):
+        if era.until_ms > now_ms - own.retention_ms:
+            latest[era.retention_ms, era.margin_ms] = era
+    latest.pop((own.retention_ms, own.margin_ms), None)
+    if len(latest) > ERA_COUNT_MAX:
+        raise NotRegistrable(
+            f"the retention of {app_name!r} has had {len(latest)} values that still matter; go back to one of them, "
+            f"or wait until the oldest is {own.retention_ms} ms past"
+        )
+    return tuple(latest.values())
+
+
+def _decoded(note: Document) -> RegisteredRetention:
+    try:
+        return msgspec.json.decode(note.body, type=RegisteredRetention)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable(note, error) from error
+
+
+def _tell(app_name: str, known: RegisteredRetention, own: RegisteredRetention) -> None:
+    """Say what a change of retention means."""
+    fields = {"app": app_name, "before_ms": known.retention_ms, "now_ms": own.retention_ms}
+    if own.retention_ms > known.retention_ms:
+        log.warning("retention raised; what was created before is too old at the age of the earlier one", extra=fields)
+    elif own.retention_ms < known.retention_ms:
+        log.warning("retention lowered; end the workers with the earlier one before a margin has passed", extra=fields)
+    elif own.margin_ms > known.margin_ms:
+        fields |= {"margin_before_ms": known.margin_ms, "margin_now_ms": own.margin_ms}
+        log.warning("margin raised; until a retention has passed handlers may take half the earlier one", extra=fields)

@@ -1,0 +1,117 @@
+"""How old a message may be, what counts as its age, and how long it is remembered."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from outbox import Retry
+from outbox.testing import Harness
+from tests.unit.runtime.plant import DAY_S, Count, Plant, Task, only, raising
+
+# The age fence
+
+
+async def test_a_message_as_old_as_retention_is_never_run() -> None:
+    plant = Plant(retention=timedelta(days=2))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1", created=world.now() - 2 * DAY_S)
+        await world.send("q", Task("b"), id="2", created=datetime.fromtimestamp(world.now() - 2 * DAY_S + 1, UTC))
+        await world.wait_idle()
+        letter = await only(world)
+        assert (letter.id, letter.reason) == ("1", "too-old")
+        assert len(plant.runs) == 1
+
+
+async def test_a_duplicate_of_an_applied_message_is_completed_at_any_age_that_its_record_lives() -> None:
+    plant = Plant(retention=timedelta(days=2), margin=timedelta(hours=1))
+    async with Harness(plant.app) as world:
+        created = world.now()
+        await world.send("q", Task("a"), id="1", created=created)
+        await world.wait_idle()
+        await world.advance(days=2, minutes=59)
+        await world.send("q", Task("a"), id="1", created=created)
+        await world.wait_idle()
+        assert world.dead_letters("q") == [] and len(plant.runs) == 1
+        await world.advance(minutes=2)
+        await world.send("q", Task("a"), id="1", created=created)
+        await world.wait_idle()
+        assert (await only(world)).reason == "too-old" and len(plant.runs) == 1
+
+
+@pytest.mark.engine_only("a store protocol may run a handler again and throw its result away")
+async def test_records_live_on_over_a_restart_and_are_gone_after_retention_and_margin() -> None:
+    plant = Plant(retention=timedelta(days=2), margin=timedelta(hours=1))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.wait_idle()
+        await world.advance(days=1)
+        await world.restart()
+        await world.send("q", Task("a"), id="1")
+        await world.wait_idle()
+        assert len(plant.runs) == 1
+        await world.advance(days=1, hours=2)
+        await world.restart()
+        await world.send("q", Task("a"), id="1")
+        await world.wait_idle()
+        assert len(plant.runs) == 2
+
+
+async def test_without_a_creation_time_the_time_of_arrival_counts() -> None:
+    plant = Plant(retention=timedelta(hours=1))
+    plant.act = raising(Retry(after_s=1_800))
+    async with Harness(plant.app) as world:
+        await world.send_raw("q", b'{"key":"a"}', properties={"outbox-id": "1"})
+        await world.advance(hours=2)
+        assert len(plant.runs) == 2 and (await only(world)).reason == "too-old"
+
+
+async def test_a_creation_time_that_lies_ahead_is_refused() -> None:
+    plant = Plant(clock_skew=timedelta(minutes=5))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1", created=world.now() + 299)
+        await world.send("q", Task("b"), id="2", created=world.now() + 301)
+        await world.wait_idle()
+        letter = await only(world)
+        assert (letter.id, letter.reason) == ("2", "from-the-future") and "clock" in letter.description
+
+
+async def test_a_scheduled_message_is_as_old_as_its_due_time() -> None:
+    plant = Plant(retention=timedelta(hours=1))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1", after_s=5 * DAY_S)
+        await world.advance(days=6)
+        assert await world.state(Count, "a") == Count(1) and world.dead_letters("q") == []
+
+
+# What is put off until it is too old
+
+
+@pytest.mark.parametrize(("after_s", "is_put_off"), [(3_599.999, True), (3_600, False)])
+async def test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words(
+    after_s: float, is_put_off: bool
+) -> None:
+    plant = Plant(retention=timedelta(hours=1))
+    plant.act = raising(Retry("the bank is closed", after_s=after_s))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.wait_idle()
+        assert (world.dead_letters("q") == []) == is_put_off
+        await world.advance(hours=1)
+        letter = await only(world)
+        assert letter.reason == "too-old" and len(plant.runs) == 1 + is_put_off
+        assert "the bank is closed" in letter.description and "retention is 3600000 ms" in letter.description
+
+
+async def test_what_was_put_off_until_it_was_too_old_can_be_resubmitted() -> None:
+    plant = Plant(retention=timedelta(hours=1), margin=timedelta(minutes=20))
+    plant.act = raising(Retry("the bank is closed", after_s=1_800))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.advance(hours=1, minutes=5)
+        assert (await only(world)).reason == "too-old" and len(plant.runs) == 2
+        plant.act = lambda task, ctx: None
+        await world.resubmit("q", "1")
+        await world.wait_idle()
+        assert await world.state(Count, "a") == Count(1) and world.dead_letters("q") == []

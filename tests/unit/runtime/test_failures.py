@@ -1,0 +1,182 @@
+"""What a failure means: retries, refusals, dead letters, the age fence, and what an operator does with them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from outbox import Context, DeadLetter, Reject, Retries, Retry
+from outbox.testing import Harness
+from tests.unit.runtime.plant import Count, Plant, Task, only, raising
+
+# Retries
+
+
+async def test_failures_are_repeated_after_the_delays_and_then_dead_lettered_with_the_last_line() -> None:
+    plant = Plant(retry=Retries(limit=4, delays_s=(1.0, 10.0)))
+    plant.act = raising(ValueError("no such thing"))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        start = world.now()
+        await world.advance(hours=1)
+        assert [round(at - start, 3) for at, _ in plant.runs] == [0, 1, 11, 21]
+        assert [count for _, count in plant.runs] == [1, 2, 3, 4]
+        letter = await only(world)
+        assert (letter.reason, letter.description) == ("failed", "ValueError: no such thing")
+        assert letter.delivery_count == 4
+        assert await world.state(Count, "a") is None and world.sent("out") == []
+
+
+@pytest.mark.parametrize("delay_s", [0.001, 0.057, 0.123, 1.001, 59.999])
+async def test_a_delay_of_any_number_of_milliseconds_ends(delay_s: float) -> None:
+    plant = Plant(retry=Retries(limit=2, delays_s=(delay_s,)))
+    plant.act = raising(ValueError("x"))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"))
+        await world.advance(minutes=2)
+        assert len(plant.runs) == 2
+
+
+async def test_no_delays_mean_another_delivery_at_once() -> None:
+    plant = Plant(retry=Retries(limit=3, delays_s=()))
+    plant.act = raising(ValueError("x"))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"))
+        await world.wait_idle()
+        assert len(plant.runs) == 3 and len(world.dead_letters("q")) == 1
+
+
+async def test_failures_are_still_counted_after_a_restart() -> None:
+    plant = Plant(retry=Retries(limit=3, delays_s=(10.0,)))
+    plant.act = raising(ValueError("x"))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"))
+        await world.wait_idle()
+        await world.restart()
+        await world.advance(minutes=1)
+        assert [count for _, count in plant.runs] == [1, 2, 3]
+
+
+async def test_a_message_that_succeeds_at_last_acts_once() -> None:
+    plant = Plant(retry=Retries(limit=3, delays_s=(1.0,)))
+
+    def act(task: Task, ctx: Context) -> None:
+        if len(plant.runs) < 3:
+            raise OSError("not yet")
+
+    plant.act = act
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"))
+        await world.advance(minutes=1)
+        assert await world.state(Count, "a") == Count(1)
+        assert world.sent("out") == [Task("a")] and world.dead_letters("q") == []
+
+
+async def test_retry_is_not_counted_as_a_failure() -> None:
+    plant = Plant(retry=Retries(limit=1))
+
+    def act(task: Task, ctx: Context) -> None:
+        if len(plant.runs) < 5:
+            raise Retry("upstream is down", after_s=30)
+
+    plant.act = act
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"))
+        start = world.now()
+        await world.advance(minutes=10)
+        assert [at - start for at, _ in plant.runs] == [0, 30, 60, 90, 120]
+        assert {count for _, count in plant.runs} == {1}
+        assert await world.state(Count, "a") == Count(1)
+
+
+async def test_retry_ends_with_retention() -> None:
+    plant = Plant(retention=timedelta(hours=2))
+    plant.act = raising(Retry("never", after_s=600))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"))
+        await world.advance(hours=3)
+        assert (await only(world)).reason == "too-old"
+        assert len(plant.runs) == 12
+
+
+@pytest.mark.parametrize("after_s", [-1, float("nan"), float("inf"), 1e300])
+def test_a_retry_that_never_comes_is_refused(after_s: float) -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        Retry("x", after_s=after_s)
+    with pytest.raises(ValueError, match="seconds"):
+        Retries(delays_s=(after_s,))
+
+
+def test_a_limit_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least once"):
+        Retries(limit=0)
+
+
+# Refusals
+
+
+async def test_a_rejected_message_leaves_nothing_but_its_dead_letter() -> None:
+    plant = Plant()
+    plant.act = raising(Reject("too expensive"))
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a", "w"), id="1", created=world.now() - 5)
+        await world.wait_idle()
+        letter = await only(world)
+        assert letter == DeadLetter(
+            "1", "q", "too expensive", letter.description, Task("a", "w"), letter.body, 1, world.now() - 5
+        )
+        assert letter.body == b'{"key":"a","what":"w"}'
+        assert await world.state(Count, "a") is None and world.sent("out") == [] and len(plant.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "description"),
+    [
+        (Reject(), "rejected", "rejected by the handler"),
+        (Reject("x" * 5_000), "x" * 1_000, "rejected by the handler"),
+        (Reject("lone \ud800"), "lone \\ud800", "rejected by the handler"),
+        (ValueError("lone \ud800"), "failed", "ValueError: lone \\ud800"),
+        (KeyError("x"), "failed", "KeyError: 'x'"),
+        (asyncio.CancelledError(), "failed", "asyncio.exceptions.CancelledError"),
+        (StopIteration(), "failed", "RuntimeError: coroutine raised StopIteration"),
+        (
+            ValueError("Endpoint=sb://x/;SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0;x"),
+            "failed",
+            "ValueError: Endpoint=sb://x/;SharedAccessKeyName=k;SharedAccessKey=***;x",
+        ),
+        (
+            ValueError("401 for Authorization: Bearer abcdefgh.ijkl"),
+            "failed",
+            "ValueError: 401 for Authorization: ***",
+        ),
+    ],
+)
+async def test_what_a_dead_letter_says_is_bounded_storable_and_without_secrets(
+    error: BaseException, reason: str, description: str
+) -> None:
+    plant = Plant(retry=Retries(limit=1))
+    plant.act = raising(error)
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"))
+        await world.wait_idle()
+        letter = await only(world)
+        assert (letter.reason, letter.description) == (reason, description)
+
+
+async def test_a_handler_that_cancels_what_it_waits_for_has_failed_and_the_worker_goes_on() -> None:
+    plant = Plant(retry=Retries(limit=2, delays_s=(1.0,)))
+
+    async def wait_for_cancelled() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await task
+
+    plant.act = lambda task, ctx: wait_for_cancelled() if task.what else None
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a", "cancelled"))
+        await world.send("q", Task("a"))
+        await world.advance(minutes=1)
+        assert (await only(world)).description == "asyncio.exceptions.CancelledError"
+        assert await world.state(Count, "a") == Count(1)

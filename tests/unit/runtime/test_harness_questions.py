@@ -1,0 +1,126 @@
+"""A test that asks for what cannot be there is refused: nothing found would look like nothing done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from outbox import App, Client, Context, Engine, UnknownDestination
+from outbox.errors import OutboxError, PoisonMessage, UnknownType
+from outbox.testing import Harness
+from tests.unit.runtime.orders import Count, Order, Payment, Saga
+
+
+@dataclass
+class Unused:
+    sum: int = 0
+
+
+@dataclass
+class Named:
+    sum: int = 0
+
+
+def shop() -> App:
+    app = App("shop")
+    app.queue("parcels")
+    app.state("named")(Named)
+
+    @app.handler("orders", key="id")
+    def order(order: Order, count: Count, ctx: Context) -> None:
+        ctx.send("parcels", order)
+
+    @app.handler("news", subscription="audit")
+    def audit(order: Order) -> None:
+        """Nothing to do."""
+
+    return app
+
+
+ANSWERED_WITH_NOTHING: dict[str, tuple[Callable[[Harness], Any], type[Exception], str]] = {
+    "what was sent to a misspelt queue": (lambda world: world.sent("parcel"), UnknownDestination, "never declared"),
+    "the records of a misspelt queue": (lambda world: world.sent_records("x"), UnknownDestination, "never declared"),
+    "a misspelt queue's refusals": (lambda world: world.dead_letters("order"), UnknownDestination, "never declared"),
+    "a topic's refusals": (lambda world: world.dead_letters("news"), UnknownDestination, "news/Subscriptions/audit"),
+    "a subscription that nobody reads": (
+        lambda world: world.dead_letters("news/Subscriptions/x"), UnknownDestination, "never declared",
+    ),
+    "a state of nobody's": (lambda world: world.state(Unused, "a"), UnknownType, "states are Count: use one"),
+    "a state that is named only": (lambda world: world.state(Named, "a"), UnknownType, "states are Count: use one"),
+    "a message as a state": (lambda world: world.state(Order, "a"), UnknownType, "states are Count: use one"),
+    "a state under another kind of key": (lambda world: world.state(Count, 1), TypeError, "takes a key that is a text"),
+    "a state under a UUID": (lambda world: world.state(Count, UUID(int=1)), TypeError, "key that is a text"),
+    "a given state of nobody's": (lambda world: world.given(Unused, "a", Unused()), UnknownType, "states are Count"),
+    "a given state under another kind of key": (lambda world: world.given(Count, 1, Count()), TypeError, "a text"),
+    "a given state that cannot be read": (
+        lambda world: world.given(Count, "a", Count("many")),  # type: ignore[arg-type]  # what a slip looks like
+        PoisonMessage, "Expected `int`, got `str`",
+    ),
+    "a message that nobody takes": (lambda world: world.send("orders", Payment("p")), UnknownType, "takes a Payment"),
+    "a topic's that nobody takes": (lambda world: world.publish("news", Payment("p")), UnknownType, "takes a Payment"),
+    "a misspelt queue": (lambda world: world.send("order", Order("o")), UnknownDestination, "never declared"),
+    "no time": (lambda world: world.advance(), ValueError, "advance by 0 ms"),
+    "time that runs backwards": (lambda world: world.advance(hours=-1), ValueError, "advance by -3600000 ms"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANSWERED_WITH_NOTHING)
+async def test_a_harness_refuses_what_it_would_answer_with_nothing(name: str) -> None:
+    ask, error, cure = ANSWERED_WITH_NOTHING[name]
+    async with Harness(shop()) as world:
+        for _ in range(2):  # nothing becomes known by being asked for
+            with pytest.raises(error, match=cure):
+                found = ask(world)
+                if isinstance(found, Awaitable):
+                    await found
+
+
+async def test_what_may_be_asked_for_is_answered() -> None:
+    async with Harness(shop()) as world:
+        assert world.sent("parcels") == world.sent("news") == world.dead_letters("news/Subscriptions/audit") == []
+        assert await world.state(Count, "o") is None
+        await world.send("parcels", Payment("p"))  # a queue of others takes what they take
+        await world.send("orders", Order("o"), id="1")
+        await world.wait_idle()
+        assert world.sent("parcels") == [Order("o")] and world.dead_letters("orders") == []
+
+
+async def test_a_client_refuses_a_state_that_is_neither_kept_nor_named() -> None:
+    client = Client(shop(), Engine.in_memory())
+    await client.declare()
+    assert await client.state(Count, "a") is None and await client.state(Named, "a") is None
+    for _ in range(2):
+        with pytest.raises(UnknownType, match=r"no state Saga.*Count, Named.*@app\.state"):
+            await client.state(Saga, "a")
+    with pytest.raises(TypeError, match="key 1 is an integer"):
+        await client.state(Count, 1)
+    with pytest.raises(OutboxError, match="typo"):
+        await client.dead_letters("typo")
+
+
+async def test_a_client_that_sends_before_it_has_declared_is_shown_how() -> None:
+    client = Client(shop(), Engine.in_memory())
+    for sending in (
+        client.send("orders", Order("o")),
+        client.publish("news", Order("o")),
+        client.send_raw("orders", b""),
+    ):
+        with pytest.raises(UnknownDestination, match=r"is declared in shop.*`await client\.declare\(\)` once"):
+            await sending
+    await client.declare()
+    assert await client.send("orders", Order("o"), id="1") == "1"
+
+
+async def test_keys_of_any_kind_are_taken_where_handlers_do_not_say() -> None:
+    app = App("a")
+
+    @app.handler("q", key=lambda order: order.id)
+    def count(order: Order, count: Count) -> None:
+        """Nothing to do."""
+
+    async with Harness(app) as world:
+        assert await world.state(Count, 1) is None and await world.state(Count, "1") is None

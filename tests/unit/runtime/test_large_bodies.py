@@ -1,0 +1,86 @@
+"""Large bodies, claim checks, written blobs, and commits over the limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox import App, BlobRef, Context, Reject
+from outbox.testing import Harness
+from outbox.verify.faults import Faults
+from tests.unit.runtime.jobs import Job, Made, Note, ran, running
+
+# Large bodies and blobs
+
+
+async def test_a_large_body_comes_back_unseen_inbound_outbound_and_dead() -> None:
+    large, seen = "x" * 300_000, []
+    app = running(lambda job, ctx: ctx.send("next", Job("b", job.text + "y")))
+
+    @app.handler("next", key="key")
+    def next_(job: Job, note: Note) -> None:
+        seen.append(job)
+        raise Reject("seen")
+
+    async with Harness(app) as world:
+        await ran(world, Job("a", large))
+        await world.restart()
+        assert seen == world.sent("next") == [Job("b", large + "y")]
+        (letter,) = world.dead_letters("next")
+        assert letter.message == Job("b", large + "y") and len(letter.body) > 300_000
+        assert "outbox-claim" in world.sent_records("next")[0].properties
+
+
+async def test_the_same_large_message_again_has_no_further_effect() -> None:
+    async with Harness(running(lambda job, ctx: ctx.send("out", Job("b")))) as world:
+        for _ in range(2):
+            await ran(world, Job("a", "x" * 300_000))
+        await world.send("q", Job("a", "y" * 300_000), id="1")
+        await world.wait_idle()
+        assert world.sent("out") == [Job("b")]
+        assert [letter.reason for letter in world.dead_letters("q")] == ["payload-differs"]
+
+
+@pytest.mark.parametrize("claim", ["claims/x", "../../etc/passwd", f"claims/{'0' * 64}/{'1' * 64}"])
+async def test_a_claim_that_is_not_ours_is_not_read(claim: str) -> None:
+    async with Harness(running(lambda job, ctx: ctx.send("out", job))) as world:
+        await world.send_raw("q", b"", properties={"outbox-id": "1", "outbox-type": "Job", "outbox-claim": claim})
+        await world.wait_idle()
+        assert [letter.reason for letter in world.dead_letters("q")] == ["undecodable"]
+
+
+async def test_a_written_blob_can_be_read_by_its_reference_whatever_fails() -> None:
+    refs: list[BlobRef] = []
+
+    def act(job: Job, ctx: Context) -> None:
+        data = bytearray(b"report")
+        refs.append(ctx.write_blob("re/port.txt", data))  # type: ignore[arg-type]  # any bytes will do
+        data[:] = b"change"
+        ctx.send("out", Made(refs[-1]))
+
+    for n in range(1, 6):
+        async with Harness(running(act), faults=Faults(lost=(n,), crashes=((n + 1, "before"),))) as world:
+            await ran(world)
+            (made,) = world.sent("out")
+            assert isinstance(made, Made) and made.ref.size_bytes == 6
+            assert await world.blob(made.ref) == b"report"
+    assert len(set(refs)) == 1
+    async with Harness(running(act)) as world:
+        with pytest.raises(LookupError, match="committed"):
+            await world.blob(refs[0])
+
+
+async def test_a_commit_over_the_limit_is_dead_lettered_as_oversize() -> None:
+    app = App("a")
+
+    @app.handler("q", key="key")
+    def grow(job: Job, note: Note) -> None:
+        note.text = "x" * job.n
+
+    async with Harness(app) as world:
+        await world.send("q", Job("a", n=40 << 20), id="1")
+        await world.send("q", Job("b", n=5), id="2")
+        await world.wait_idle()
+        (letter,) = world.dead_letters("q")
+        assert (letter.id, letter.reason) == ("1", "oversize")
+        assert await world.state(Note, "a") is None
+        assert await world.state(Note, "b") == Note("x" * 5)

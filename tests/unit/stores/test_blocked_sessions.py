@@ -1,0 +1,232 @@
+"""A key that a dead letter blocks: what unblocks it, in which order, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Container
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox import App, Reject, Worker
+from outbox.engine.backend.store import EngineStore
+from outbox.errors import OutboxError, Throttled
+from outbox.ports import Delete, Delivery, Document, DocumentKey, Replace
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.blocked_sessions import _key as block_key
+from tests.unit.stores.store_site import Site, site
+
+SCOPES = pytest.mark.parametrize("scope", ["partition", "item"])
+
+
+@dataclass
+class Line:
+    book: str
+    n: int
+
+
+@dataclass
+class Book:
+    ns: list[int] = field(default_factory=list)
+
+
+def strict(bad: Container[int] = (1,), **options: Any) -> App:
+    app = App("strict", **options)
+    app.queue("lines", "per_key")
+
+    @app.handler("lines", key="book", on_dead_letter="stop_key")
+    def write(line: Line, book: Book) -> None:
+        if line.n in bad:
+            raise Reject("no")
+        book.ns.append(line.n)
+
+    return app
+
+
+async def rest(at: Site, seconds: int) -> None:
+    for _ in range(seconds // 5):
+        at.clock.seconds += 5
+        at.engine.tick()
+        await asyncio.sleep(0.01)
+
+
+@SCOPES
+async def test_a_key_whose_dead_letter_was_purged_is_told_of_and_let_go(
+    scope: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(scope) as at, Worker(strict(), at) as worker:
+        for n in range(3):
+            await worker.send("lines", Line("red", n), id=f"l{n}")
+        await rest(at, 30)
+        operations = at.engine.ports().operations  # the broker's own tool
+        for letter in await operations.dead_letters("lines"):
+            await operations.discard("lines", letter.sequence)
+        await rest(at, 120)
+        told = [record for record in caplog.records if "key blocked" in record.message]
+        assert [(r.levelno, r.__dict__["id"], r.__dict__["session"]) for r in told] == [(logging.WARNING, "l1", "red")]
+        for wrong in ("l0", "l2"):
+            with pytest.raises(LookupError):
+                await worker.discard("lines", wrong, key="red")
+        await worker.discard("lines", "l1", key="red")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@asynccontextmanager
+async def blocked(scope: str) -> AsyncIterator[tuple[Site, Worker, set[int]]]:
+    """A worker whose key is blocked behind line 1 of three, and the lines that it refuses."""
+    bad = {1}
+    async with site(scope) as at, Worker(strict(bad), at) as worker:
+        for n in range(3):
+            await worker.send("lines", Line("red", n), id=f"l{n}")
+        await rest(at, 30)
+        assert await letters(worker) == [("l1", "no")]
+        yield at, worker, bad
+
+
+async def letters(worker: Worker) -> list[tuple[str, str]]:
+    return [(letter.id, letter.reason) for letter in await worker.dead_letters("lines")]
+
+
+@SCOPES
+async def test_a_block_is_of_one_queue_whatever_key_another_has(scope: str) -> None:
+    app = strict()
+    app.queue("notes", "per_key")
+
+    @app.handler("notes", key="book", on_dead_letter="stop_key")
+    def note(line: Line, book: Book) -> None:
+        book.ns.append(10 + line.n)
+
+    async with site(scope) as at, Worker(app, at) as worker:
+        for n in range(3):
+            await worker.send("lines", Line("red", n), id=f"l{n}")
+        await rest(at, 30)
+        await worker.send("notes", Line("red", 0), id="n0")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 10]) and await letters(worker) == [("l1", "no")]
+
+
+@SCOPES
+async def test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is(scope: str) -> None:
+    ages: dict[str, Any] = {
+        "retention": timedelta(minutes=5),
+        "margin": timedelta(minutes=1),
+        "clock_skew": timedelta(seconds=30),
+    }
+    async with site(scope) as at, Worker(strict(**ages), at) as worker:
+        at.store.late = "wait"  # and it never lands
+        for n in range(3):
+            await worker.send("lines", Line("red", n), id=f"l{n}")
+        await rest(at, 400)
+        assert await letters(worker) == [("l1", "no")] and at.store.on_its_way
+        await worker.discard("lines", "l1")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2]) and await letters(worker) == []
+
+
+@SCOPES
+async def test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked(scope: str) -> None:
+    async with blocked(scope) as (at, worker, bad):
+        bad.clear()
+        at.store.refused = "let-go"
+        await worker.resubmit("lines", "l1")
+        await rest(at, 30)
+        waiting = {task.message.identity for task in at.engine.broker.queue("lines").tasks.values()}
+        assert await worker.state(Book, "red") == Book([0, 1]) and waiting == {"l1", "l2"}
+        at.store.refused = ""
+        await rest(at, 60)
+        assert await worker.state(Book, "red") == Book([0, 1, 2])
+
+
+@SCOPES
+async def test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        at.store.refused = "let-go"
+        with pytest.raises(OutboxError):
+            await worker.discard("lines", "l1")
+        assert await letters(worker) == [("l1", "no")]  # else nobody could unblock the key by it
+        at.store.refused = ""
+        await worker.discard("lines", "l1")
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@SCOPES
+async def test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        at.store.refused = "resubmitted"
+        with pytest.raises(OutboxError):
+            await worker.resubmit("lines", "l1")
+        assert await letters(worker) == [("l1", "no")]
+        assert {task.message.identity for task in at.engine.broker.queue("lines").tasks.values()} == {"l2"}
+
+
+@SCOPES
+async def test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it(scope: str) -> None:
+    async with blocked(scope) as (at, worker, bad):
+        await worker.send("lines", Line("red", 7), id="l1")
+        await rest(at, 30)
+        assert await letters(worker) == [("l1", "no")] and await worker.state(Book, "red") == Book([0])
+        bad.clear()
+        await worker.resubmit("lines", "l1")
+        await rest(at, 60)
+        assert await letters(worker) == [("l1", "payload-differs")]
+        assert await worker.state(Book, "red") == Book([0, 1, 2])
+
+
+@SCOPES
+async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        (letter,) = await at.ports().operations.dead_letters("lines")
+        stops = BlockedSessions(at.ports().store, at.ports().blobs)
+        other = msgspec.structs.replace(letter.message, body=b'{"book":"red","n":7}')
+        await stops.unblock("lines", other)
+        await stops.resubmitted("lines", msgspec.structs.replace(letter, message=other), 1)
+        stop = await stops.blocked_behind(Delivery("lines", 0, other, 0, 0, 0))
+        assert stop is not None and not stop.resubmitted and not stop.is_behind(other)
+        await stops.unblock("lines", letter.message)
+        assert await stops.blocked_behind(Delivery("lines", 0, other, 0, 0, 0)) is None
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@SCOPES
+async def test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        store = EngineStore(at.engine.core, at.engine.documents)
+        found = await store.read(block_key("lines", "red"))
+        assert found is not None
+        await store.write([Replace(found.key, b'{"by":"hand"}', found.version)])
+        await rest(at, 60)
+        assert await worker.state(Book, "red") == Book([0])
+        found = await store.read(found.key)
+        assert found is not None
+        await store.write([Delete(found.key, found.version)])
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+
+
+@SCOPES
+async def test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell(scope: str) -> None:
+    async with blocked(scope) as (at, worker, _):
+        read, away = at.store.read, list[str]()
+
+        async def reads_no_blocks(key: DocumentKey, *, session: str = "") -> Document | None:
+            if key.id == "stopped":
+                away.append(key.id)
+                raise Throttled("not now")
+            return await read(key, session=session)
+
+        at.store.read = reads_no_blocks  # type: ignore[method-assign]  # a store that is away for a while
+        await rest(at, 60)
+        assert away and await worker.state(Book, "red") == Book([0])
+        at.store.read = read  # type: ignore[method-assign]  # as above
+        await worker.discard("lines", "l1")
+        async with asyncio.timeout(30):  # what was given back in vain rests for longer each time, by the real clock
+            while await worker.state(Book, "red") != Book([0, 2]):
+                await rest(at, 30)

@@ -1,0 +1,147 @@
+"""Overflow blobs: kept while a record may need them, collected when none can."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from outbox import Worker, stored
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
+from outbox.message import Message
+from outbox.ports import Create, Delivery
+from outbox.runtime.commit.overflow import Overflows, announced
+from outbox.runtime.start.plan import compile_plan
+from outbox.runtime.work import Work
+from outbox.stored import OVERFLOW_PREFIX, Record, StateItem, record_key, state_key
+from tests.unit.stores.store_site import Add, Site, adding, found, handled, site, swept
+
+PENDING = Record("mine", b"", 0, pending=True, spilled="b")
+
+
+def work(state_id: str | None, *, attempt: int = 0) -> Work:
+    """The work of an attempt, as far as an announcement tells of it."""
+    message = Message(body=b"{}", outbox_id="m0", attempt=attempt)
+    return Work(Delivery("adds", 1, message, 1, 0, 0), state_id=state_id, inbox=b"inbox")
+
+
+def blobs_of(at: Site) -> list[str]:
+    return [name for name in getattr(at.engine.blobs, "_blobs", {}) if name.startswith("overflow/")]
+
+
+async def announcements(at: Site, partition: str = "Sum:a") -> list[str]:
+    return [id for id in await at.documents(partition) if id.startswith(OVERFLOW_PREFIX)]
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_the_blob_of_an_attempt_that_lost_is_collected(scope: str) -> None:
+    async with site(scope) as at:
+        at.store.late = "commit" if scope == "partition" else "stage"
+        await handled(at, adding(), Add("a", text="shout"))
+        assert len(blobs_of(at)) == 1 and len(await announcements(at)) == 2
+        at.clock.seconds += 61
+        await swept(at, adding())
+        assert len(blobs_of(at)) == 1, "for all that can be told it is being written"
+        at.clock.seconds += 2 * 3_600
+        await swept(at, adding())
+        assert blobs_of(at) == [] and await announcements(at) == []
+        await at.store._store.write(at.store.on_its_way)  # it lands after all; in partition scope it loses
+        assert at.engine.broker.queue("told").counts()["active"] == 20
+        await swept(at, adding())
+        assert at.engine.broker.queue("told").counts()["active"] == 20
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_the_blob_of_a_crashed_attempt_stays_while_that_may_still_land(scope: str) -> None:
+    async with site(scope) as at:
+        at.store.refused = "commit" if scope == "partition" else "stage"
+        async with Worker(adding(), at, drain_s=0.1) as worker:
+            await worker.send("adds", Add("a", text="shout"), id="m0")
+            while not blobs_of(at):  # noqa: ASYNC110  # the store does not tell
+                await asyncio.sleep(0.01)
+        count = len(blobs_of(at))
+        at.clock.seconds += 61
+        await swept(at, adding())
+        assert len(blobs_of(at)) == count > 0
+        at.clock.seconds += 8 * 86_400
+        await swept(at, adding())
+        assert blobs_of(at) == [] and await announcements(at) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "record", "age_s", "goes"),
+    [
+        (4, None, 2 * 3_600, True),  # the state is past it, and it has no record: it can not land any more
+        (4, None, 61, False),  # but may be about to write its blob
+        (3, None, 2 * 3_600, False),  # it may land yet
+        (4, PENDING, 2 * 3_600, False),  # it has landed, and is not dispatched
+        (4, Record("mine", b"", 0), 0, True),  # it has landed, and is marked
+        (4, Record("other", b"", 0, pending=True, spilled="c"), 2 * 3_600, True),
+        (4, Record("other", b"", 0, pending=True, spilled="c"), 61, False),
+    ],
+)
+async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_it(
+    version: int, record: Record | None, age_s: float, goes: bool
+) -> None:
+    async with site() as at:
+        store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
+        await blobs.write("b", b"[]")
+        await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=version)))])
+        if record is not None:
+            await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(record))])
+        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
+        await overflows.announce(key, overflow)
+        at.clock.seconds += age_s
+        assert await overflows.collect(await found(at, key), is_staged=False) == goes
+        assert (await blobs.read("b", bytes_max=9) is None) == goes == (await announcements(at) == [])
+
+
+@pytest.mark.parametrize(
+    ("record", "age_s", "goes"),
+    [
+        (None, 61, False),
+        (Record("other", b"", 0), 61, False),  # it has lost, but may be about to write its blob
+        (Record("other", b"", 0), 2 * 3_600, True),
+        (None, 8 * 86_400, True),
+        (PENDING, 8 * 86_400, False),
+        (Record("other", b"", 0, reason="no"), 2 * 3_600, False),  # the attempt is its resubmission, and may replace it
+        (Record("other", b"", 0, reason="no", attempt=1), 2 * 3_600, True),
+        (Record("other", b"", 0, reason="no"), 8 * 86_400, True),
+    ],
+)
+async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
+    record: Record | None, age_s: float, goes: bool
+) -> None:
+    async with site() as at:
+        store, blobs, now_ms = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
+        await blobs.write("b", b"[]")
+        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        key, overflow = announced("b", "mine", work(None, attempt=1), 0, now_ms())
+        await overflows.announce(key, overflow)
+        if record is not None:
+            await store.write([Create(record_key(None, b"inbox"), stored.encode(record))])
+        at.clock.seconds += age_s
+        assert await overflows.collect(await found(at, key), is_staged=False) == goes
+        assert (await blobs.read("b", bytes_max=9) is None) == goes
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+async def test_outputs_that_are_gone_before_they_have_left_are_told_of(
+    scope: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site(scope) as at:
+        at.bus.is_mute = True
+        async with Worker(adding(), at, drain_s=0.1) as worker:
+            at.bus.is_mute = False
+            await worker.send("adds", Add("a", text="shout"), id="m0")
+            at.bus.is_mute = True
+            await asyncio.sleep(0.3)
+        for name in blobs_of(at):
+            await at.engine.blobs.delete(name)
+        at.clock.seconds += 61
+        with caplog.at_level(logging.CRITICAL):
+            await swept(at, adding())
+        assert "restore the blob" in caplog.text

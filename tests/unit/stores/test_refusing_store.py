@@ -1,0 +1,116 @@
+"""A store that refuses for good: it is told, the messages rest, and when it takes writes again everything is right."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from outbox import App, Context, Engine, HttpEntry, Worker
+from outbox.errors import Refused
+from outbox.runtime.delivery.retrying import REST_FIRST_S, REST_MAX_S, Backoff
+from tests.unit.stores.store_site import Add, Sum, adding, site
+
+
+async def test_a_commit_that_is_refused_for_good_is_told_and_tried_ever_more_seldom(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[int] = []
+
+    async def rest(self: Backoff, count: int) -> None:
+        rests.append(count)
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Backoff, "rest", rest)
+    async with site() as at:
+        at.store.refused = "commit"
+        async with Worker(adding(), at) as worker:
+            await worker.send("adds", Add("a"), id="m")
+            async with asyncio.timeout(60):
+                while len(rests) < 3:  # noqa: ASYNC110  # nobody says when a message is given back
+                    await asyncio.sleep(0.01)
+            told = [record for record in caplog.records if "could be committed" in record.message]
+            assert len(told) == 1 and "not now" in told[0].__dict__["error"]
+            at.store.refused = ""
+            await worker.wait_idle()
+            assert await worker.state(Sum, "a") == Sum(1)
+    assert rests == list(range(len(rests)))
+
+
+async def test_a_blob_store_that_refuses_for_good_is_told_and_tried_ever_more_seldom_in_engine_scope(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, refuses, rests = App("drawing"), True, []
+
+    @app.handler("adds", key="key")
+    def draw(add: Add, total: Sum, ctx: Context) -> None:
+        total.n += 1
+        ctx.write_blob("picture", b"a line")
+
+    async def rest(self: Backoff, count: int) -> None:
+        rests.append(count)
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(Backoff, "rest", rest)
+    async with Engine.in_memory() as engine:
+        write = engine.blobs.write
+
+        async def refused(name: str, data: bytes) -> bool:
+            if refuses:
+                raise Refused("the drawer is full")
+            return await write(name, data)
+
+        monkeypatch.setattr(engine.blobs, "write", refused)
+        async with Worker(app, engine) as worker:
+            await worker.send("adds", Add("a"), id="m")
+            async with asyncio.timeout(60):
+                while len(rests) < 3:  # noqa: ASYNC110  # nobody says when a message is given back
+                    await asyncio.sleep(0.01)
+            told = [record for record in caplog.records if "could be committed" in record.message]
+            assert len(told) == 1 and "the drawer is full" in told[0].__dict__["error"]
+            refuses = False
+            await worker.wait_idle()
+            assert await worker.state(Sum, "a") == Sum(1)
+    assert rests == list(range(len(rests)))
+
+
+async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox.runtime.delivery.retrying.REST_FIRST_S", 60.0)
+    monkeypatch.setattr("outbox.runtime.delivery.retrying.REST_MAX_S", 60.0)
+    async with site() as at:
+        at.store.refused = "commit"
+        async with asyncio.timeout(15):
+            async with Worker(adding(), at) as worker:
+                await worker.send("adds", Add("a"), id="m")
+                while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # it tells nobody
+                    await asyncio.sleep(0.01)
+        assert at.engine.broker.queue("adds").counts()["active"] == 1
+
+
+async def test_rests_grow_up_to_a_limit() -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    for count in (0, 3, 1_000):
+        await Backoff(sleep).rest(count)
+    assert slept[0] <= 1.5 * REST_FIRST_S < slept[1] <= 12 * REST_FIRST_S
+    assert REST_MAX_S / 2 <= slept[2] <= 1.5 * REST_MAX_S
+
+
+async def test_a_request_that_cannot_be_committed_is_answered_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    app: Any = adding()
+
+    @app.http("POST", "/adds", key="key")  # type: ignore[untyped-decorator]
+    def answer(message: Add, total: Sum) -> int:
+        total.n += message.n
+        return total.n
+
+    async with site() as at, HttpEntry(app, at) as entry:
+        at.store.refused = "commit"
+        for number in range(2):
+            response = await entry.handle("POST", "/adds", {"Idempotency-Key": f"{number}"}, b'{"key": "a"}')
+            assert response.status == 503
+        assert [record.__dict__["error"] for record in caplog.records] == ["outbox.errors.Throttled: not now"]
