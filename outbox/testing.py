@@ -60,7 +60,7 @@ from outbox.runtime.shell import Recovery
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_scope import StoreScope
 from outbox.stored import StateItem, state_key
-from outbox.testing_http import Clientele
+from outbox.testing_http import HttpClients
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
 from outbox.verify.recorded.committed_outputs import BusRecorder, JournalRecorder, Sent, StoreRecorder
 
@@ -130,8 +130,8 @@ class Harness:
         self._in_flight = 0
         self._stopping = False
         self._failures: deque[str] = deque(maxlen=FAILURE_COUNT_MAX)
-        self._failure_log = FailureLog(self._clock.wall_ms, self._heard)
-        self._clientele = Clientele(
+        self._failure_log = FailureLog(self._clock.wall_ms, self._note_failure)
+        self._http_clients = HttpClients(
             app, self._plan, spawn=self._spawn, crash=self._crash, failure_log=self._failure_log
         )
 
@@ -148,7 +148,7 @@ class Harness:
         if error is not None and self._failures:
             error.add_note("\n".join(["the harness saw, last:", *self._failures]))
 
-    def _heard(self, level: int, event: str, fields: dict[str, Any], traceback: str) -> None:
+    def _note_failure(self, level: int, event: str, fields: dict[str, Any], traceback: str) -> None:
         """Keep a line that a worker would log, for the note of a test that fails; those of requests are logged too."""
         if event.startswith("request"):
             write_to_log(level, event, fields, traceback)
@@ -184,7 +184,7 @@ class Harness:
             new_tx=lambda: self._chance.randbytes(16).hex(),
             failure_log=self._failure_log,
         )
-        self._clientele.open(ports, self._scope)
+        self._http_clients.open(ports, self._scope)
 
     def __getattr__(self, name: str) -> Any:
         """Tell the cure where a harness is used that was never opened."""
@@ -293,7 +293,7 @@ class Harness:
         body: bytes = b"",
     ) -> Response:
         """Send an HTTP request, with `key` as its Idempotency-Key; after a crash it is sent again, as clients do."""
-        return await self._clientele.request(method, path, json, key, headers, body)
+        return await self._http_clients.request(method, path, json, key, headers, body)
 
     async def wait_idle(self) -> None:
         """Handle everything that is due; time does not move.  RuntimeError where messages go in a circle."""
@@ -375,7 +375,7 @@ class Harness:
     async def _abandon(self) -> None:
         tasks, self._tasks = self._tasks, set()
         self._stopping = True
-        self._clientele.stop()
+        self._http_clients.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

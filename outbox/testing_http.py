@@ -28,17 +28,17 @@ CRASH_COUNT_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ServedPorts:
     """Ports as a backend."""
 
-    watched: Ports | StorePorts
+    served: Ports | StorePorts
 
     def ports(self) -> Ports | StorePorts:
         """The ports."""
-        return self.watched
+        return self.served
 
 
-class Clientele:
+class HttpClients:
     """The clients of a harness's HTTP entries."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Clientele:
         self._life += 1
         self._entry = HttpEntry(
             self._app,
-            Watched(ports),
+            ServedPorts(ports),
             plan=self._plan,
             protocol=scope.protocol if isinstance(scope, StoreScope) else None,
             mark_after_s=0,

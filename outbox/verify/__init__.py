@@ -1,4 +1,11 @@
-"""What checks the promises: exploration of handlers, contract suites for adapters, ports that fail on purpose."""
+"""What checks the promises: exploration of handlers, contract suites for adapters, ports that fail on purpose.
+
+explorer/  every world of a small scope: what runs in it, what may happen next, and the searches that walk it
+promises/  what must hold of each world
+findings/  what `explore(app)` finds, and how its report says it
+recorded/  histories of real runs: recording them, and judging them
+suites/    what every adapter of a port must do
+"""
 
 from __future__ import annotations
 

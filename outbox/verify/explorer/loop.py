@@ -66,7 +66,7 @@ class Loop(asyncio.AbstractEventLoop):
         """Run until nothing is ready.
 
         Raises:
-            ProgramSpins: that does not come to an end.
+            ProgramSpins: the program never waits.
         """
         ready = self._ready
         outer = events._get_running_loop()

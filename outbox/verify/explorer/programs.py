@@ -193,7 +193,7 @@ class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
     One that `merges` says between two tries what it remembers, so that what led there need not be kept apart.
-    A `warm` one hands on the states that it has at hand, and what it has staged in vain.
+    A `warm` one hands on the states that it has at hand, and the staged records that lost.
     """
 
     def __init__(

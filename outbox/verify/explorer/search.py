@@ -59,7 +59,7 @@ class Report:
     cpu_s: float = 0.0
     stopped: str = ""
     outcomes: frozenset[Hashable] = field(default=frozenset(), repr=False)
-    """What the final worlds come to."""
+    """What outsiders see of the final worlds."""
 
     @property
     def text(self) -> str:

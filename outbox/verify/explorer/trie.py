@@ -6,8 +6,8 @@ answers so far, so its local state is its log of answers.  Equal logs are one `N
 for each distinct log; from then on a step of it is a look into a dict.  A run is kept for the first answer that comes
 to its node; for others, and where too many runs are kept, the log is replayed from its beginning.
 
-A program may say that it remembers so much and no more (`Calls.remembers`), between two tries for example.  Logs that
-come to the same memory are one node from there on, whatever the answers before.
+A program may say that it remembers so much and no more (`Calls.remembers`), between two tries for example.  Logs with
+equal memories are one node from there on, whatever the answers before.
 
 The first thousand replays are compared, call by call, with what was called before; of the logs that end an attempt the
 first thousand are replayed once more for that, and some of the others.  A replay that issues other calls is a finding:

@@ -40,7 +40,7 @@ class Monitor(Protocol):
         """What is missing when nothing more can happen."""
 
     def outcome(self, ghost: Any, states: Sequence[Any]) -> Hashable:
-        """What a world comes to for those outside, whatever way led to it."""
+        """What outsiders see of a final world, whatever way led to it."""
 
 
 class Move(NamedTuple):

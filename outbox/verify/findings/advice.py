@@ -15,7 +15,7 @@ class Advice:
 
 _NOT_DETERMINISTIC = Advice(
     "a handler that is not deterministic",
-    "A handler is run again after crashes and lost races, and has to come to the same result. Use ctx.now() for the "
+    "A handler is run again after crashes and lost races, and must give the same result. Use ctx.now() for the "
     "time, ctx.random() and ctx.uuid() for chance, await ctx.call(...) for what others answer, and keep in the state "
     "what it has to remember.",
 )

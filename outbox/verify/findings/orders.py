@@ -1,4 +1,4 @@
-"""Whether the order shows in which messages are handled: every order without faults, and what each comes to.
+"""Whether the order shows in which messages are handled: every order without faults, and the end of each.
 
 One worker is enough, because whatever several do is like some order of whole handlings.  What is compared is what
 outsiders see when all is done: states, dead letters, and what is in queues without a handler.  The way to each of
@@ -42,7 +42,7 @@ class Shown:
 
 
 def order_that_shows(scenario: Scenario, *, cpu_s: float) -> Shown:
-    """Two orders of a scenario's messages that come to different ends; of as few messages as show it."""
+    """Two orders of a scenario's messages with different ends; of as few messages as show it."""
     until_s = time.process_time() + cpu_s
     allow = frozenset({"dead-letter"})
     whole = replace(

@@ -55,7 +55,7 @@ class _Turn:
 class Rehearsal:
     """Handlings one after the other; `raised` is what those of a message have failed with.
 
-    `endless` names the handler whose messages schedule each other without an end; empty where they come to one.
+    `endless` names the handler whose messages schedule each other without an end; empty where there is none.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -42,7 +42,7 @@ class Ends:
         return None if self.invariant is None else View(self.book, ghost, documents).judged(self.invariant)
 
     def outcome(self, ghost: Ledger, state: QueueState, documents: Documents) -> Hashable:
-        """What a world comes to: states, outputs, verdicts and dead letters."""
+        """What outsiders see of a world: states, outputs, verdicts and dead letters."""
         verdicts = ghost.applied, ghost.refused, ghost.fenced
         dead = {(self._identity(dead), dead.reason) for dead in state.dead}
         return tuple(sorted(documents.items())), ghost.emitted, verdicts, tuple(sorted(dead))

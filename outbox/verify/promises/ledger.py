@@ -341,7 +341,7 @@ def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:
 
 
 def has_ended(ledger: Ledger, inbox: bytes) -> bool:
-    """Whether a handling has come to its end: applied, refused or quarantined."""
+    """Whether a handling has ended: applied, refused or quarantined."""
     return inbox in ledger.applied or inbox in ledger.refused or inbox in ledger.fenced
 
 

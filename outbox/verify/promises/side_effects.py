@@ -143,7 +143,7 @@ class WatchedContext:
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
-    """What an asynchronous function that was handed to `ctx.call` comes to."""
+    """The result of an asynchronous function that was handed to `ctx.call`."""
     token = _calls.set(True)
     try:
         return await result

@@ -132,7 +132,7 @@ def _difference(commit: Commit, redone: Redone) -> str:
     for change in commit.changes:
         other = again.pop(change.state, None)
         if other is None or (other.version, other.digest) != (change.version, change.digest):
-            return f"state {change.state} does not come to what was recorded as version {change.version}"
+            return f"state {change.state} is not what was recorded as version {change.version}"
     for state in again:
         return f"state {state} changes, which it did not"
     known = [(output.id, output.destination, output.digest) for output in commit.outputs]

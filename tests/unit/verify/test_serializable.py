@@ -104,7 +104,7 @@ async def test_a_handler_that_remembers_outside_its_state_is_found() -> None:
     history = await run(forgetful, [Order(f"o{n}", "a", 1) for n in range(5)])
     verdict = check(history, rerun=rerun(forgetful))
     found = verdict.first("serializable")
-    assert found is not None and "state Account:a does not come to" in found.text
+    assert found is not None and "state Account:a is not what was recorded" in found.text
     assert verdict.first("exactly-once") is None
 
 

@@ -228,7 +228,7 @@ class Queues:
         return self.messages[state.tasks[number][index].message].session_id
 
     def claimed(self, state: State, run: Claim, now_ms: int, in_use: Locks, *, waits: bool = False) -> Outcome:
-        """What a claim comes to; where it `waits`, behind a blocked session."""
+        """The outcome of a claim; it `waits` behind a blocked session."""
         tasks = list(state.tasks)
         deliveries = []
         taken = {*in_use, *((n, t.sequence, t.lock) for n, queue in enumerate(tasks) for t in queue if t.is_locked)}

@@ -8,7 +8,7 @@ not depend on what others did meanwhile.  After the last such answer (`stale_cou
 
 Documents whose ids begin with `private` are created once, under an id that is not known to others, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
-A sweeper looks `look_count` times in vain: more than once where a stale answer may have led it astray.
+A sweeper looks `look_count` times without success: more than once where a stale answer may have misled it.
 """
 
 from __future__ import annotations
