@@ -1,4 +1,4 @@
-"""A test harness: the real engine on an in-memory disk that knows what was synced, and virtual time.
+"""A harness for tests: the real engine on a disk in memory that knows what was synced, and virtual time.
 
     async with Harness(app) as bank:
         await bank.send("transfers", Transfer("t1", "alice", "bob", 5), id="t1")
@@ -41,6 +41,7 @@ from outbox.lineage import Key
 from outbox.message import Message, Scalar, properties_of
 from outbox.ports import (
     Backend,
+    Commit,
     Create,
     Delivery,
     DocumentKey,
@@ -59,9 +60,9 @@ from outbox.runtime.shell import Recovery
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_scope import StoreScope
 from outbox.stored import StateItem, state_key
-from outbox.testing_http import Clientele
+from outbox.testing_http import HttpClients
 from outbox.verify.faults import FaultPlan, Faults, FaultyBlobs, FaultyBus, FaultyJournal, FaultyStore, SimulatedCrash
-from outbox.verify.histories.committed import BusRecorder, JournalRecorder, Sent, StoreRecorder
+from outbox.verify.recorded.committed_outputs import BusRecorder, JournalRecorder, Sent, StoreRecorder
 
 State = TypeVar("State")
 
@@ -76,7 +77,7 @@ BATCH_COUNT_MAX = 8
 
 
 class VirtualClock:
-    """A clock that the test moves."""
+    """Time that moves only on demand."""
 
     def __init__(self, start_s: float) -> None:
         self.seconds = start_s
@@ -123,13 +124,14 @@ class Harness:
         self._faults = FaultPlan(faults or Faults())
         self._disk = MemoryDisk("harness")
         self._outputs: list[Output] = []
+        self._undecided: list[Commit] = []
         self._id_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self._stopping = False
         self._failures: deque[str] = deque(maxlen=FAILURE_COUNT_MAX)
-        self._failure_log = FailureLog(self._clock.wall_ms, self._heard)
-        self._clientele = Clientele(
+        self._failure_log = FailureLog(self._clock.wall_ms, self._note_failure)
+        self._http_clients = HttpClients(
             app, self._plan, spawn=self._spawn, crash=self._crash, failure_log=self._failure_log
         )
 
@@ -146,8 +148,8 @@ class Harness:
         if error is not None and self._failures:
             error.add_note("\n".join(["the harness saw, last:", *self._failures]))
 
-    def _heard(self, level: int, event: str, fields: dict[str, Any], traceback: str) -> None:
-        """Keep a log line for the note of a failing test; lines about requests are logged too."""
+    def _note_failure(self, level: int, event: str, fields: dict[str, Any], traceback: str) -> None:
+        """Keep a line that a worker would log, for the note of a test that fails; those of requests are logged too."""
         if event.startswith("request"):
             write_to_log(level, event, fields, traceback)
         if level >= logging.WARNING:
@@ -155,11 +157,15 @@ class Harness:
             self._failures.append(f"{line}\n{traceback}" if traceback else line)
 
     def _open(self, disk: MemoryDisk) -> None:
-        blobs = self.__dict__.get("_engine")
+        former = self.__dict__.get("_engine")
         self._disk = disk
         self._engine = Engine.open(disk, clock=self._clock, log_id=self._chance.randbytes(16), accept_clock=True)
-        if blobs is not None:
-            self._engine.blobs = blobs.blobs  # a blob store is durable by itself
+        if former is not None:
+            self._engine.blobs = former.blobs  # a blob store is durable by itself
+        for commit in self._undecided:
+            if commit.applied and commit.applied.keys() <= self._engine.state.markers.known.keys():
+                self._outputs += commit.outputs
+        self._undecided.clear()
         backend: Backend = self._engine
         if self._scope_name != "engine":
             backend = NarrowEngine(self._engine, self._scope_name)
@@ -178,7 +184,7 @@ class Harness:
             new_tx=lambda: self._chance.randbytes(16).hex(),
             failure_log=self._failure_log,
         )
-        self._clientele.open(ports, self._scope, self._engine, self._outputs)
+        self._http_clients.open(ports, self._scope)
 
     def __getattr__(self, name: str) -> Any:
         """Name the cure for the use of an unopened harness."""
@@ -193,7 +199,7 @@ class Harness:
         plan = self._faults
         blobs = FaultyBlobs(ports.blobs, plan)
         if isinstance(ports, Ports):
-            journal = FaultyJournal(JournalRecorder(ports.journal, self._outputs), plan, self._double)
+            journal = FaultyJournal(JournalRecorder(ports.journal, self._outputs, self._undecided), plan, self._double)
             return Ports(journal, ports.operations, blobs)
         sent = Sent(ports.blobs, self._outputs)
         store = FaultyStore(StoreRecorder(ports.store, sent), plan)
@@ -286,8 +292,8 @@ class Harness:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Response:
-        """Send an HTTP request, with `key` as its Idempotency-Key; after a crash it is repeated, as clients do."""
-        return await self._clientele.request(method, path, json, key, headers, body)
+        """Send an HTTP request, with `key` as its Idempotency-Key; after a crash it is sent again, as clients do."""
+        return await self._http_clients.request(method, path, json, key, headers, body)
 
     async def wait_idle(self) -> None:
         """Handle everything that is due; time does not move.  RuntimeError if messages form a cycle."""
@@ -369,7 +375,7 @@ class Harness:
     async def _abandon(self) -> None:
         tasks, self._tasks = self._tasks, set()
         self._stopping = True
-        self._clientele.stop()
+        self._http_clients.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

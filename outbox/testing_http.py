@@ -1,4 +1,4 @@
-"""HTTP requests of a harness, from a client that retries.
+"""The HTTP side of a harness: requests to an application under test, from a client that retries.
 
 After a crash under a request the engine is reopened on the durable bytes, and the request is repeated under the same
 key, as a client would.  A response received before the crash counts.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from outbox.answering import encoded
 from outbox.app import App
 from outbox.declared import check_served
-from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
 from outbox.http import Response
-from outbox.ports import Commit, Conflict, Journal, Output, Ports, StorePorts
+from outbox.ports import Ports, StorePorts
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.scopes import Scope
 from outbox.runtime.start.plan import Plan
@@ -29,37 +28,17 @@ CRASH_COUNT_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ServedPorts:
     """Ports as a backend."""
 
-    watched: Ports | StorePorts
+    served: Ports | StorePorts
 
     def ports(self) -> Ports | StorePorts:
         """The ports."""
-        return self.watched
+        return self.served
 
 
-class Undecided:
-    """A journal whose caller may be killed while its commit waits for a shared flush.
-
-    Whether such a commit took effect is known after the reopen: by its markers.
-    """
-
-    def __init__(self, journal: Journal, commits: list[Commit]) -> None:
-        self._journal = journal
-        self._commits = commits
-        self.claim, self.load, self.durable = journal.claim, journal.load, journal.durable
-        self.renew, self.release = journal.renew, journal.release
-
-    async def commit(self, commit: Commit) -> Conflict | None:
-        try:
-            return await self._journal.commit(commit)
-        except asyncio.CancelledError:
-            self._commits.append(commit)
-            raise
-
-
-class Clientele:
+class HttpClients:
     """The clients of a harness's HTTP entries."""
 
     def __init__(
@@ -78,21 +57,14 @@ class Clientele:
         self._crash = crash
         self._crashing = asyncio.Lock()
         self._life = 0
-        self._undecided: list[Commit] = []
         self._entry: HttpEntry | None = None
 
-    def open(self, ports: Ports | StorePorts, scope: Scope, engine: Engine, outputs: list[Output]) -> None:
-        """Start the entry of a reopened process, with its worker's state cache."""
+    def open(self, ports: Ports | StorePorts, scope: Scope) -> None:
+        """Begin another life of the process; beside its worker, with the same states at hand."""
         self._life += 1
-        undecided, self._undecided = self._undecided, []
-        for commit in undecided:
-            if commit.applied and commit.applied.keys() <= engine.state.markers.known.keys():
-                outputs += commit.outputs
-        if isinstance(ports, Ports):
-            ports = replace(ports, journal=Undecided(ports.journal, self._undecided))
         self._entry = HttpEntry(
             self._app,
-            Watched(ports),
+            ServedPorts(ports),
             plan=self._plan,
             protocol=scope.protocol if isinstance(scope, StoreScope) else None,
             mark_after_s=0,
@@ -138,6 +110,6 @@ class Clientele:
                     task.result()
         except SimulatedCrash:
             async with self._crashing:
-                if self._life == life:  # else another request has handled this crash
+                if self._life == life:  # else it died under another request at the same moment
                     await self._crash()
         return response

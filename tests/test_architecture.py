@@ -21,14 +21,6 @@ ENTRY_POINTS = ("outbox/ops/", "outbox/__main__.py", "function_app/", "spark_job
 ENVIRONMENT = {"environ", "environb", "getenv", "getenvb", "putenv"}
 HEIRS = {"outbox.worker.Worker": "outbox.client.Client"}
 """The class that inherits method bodies from another of ours for good: to applications a worker is a client."""
-HEIRS_STILL = {
-    "outbox.verify.explorer.differential_queues.BusDuel": "outbox.verify.explorer.differential_queues.QueueDuel",
-    "outbox.verify.explorer.differential_queues.JournalDuel": "outbox.verify.explorer.differential_queues.QueueDuel",
-    "outbox.verify.explorer.models.bus.BusModel": "outbox.verify.explorer.models.queues.Queues",
-    "outbox.verify.explorer.models.journal.JournalModel": "outbox.verify.explorer.models.queues.Queues",
-    "outbox.verify.explorer.requests.ClientsModel": "outbox.verify.explorer.models.bus.BusModel",
-}
-"""Those that are to hold the other instead.  The list only gets shorter: who no longer inherits must leave it."""
 UNSAFE_DECODERS = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
 
@@ -122,7 +114,7 @@ BESIDE = [
     ("emulator.cosmos.store", "outbox.emulator.amqp.link"),
     ("emulator.cosmos.query.plan", "outbox.emulator.cosmos.store"),
     ("verify.history", "outbox.lineage"),
-    ("verify.histories.flow", "outbox.verify.explorer"),
+    ("verify.recorded.flow", "outbox.verify.explorer"),
     ("runtime.work", "azure.cosmos"),
     ("spark", "pyspark"),
     ("client", "outbox.new_module"),
@@ -207,7 +199,7 @@ def heirs(root: Path) -> dict[str, str]:
 
 
 def test_no_class_inherits_method_bodies_from_another_of_ours() -> None:
-    assert heirs(ROOT) == HEIRS | HEIRS_STILL
+    assert heirs(ROOT) == HEIRS
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,12 @@ JUDGE = tuple(  # judges recorded histories
     f"verify.{name}"
     for name in (
         *("history", "guarantees"),
-        *("histories.events", "histories.findings", "histories.linear", "histories.flow", "histories.commits"),
-        *("histories.pending", "histories.versions", "histories.words", "histories.theorem1"),
-        *("histories.serializable", "histories.attempts"),
+        *("recorded.events", "recorded.verdict", "recorded.linear", "recorded.flow", "recorded.commits"),
+        *("recorded.pending", "recorded.versions", "recorded.definitions", "recorded.recoverability"),
+        *("recorded.serializable", "recorded.attempts"),
     )
 )
-BELOW_JUDGE = ("message", "errors", "verify", "verify.histories", *JUDGE)
+BELOW_JUDGE = ("message", "errors", "verify", "verify.recorded", *JUDGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ INNER = {
     "outbox.client.Client": ("with_body", "dead_letter", "decode"),
     "outbox.entry.HttpEntry": ("answered",),
     "outbox.azure.usage.Usage": ("note",),
-    "outbox.verify.monitors.view.View": ("judged",),
+    "outbox.verify.promises.view.View": ("judged",),
 }
 """Members without an underscore that other modules of this package call, and nobody else should."""
 

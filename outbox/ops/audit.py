@@ -20,10 +20,10 @@ from outbox.errors import Refused
 from outbox.ports import Backend
 from outbox.runtime.start.plan import compile_plan
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import Tally
-from outbox.verify.histories.findings import Verdict
-from outbox.verify.histories.recording import recorded
 from outbox.verify.history import History
+from outbox.verify.recorded.events import Tally
+from outbox.verify.recorded.recording import recorded
+from outbox.verify.recorded.verdict import Verdict
 
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 """Linux has an id for each boot; elsewhere every start may follow a power loss."""

@@ -1,4 +1,11 @@
-"""What checks the promises: exploration of handlers, contract suites for adapters, ports that fail on purpose."""
+"""What checks the promises: exploration of handlers, contract suites for adapters, ports that fail on purpose.
+
+explorer/  every world of a small scope: what runs in it, what may happen next, and the searches that walk it
+promises/  what must hold of each world
+findings/  what `explore(app)` finds, and how its report says it
+recorded/  histories of real runs: recording them, and judging them
+suites/    what every adapter of a port must do
+"""
 
 from __future__ import annotations
 
@@ -6,18 +13,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outbox.verify.apps.report import Report
-    from outbox.verify.exploring import explore
     from outbox.verify.faults import Faults
-    from outbox.verify.monitors.view import View
+    from outbox.verify.findings.exploration import explore
+    from outbox.verify.findings.report import Report
+    from outbox.verify.promises.view import View
 
 __all__ = ["explore", "Faults", "Report", "View"]
 
 _LAZY = {
-    "explore": "outbox.verify.exploring",
+    "explore": "outbox.verify.findings.exploration",
     "Faults": "outbox.verify.faults",
-    "Report": "outbox.verify.apps.report",
-    "View": "outbox.verify.monitors.view",
+    "Report": "outbox.verify.findings.report",
+    "View": "outbox.verify.promises.view",
 }
 
 

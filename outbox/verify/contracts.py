@@ -1,4 +1,4 @@
-"""Contract suites for whoever writes an adapter: what a store, a bus, a blob store or a journal has to keep.
+"""Contract suites for authors of adapters: what a store, a bus, a blob store or a journal has to keep.
 
     async with asyncio.timeout(60):
         await check_state_store(make)          # make() is an async context manager that gives an empty store

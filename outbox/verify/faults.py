@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, TypeVar
 
 import msgspec
@@ -48,7 +49,7 @@ Moment = Literal["before", "after"]
 
 DELAY_TURN_COUNT = 5
 DRAWN_WITHIN = 24
-"""Among how many calls `Faults.drawn` places its faults, unless told."""
+"""Among how many calls `Faults.drawn` places its faults by default."""
 
 
 class SimulatedCrash(BaseException):
@@ -103,6 +104,10 @@ class Faults:
         )
 
 
+Double = Callable[[Sequence[Delivery]], Awaitable[None]]
+"""Makes deliveries come a second time."""
+
+
 @dataclass(slots=True)
 class FaultPlan:
     """Counts calls and deliveries, and lets the planned ones fail; shared by the ports of one worker."""
@@ -135,19 +140,20 @@ class FaultPlan:
             raise OutcomeUnknown(self.fired[-1])
         return result
 
-    def doubled(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Count deliveries; those that are to come a second time."""
+    async def deliver(
+        self, name: str, call: Callable[[], Awaitable[Sequence[Delivery]]], double: Double
+    ) -> Sequence[Delivery]:
+        """Make one port call that hands out messages, and double the deliveries that are planned to come twice."""
+        deliveries = await self.call(name, call)
         twice = []
         for delivery in deliveries:
             self.delivery_count += 1
             if self.delivery_count in self.faults.duplicates:
                 self.fired.append(f"duplicate of delivery {self.delivery_count}, {delivery.message.identity}")
                 twice.append(delivery)
-        return twice
-
-
-Double = Callable[[Sequence[Delivery]], Awaitable[None]]
-"""Makes deliveries come a second time."""
+        if twice:
+            await double(twice)
+        return deliveries
 
 
 class FaultyJournal:
@@ -159,14 +165,8 @@ class FaultyJournal:
         self._double = double
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        async def call() -> Sequence[Delivery]:
-            return await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
-
-        deliveries = await self._plan.call("claim", call)
-        twice = self._plan.doubled(deliveries)
-        if twice:
-            await self._double(twice)
-        return deliveries
+        call = partial(self._journal.claim, queues, count_max=count_max, wait_s=wait_s)
+        return await self._plan.deliver("claim", call, self._double)
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
@@ -192,31 +192,18 @@ class FaultyStore:
     def __init__(self, store: StateStore, plan: FaultPlan) -> None:
         self._store = store
         self._plan = plan
+        self.scan, self.unfinished = store.scan, store.unfinished
 
     @property
     def capabilities(self) -> StoreCapabilities:
         """Those of the store, except that a reply may be lost."""
-        known = self._store.capabilities
-        return StoreCapabilities(
-            known.atomic_scope,
-            known.batch_count_max,
-            known.item_bytes_max,
-            known.tells_current,
-            ambiguous_replies=True,
-            ordered_versions=known.ordered_versions,
-        )
+        return replace(self._store.capabilities, ambiguous_replies=True)
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
         return await self._plan.call("read", lambda: self._store.read(key, session=session))
 
     async def write(self, operations: Sequence[Write]) -> Won | Lost:
         return await self._plan.call("write", lambda: self._store.write(operations))
-
-    def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        return self._store.scan(partition, prefix=prefix)
-
-    def unfinished(self) -> AsyncIterator[Document]:
-        return self._store.unfinished()
 
 
 class FaultyBus:
@@ -231,14 +218,8 @@ class FaultyBus:
         await self._plan.call("send", lambda: self._bus.send(outputs))
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        async def call() -> Sequence[Delivery]:
-            return await self._bus.receive(queue, count_max=count_max, wait_s=wait_s)
-
-        deliveries = await self._plan.call("receive", call)
-        twice = self._plan.doubled(deliveries)
-        if twice:
-            await self._double(twice)
-        return deliveries
+        call = partial(self._bus.receive, queue, count_max=count_max, wait_s=wait_s)
+        return await self._plan.deliver("receive", call, self._double)
 
     async def _send_copies(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:

@@ -22,8 +22,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from outbox.verify.histories.events import Event
-from outbox.verify.histories.findings import (
+from outbox.verify.history import History, read_history
+from outbox.verify.recorded.events import Event
+from outbox.verify.recorded.linear import LinearCheck
+from outbox.verify.recorded.serializable import Rerun
+from outbox.verify.recorded.verdict import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     CONSISTENT,
@@ -38,9 +41,6 @@ from outbox.verify.histories.findings import (
     Findings,
     Verdict,
 )
-from outbox.verify.histories.linear import LinearCheck
-from outbox.verify.histories.serializable import Rerun
-from outbox.verify.history import History, read_history
 
 __all__ = [
     "check",
@@ -67,19 +67,19 @@ def check(
 ) -> Verdict:
     """Decide which promises hold over a history: a file, one in memory, or its events.
 
-    `alone` says that nobody but the recorded workers takes messages from their queues and none expires, so that one
-    that left unseen is lost.  `rerun` (of an application: `outbox.verify.histories.rerun.rerun(app)`) handles
+    `alone` says that only the recorded workers take messages from their queues and none expires, so that one
+    that left unseen is lost.  `rerun` (of an application: `outbox.verify.recorded.rerun.rerun(app)`) handles
     everything again, to decide `serializable`.
 
     Raises:
-        ValueError: a promise is asked for that is none, or serializable without `rerun`.
+        ValueError: a name is no promise, or serializable is asked for without `rerun`.
         CorruptRecord: the file is damaged.
     """
     unknown = [name for name in guarantees if name not in KNOWN]
     if unknown:
         raise ValueError(f"guarantees={unknown}: there are {', '.join(KNOWN)}")
     if SERIALIZABLE in guarantees and rerun is None:
-        raise ValueError("serializable needs rerun=, such as outbox.verify.histories.rerun.rerun(app)")
+        raise ValueError("serializable needs rerun=, such as outbox.verify.recorded.rerun.rerun(app)")
     if rerun is not None and SERIALIZABLE not in guarantees:
         guarantees = (*guarantees, SERIALIZABLE)
     findings = Findings(guarantees)

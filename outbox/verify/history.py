@@ -1,11 +1,11 @@
-"""A history of what a system did, as JSON lines: written while it runs, read by whoever judges it.
+"""A history of what a system did, as JSON lines: written while it runs, read by a judge.
 
 Theory of operation.  `append` buffers; `begin` appends an invocation and hands everything to the operating system
 before it returns.  So when a process dies, by `kill -9` too, every operation that can have taken effect stands in the
 file, and what the file lacks at the end are only answers: an operation without one counts as unknown, which a judge
 resolves by what is seen of it later.  A new process appends a `life`; it holds the name of the machine's run (`boot`).
 In the same run nothing can be missing; after a power loss the file's tail may be, and only then does a judge take a
-version or message that nobody wrote for one whose line was lost, and counts it.  Nothing is fsynced here.
+version or message without a writer for one whose line was lost, and counts it.  Nothing is fsynced here.
 
 A history never stands in the way of the system: when the file reaches its limit or cannot be written, recording stops
 with a `cut` and says why in `stopped`.  A line that a dying process wrote half is `torn`; damage elsewhere is refused.
@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Self
 import msgspec
 
 from outbox.errors import CorruptRecord, TooLarge
-from outbox.verify.histories.events import (
+from outbox.verify.recorded.events import (
     AnyEvent,
     Commit,
     Cut,
@@ -124,10 +124,10 @@ class History:
         self.append(Fail(op=op, why=why, at_ms=self._now_ms()))
 
     def unknown(self, op: int, why: str) -> None:
-        """Nobody can tell."""
+        """The outcome of the operation is unknown."""
         self.append(Unknown(op=op, why=why, at_ms=self._now_ms()))
 
-    # What whoever runs the system calls
+    # What the host calls
 
     def life(
         self,
@@ -195,7 +195,7 @@ class History:
         self.size_bytes += len(data)
 
     def _stop(self, why: str) -> None:
-        """Record nothing more; the system goes on, and the judge is told if the disk lets us."""
+        """Record nothing more; the system goes on; a `cut` says so where the disk takes one."""
         self.stopped = why
         log.error("recording stopped: %s", why)
         line = bytearray(msgspec.json.encode(Cut(at_ms=self._now_ms(), why=why)) + b"\n")

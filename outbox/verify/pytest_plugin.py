@@ -1,4 +1,4 @@
-"""A pytest fixture, `explored`: explore an application, and fail with what is wrong in words.
+"""A pytest fixture, `explored`: explore an application, and fail with what is wrong as text.
 
 It is loaded by name, in a project's top `conftest.py`:
 
@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import pytest
 
 from outbox.app import App
-from outbox.verify.apps.report import Report
-from outbox.verify.exploring import SECONDS, explore
+from outbox.verify.findings.exploration import SECONDS, explore
+from outbox.verify.findings.report import Report
 
 FILE_NAME_LENGTH_MAX = 120
 
@@ -52,13 +52,13 @@ def explored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             options["seconds"] = seconds
         report = explore(app, messages, **options)
         if report.anomalies or (exhausted and not report.exhausted):
-            pytest.fail(_told(request, tmp_path_factory, report), pytrace=False)
+            pytest.fail(_failure_text(request, tmp_path_factory, report), pytrace=False)
         return report
 
     return run
 
 
-def _told(request: pytest.FixtureRequest, folders: pytest.TempPathFactory, report: Report) -> str:
+def _failure_text(request: pytest.FixtureRequest, folders: pytest.TempPathFactory, report: Report) -> str:
     """The report, and how to run what it found again."""
     if not report.anomalies:
         return f"{report.text}, or say exhausted=False"

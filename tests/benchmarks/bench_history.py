@@ -21,9 +21,9 @@ from zlib import crc32
 
 from outbox import App, Context, Engine, Worker
 from outbox.ports import Backend
-from outbox.verify.histories import events
-from outbox.verify.histories.recording import recorded
 from outbox.verify.history import History, count_of
+from outbox.verify.recorded import events
+from outbox.verify.recorded.recording import recorded
 from tests.benchmarks import report
 from tests.benchmarks.measure import MESSAGE_COUNT, Add, Added, Counter, Stopwatch, inputs
 

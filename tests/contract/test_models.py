@@ -11,9 +11,9 @@ from outbox.engine.backend.store import EngineStore
 from outbox.engine.backend.store_scopes import ItemStore
 from outbox.engine.engine import Engine
 from outbox.testing import START_S, VirtualClock
-from outbox.verify.explorer import differential, differential_queues
 from outbox.verify.explorer.models import queues, store
 from outbox.verify.explorer.models.journal import JournalModel
+from tests.contract import model_duels, queue_model_duels
 
 SEEDS = range(40)
 
@@ -29,15 +29,15 @@ class Made:
         self.clock.seconds += seconds
         self.engine.tick()
 
-    def bench(self) -> differential_queues.Bench:
-        return differential_queues.Bench(self.engine.ports().operations, self.wait, self.engine.broker.lapse_lock)
+    def bench(self) -> queue_model_duels.Bench:
+        return queue_model_duels.Bench(self.engine.ports().operations, self.wait, self.engine.broker.lapse_lock)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_store_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
     assert (
-        await differential.check_store_model(EngineStore(made.engine.core, made.engine.documents), made.wait, seed=seed)
+        await model_duels.check_store_model(EngineStore(made.engine.core, made.engine.documents), made.wait, seed=seed)
         == 60
     )
 
@@ -45,7 +45,7 @@ async def test_the_store_model_does_what_the_engine_does(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(10))
 async def test_the_store_model_of_single_items_does_what_the_engine_does(seed: int) -> None:
     made = Made()
-    await differential.check_store_model(
+    await model_duels.check_store_model(
         ItemStore(EngineStore(made.engine.core, made.engine.documents)), made.wait, seed=seed
     )
 
@@ -54,14 +54,14 @@ async def test_the_store_model_of_single_items_does_what_the_engine_does(seed: i
 async def test_the_journal_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
     journal = EngineJournal(made.engine.core, made.engine.broker)
-    assert await differential_queues.check_journal_model(journal, made.bench(), seed=seed) > 20
+    assert await queue_model_duels.check_journal_model(journal, made.bench(), seed=seed) > 20
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_bus_model_does_what_the_engine_does(seed: int) -> None:
     made = Made()
     assert (
-        await differential_queues.check_bus_model(
+        await queue_model_duels.check_bus_model(
             EngineBus(made.engine.core, made.engine.broker), made.bench(), seed=seed
         )
         > 20
@@ -70,7 +70,7 @@ async def test_the_bus_model_does_what_the_engine_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_the_blob_model_does_what_the_store_does(seed: int) -> None:
-    assert await differential.check_blob_model(MemoryBlobStore(), seed=seed) == 60
+    assert await model_duels.check_blob_model(MemoryBlobStore(), seed=seed) == 60
 
 
 async def test_a_store_model_that_reuses_versions_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ async def test_a_store_model_that_reuses_versions_is_caught(monkeypatch: pytest.
     with pytest.raises(AssertionError):
         for seed in SEEDS:
             made = Made()
-            await differential.check_store_model(
+            await model_duels.check_store_model(
                 EngineStore(made.engine.core, made.engine.documents), made.wait, seed=seed
             )
 
@@ -88,7 +88,7 @@ async def test_a_journal_model_that_forgets_a_condition_is_caught(monkeypatch: p
     with pytest.raises((AssertionError, StopIteration)):
         for seed in SEEDS:
             made = Made()
-            await differential_queues.check_journal_model(
+            await queue_model_duels.check_journal_model(
                 EngineJournal(made.engine.core, made.engine.broker), made.bench(), seed=seed
             )
 
@@ -101,6 +101,6 @@ async def test_a_bus_model_that_forgets_to_count_is_caught(monkeypatch: pytest.M
     with pytest.raises(AssertionError):
         for seed in SEEDS:
             made = Made()
-            await differential_queues.check_bus_model(
+            await queue_model_duels.check_bus_model(
                 EngineBus(made.engine.core, made.engine.broker), made.bench(), seed=seed
             )

@@ -21,7 +21,7 @@ from outbox.verify import explore
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from outbox.verify.monitors.view import View
+from outbox.verify.promises.view import View
 from shooting_range.handlers import AttemptMade, Board, FireAt, SheetFull, Target, app
 from shooting_range.sheet import Hole
 from tests.simulation.test_explore_stores import DeletesOnDoubt, ForgetsMarkers

@@ -7,7 +7,7 @@ from typing import Any
 
 from outbox import App, Context, Reject
 from outbox.verify.explorer.requests import ClientRequest
-from outbox.verify.monitors.view import View
+from outbox.verify.promises.view import View
 
 
 @dataclass

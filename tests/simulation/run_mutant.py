@@ -124,7 +124,7 @@ async def duel(port: str, seed: int, step_count: int) -> None:
     from outbox.engine.backend.store import EngineStore
     from outbox.engine.engine import Engine
     from outbox.testing import START_S, VirtualClock
-    from outbox.verify.explorer import differential, differential_queues
+    from tests.contract import model_duels, queue_model_duels
 
     clock = VirtualClock(START_S)
     engine = Engine.in_memory(clock=clock)
@@ -133,17 +133,17 @@ async def duel(port: str, seed: int, step_count: int) -> None:
         clock.seconds += seconds
         engine.tick()
 
-    bench = differential_queues.Bench(engine.ports().operations, wait, engine.broker.lapse_lock)
+    bench = queue_model_duels.Bench(engine.ports().operations, wait, engine.broker.lapse_lock)
     match port:
         case "journal":
             journal = EngineJournal(engine.core, engine.broker)
-            await differential_queues.check_journal_model(journal, bench, seed=seed, step_count=step_count)
+            await queue_model_duels.check_journal_model(journal, bench, seed=seed, step_count=step_count)
         case "bus":
-            await differential_queues.check_bus_model(
+            await queue_model_duels.check_bus_model(
                 EngineBus(engine.core, engine.broker), bench, seed=seed, step_count=step_count
             )
         case _:
-            await differential.check_store_model(
+            await model_duels.check_store_model(
                 EngineStore(engine.core, engine.documents), wait, seed=seed, step_count=step_count
             )
 

@@ -18,7 +18,7 @@ from outbox import App, Context, Reject
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import START_MS, Scenario
 from outbox.verify.explorer.search import Limits, Report, search
-from outbox.verify.monitors.view import Invariant, View
+from outbox.verify.promises.view import Invariant, View
 from tests.simulation import mutant_apps
 from tests.simulation.mutant_apps import Add
 from tests.simulation.resubmission_mutants import BLOCKED

@@ -154,7 +154,7 @@ def test_a_state_that_is_not_decoded_anew_is_found(monkeypatch: pytest.MonkeyPat
         if transfer.amount > 4:
             raise ValueError("not enough")
 
-    monkeypatch.setattr(engine_scope, "Group", Sharing)
+    monkeypatch.setattr(engine_scope, "EngineTransaction", Sharing)
     monkeypatch.setattr(engine_scope, "start_all", start_each)  # what is written out there for speed, by its parts
     report = explored(app=app, messages=[T1, T2], batch=2, workers=1, invariant=None, allow=frozenset({"dead-letter"}))
     assert [anomaly.promise for anomaly in report.anomalies] == ["Serializable"], report.text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.verify.explorer.lattice import scopes, search_lattice
 from outbox.verify.explorer.scenario import Scenario
 from tests.simulation.explored import GIVEN, T1, T2, conserved, desk
+from tests.simulation.lattice import scopes, search_lattice
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ def test_scopes_come_smallest_first_and_each_once() -> None:
     found = list(scopes(largest("engine", 2)))
     sizes = [len(s.messages) + s.workers + s.copy_counts[0] + (s.budgets.together == 1) for s in found]
     assert sizes == sorted(sizes) and len(found) == 2 * 2 * 2 * 8
-    assert len({scenario.told() for scenario in found}) == len(found)
+    assert len({scenario.describe() for scenario in found}) == len(found)
 
 
 @pytest.mark.parametrize(("scope", "messages", "size"), [("engine", 2, 7), ("partition", 2, 7), ("item", 2, 5)])

@@ -12,7 +12,7 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
-from outbox.verify.monitors.view import Invariant, View
+from outbox.verify.promises.view import Invariant, View
 
 pytestmark = pytest.mark.slow
 

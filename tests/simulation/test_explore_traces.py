@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ def test_a_trace_that_was_written_down_runs_again() -> None:
     anomaly = found()
     data = replay.write(scenario(), Finding(anomaly.promise, anomaly.text), anomaly.trace)
     written = replay.read(data)
-    again = replay.with_code(replay.scenario_of(written, desk()), make=forgetful)
+    again = dataclasses.replace(replay.scenario_of(written, desk()), make=forgetful)
     replayed = replay.replay(again, written.steps)
     assert replayed.finding == Finding(anomaly.promise, anomaly.text)
     assert replayed.trace == anomaly.trace

@@ -35,7 +35,7 @@ from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
-from outbox.testing_http import Watched
+from outbox.testing_http import ServedPorts
 from outbox.verify.faults import SimulatedCrash
 from tests.transcripts.recording import (
     Fault,
@@ -99,7 +99,7 @@ class Site:
         return Process(self, name, app_of or self._app_of)
 
     def _outsider(self, name: str) -> Client:
-        return Client(self.app(), Watched(self.ports(self.watch(name))))
+        return Client(self.app(), ServedPorts(self.ports(self.watch(name))))
 
     def watch(self, name: str) -> Watch:
         """What writes down the calls of one process."""
@@ -312,7 +312,7 @@ class Process:
         scope = self._scope
         entry = HttpEntry(
             self._app,
-            Watched(self._ports),
+            ServedPorts(self._ports),
             plan=self._plan,
             protocol=scope.protocol if isinstance(scope, StoreScope) else None,
             mark_after_s=0,

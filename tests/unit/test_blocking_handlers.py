@@ -28,7 +28,7 @@ from outbox.runtime.commit import handler_threads as threads
 from outbox.runtime.commit import run_handler as handling
 from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.testing import Harness
-from outbox.verify.exploring import explore
+from outbox.verify.findings.exploration import explore
 
 Scope = Literal["engine", "partition", "item"]
 every_scope = pytest.mark.parametrize("scope", ["engine", "partition", "item"])

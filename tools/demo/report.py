@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox.ops.values import Handling, Status
-from outbox.verify.histories.findings import Verdict
+from outbox.verify.recorded.verdict import Verdict
 from tools.demo.data import Facts
 from tools.demo.phases import handled
 

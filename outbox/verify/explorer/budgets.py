@@ -41,8 +41,8 @@ class Budgets:
         fields = [*(getattr(self, kind) for kind in FAULT_KINDS), self.together]
         return sum(count << _FIELD_BITS * i for i, count in enumerate(fields))
 
-    def told(self) -> str:
-        """What is allowed, in words."""
+    def describe(self) -> str:
+        """What is allowed, as text."""
         named = ", ".join(f"{kind} {n}" for kind in FAULT_KINDS if (n := getattr(self, kind)))
         bound = f", {self.together} together" if self.together < _FIELD_MAX else ""
         return f"{named or 'no faults'}{bound}"

@@ -2,7 +2,7 @@
 
 A world is a tuple of small numbers: what the monitors know, the calls in flight, the faults that are left, the time,
 each resource's state, each process's node.  One step is one answer to one call, and everything that the caller does
-up to its next call: code that nobody can watch takes no steps of its own.  All that a step needs is worked out once
+up to its next call: code between two calls takes no steps of its own.  All that a step needs is worked out once
 and kept, so that exploring is looking things up.
 """
 
@@ -15,9 +15,9 @@ from typing import Any
 
 from outbox.verify.explorer.answers import Answers, Flight
 from outbox.verify.explorer.budgets import GUARDS, Budgets, cost_of
-from outbox.verify.explorer.in_use import InUse
+from outbox.verify.explorer.clock_moves import ClockMoves
+from outbox.verify.explorer.lock_names import LockNames
 from outbox.verify.explorer.ops import FAULT_KINDS, NO_LOCKS, Finding, Locks, Model, Op, Table
-from outbox.verify.explorer.passing import Passing
 from outbox.verify.explorer.run import TIMER, Program
 from outbox.verify.explorer.trie import Node, Trie
 from outbox.verify.explorer.world import (
@@ -37,7 +37,7 @@ from outbox.verify.explorer.world import (
 TIME_BITS = 24
 
 Prospect = tuple[int, int, Callable[[], list[Step]]]
-"""What may happen: its cost, the place of whose step it is (0: nobody's), and what tries it: the steps it may be."""
+"""What may happen: its cost, the place of whose step it is (0: none), and what tries it: the steps it may be."""
 
 Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
 """A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
@@ -86,10 +86,10 @@ class Kernel:
         self._landings: dict[tuple[int, int, int], list[Move]] = {}
         self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
         self._ghost_steps: dict[tuple[int, int], int] = {}
-        self._in_use = InUse(self.trie, self.states, self.flights)
+        self._lock_names = LockNames(self.trie, self.states, self.flights)
         self._spent: dict[tuple[int, int], bool] = {}
         self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._passing = Passing(models, self.times, monitor, until_ms=start_ms + patience_ms if patience_ms else 0)
+        self._clock = ClockMoves(models, self.times, monitor, until_ms=start_ms + patience_ms if patience_ms else 0)
 
     def _initial(self, programs: Sequence[Program], budgets: Budgets, start_ms: int) -> World:
         ghost = self.ghosts.number(start := self.monitor.initial(), start)
@@ -142,7 +142,7 @@ class Kernel:
                 key: Hashable = world[resource] << TIME_BITS | time if resource else time
                 in_use = NO_LOCKS
                 if takes:
-                    in_use = self._in_use.of(world, resource)
+                    in_use = self._lock_names.of(world, resource)
                     key = key, in_use
                 moves = table.get(key)
                 if moves is None:
@@ -161,7 +161,7 @@ class Kernel:
                 return steps, True
         free = self._by_themselves(world, steps) or free
         if not free:
-            due = self._passing.waited(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
+            due = self._clock.due(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
             if due is not None:
                 steps.append((self._at(world, due), 0, due))
                 free = True
@@ -175,22 +175,22 @@ class Kernel:
             number = world[place]
             node = self.trie.nodes[number]
             for resource, position, takes, _ in self._waiting(number):
-                in_use = self._in_use.of(world, resource) if takes else NO_LOCKS
+                in_use = self._lock_names.of(world, resource) if takes else NO_LOCKS
                 for answer, flight in self._answered(node, position, world[resource], time, in_use):
-                    told = partial(self._told, node, position, resource, answer, time, flight)
-                    found.append((cost_of(answer.fault), place, partial(self._tried, world, place, told)))
+                    moves = partial(self._learn, node, position, resource, answer, time, flight)
+                    found.append((cost_of(answer.fault), place, partial(self._tried, world, place, moves)))
             crash = self._restart[number]
             if crash is not None:
                 found.append((crash.cost, place, partial(self._tried, world, place, [crash].copy)))
         found = [prospect for prospect in found if not (world[BUDGET] - prospect[0]) & GUARDS]
         alone: list[Step] = []
         if not self._by_themselves(world, alone) and all(cost for cost, _, _ in found):
-            due = self._passing.waited(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
+            due = self._clock.due(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
             alone += [] if due is None else [(self._at(world, due), 0, due)]
         return found + [(step[2].cost, 0, [step].copy) for step in alone]
 
-    def _tried(self, world: World, place: int, told: Callable[[], list[Move]]) -> list[Step]:
-        return [(self._after(world, place, move), place, move) for move in told()]
+    def _tried(self, world: World, place: int, moves: Callable[[], list[Move]]) -> list[Step]:
+        return [(self._after(world, place, move), place, move) for move in moves()]
 
     def _after(self, world: World, place: int, move: Move) -> World:
         after = list(world)
@@ -274,7 +274,7 @@ class Kernel:
         return found
 
     def _answered(self, node: Node, position: int, state: int, time: int, in_use: Locks) -> list[tuple[Answer, Flight]]:
-        """What a process may be told of one of its calls, or by its timer."""
+        """What a process may learn of one of its calls, or from its timer."""
         if position == TIMER:
             return [(Answer("time passes, a timer fires", 0, 0, "timeout" if node.ops else None, 0), ())]
         return self._answers.to(node.ops[position], state, time, in_use)
@@ -282,16 +282,16 @@ class Kernel:
     def _worker_moves(self, number: int, place: int, position: int, state: int, time: int, in_use: Locks) -> list[Move]:
         node = self.trie.nodes[number]
         answers = self._answered(node, position, state, time, in_use)
-        return [move for answer, flight in answers for move in self._told(node, position, place, answer, time, flight)]
+        return [move for answer, flight in answers for move in self._learn(node, position, place, answer, time, flight)]
 
-    def _told(self, node: Node, position: int, resource: int, result: Answer, time: int, flight: Flight) -> list[Move]:
+    def _learn(self, node: Node, position: int, resource: int, result: Answer, time: int, flight: Flight) -> list[Move]:
         """The steps by which a process learns a result: several where it gives up other calls upon it."""
         child = self.trie.child(node, position, result.result, self.times[time])
         event = result.event
         if child.finding is not None:
             event = self._event(child.finding)
-        elif child.deeds:
-            event = self._event(*self._events[event], *child.deeds)
+        elif child.side_effects:
+            event = self._event(*self._events[event], *child.side_effects)
         after = self.trie.after(child).number
         cost = cost_of(result.fault)
         dropped = [op for op in child.dropped if self._is_write(op)]
@@ -336,7 +336,7 @@ class Kernel:
                 steps.append((self._after(world, 0, move), 0, move))
         if not (budget - cost_of("jump")) & GUARDS:
             may_be_long = not self._is_writing(world)
-            for move in self._passing.jumps(world[TIME : self.first], self.resource_states(world), self.now_ms(world)):
+            for move in self._clock.jumps(world[TIME : self.first], self.resource_states(world), self.now_ms(world)):
                 is_long = self.times[move.state] - self.times[time] > self._flight_ms_max
                 if may_be_long or not is_long:
                     steps.append((self._at(world, move, nothing_flies=is_long), 0, move))
@@ -347,7 +347,7 @@ class Kernel:
         return any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
 
     def _takes(self, op: int) -> bool:
-        """Whether a call is handed a lock; where each is told apart it does not matter which are in use."""
+        """Whether a call is handed a lock; where each is distinct it does not matter which are in use."""
         found = self.trie.ops[op]
         return self._symmetric and self.models[found.resource].reach(found.verb) == "take"
 
@@ -377,7 +377,7 @@ class Kernel:
             landings = self._landings.get(key)
             if landings is None:
                 landings = self._landings[key] = [
-                    Move(0, place, r.state, 0, r.event, (), f"a late call arrives: {self.told(op)}{r.label}")
+                    Move(0, place, r.state, 0, r.event, (), f"a late call arrives: {self.describe(op)}{r.label}")
                     for r in self._answers.plain(*key)
                     if not r.fault
                 ]
@@ -385,8 +385,8 @@ class Kernel:
                 steps.append((self._after((*world[:FLIGHT], left, *world[FLIGHT + 1 :]), 0, move), 0, move))
         return bool(flying)
 
-    def told(self, op: int) -> str:
-        """A call in words."""
+    def describe(self, op: int) -> str:
+        """A call as a trace shows it."""
         found = self.trie.ops[op]
         return f"{self.models[found.resource].describe(found)} "
 

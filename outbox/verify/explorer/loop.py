@@ -2,7 +2,7 @@
 
 asyncio decides nothing by itself: given the order and the results of the calls that leave the process, a program does
 the same every time.  This loop has no sockets, threads or clock.  A call that would leave the process is a future that
-somebody else answers; time stands still until somebody lets the next timer fire.  Tasks, futures, context variables,
+the explorer resolves; time moves only when the explorer fires the next timer.  Tasks, futures, context variables,
 `gather`, `timeout`, `TaskGroup`, `sleep` and locks are asyncio's own and work unmodified.
 """
 
@@ -66,7 +66,7 @@ class Loop(asyncio.AbstractEventLoop):
         """Run until nothing is ready.
 
         Raises:
-            ProgramSpins: that does not come to an end.
+            ProgramSpins: the program never waits.
         """
         ready = self._ready
         outer = events._get_running_loop()

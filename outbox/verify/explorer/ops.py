@@ -1,7 +1,7 @@
 """What passes between programs and models: calls, their results, and the faults that may come between.
 
 A program issues an `Op`, a model says what may become of it: a list of `Outcome`s, each with the model's next state
-and what the program is told.  Everything is a value, so that equal ones are the same small number (`Table`).
+and the result.  Everything is a value, so that equal ones are the same small number (`Table`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FAULT_KINDS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire
 
 crash    a worker dies before its next call, and starts anew with nothing
 lost     the call took effect, its reply is lost: `OutcomeUnknown`
-delay    nobody can tell: `OutcomeUnknown` now, and the call lands at any time later, or never
+delay    `OutcomeUnknown` now, and the call lands at any time later, or never
 error    nothing happened: `Throttled`
 expire   a lock runs out under an owner that still works (one whose owner is gone runs out for nothing)
 stale    a read answers from the past, as far as its session allows
@@ -55,7 +55,7 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Outcome(NamedTuple):
-    """What may become of a call: the resource's next state, and what the caller is told."""
+    """What may become of a call: the resource's next state, and the caller's result."""
 
     label: str
     state: Hashable
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a resource may do by itself; one with a `token` costs a fault only while somebody alive holds that token."""
+    """What a resource may do by itself; with a `token` it costs a fault only while a living process holds that."""
 
     label: str
     state: Hashable
@@ -93,7 +93,7 @@ class Model(Protocol):
     def outcomes(self, state: Any, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         """What may become of a call now; nothing where it would wait.
 
-        A call that takes is told which locks are `in_use` somewhere: held, or named by an id that was made from them.
+        A call that takes learns which locks are `in_use` somewhere: held, or named by an id that was made from them.
         """
 
     def is_spent(self, state: Any, op: Op) -> bool:
@@ -122,7 +122,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def canonical(value: Any) -> bytes:
-    """Bytes that are equal for equal values; mappings count as they are ordered, whoever makes them orders them."""
+    """Bytes that are equal for equal values; mappings count as they are ordered, their maker orders them."""
     if isinstance(value, Conflict):
         value = (sorted(value.locks), sorted(value.states), sorted(value.markers))
     return _encoder.encode(value)

@@ -6,20 +6,20 @@ ended; what a worker learns for its next attempt is handed on, and lost in a cra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from outbox.ports import BlobStore, Document, Journal, Ports, StoreCapabilities, StorePorts
+from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
-from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted
 from outbox.runtime.delivery.settlement import Settlement
-from outbox.runtime.delivery.waiting import Waits
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
@@ -29,18 +29,44 @@ from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, Outcome
 from outbox.stored import StateItem, encode
-from outbox.verify.explorer.clients import (
+from outbox.verify.explorer.ports import (
     ExploredBlobs,
     ExploredBus,
     ExploredJournal,
     ExploredOperations,
     ExploredStore,
 )
-from outbox.verify.explorer.remembering import remembered
+from outbox.verify.explorer.process_memory import remembered
 from outbox.verify.explorer.run import Calls
-from outbox.verify.explorer.tasks import BACKOFF, Tasks
 
 MakeScope = Callable[..., EngineScope]
+
+
+async def at_once(seconds: float) -> None:
+    """A pause between two tries: others may go first whenever a call waits, so it need not last."""
+    await asyncio.sleep(0)
+
+
+BACKOFF = Backoff(at_once, count_max=1)
+"""Once at first and once again; an attempt that gives up sooner gives the message back, and a fresh one goes on."""
+
+
+class Tasks:
+    """The tasks that an attempt has started."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.append(task)
+        return task
+
+    async def end(self) -> None:
+        """Wait until all have ended, and whatever they started; an error of one is raised."""
+        while self._tasks:
+            await self._tasks.pop(0)
 
 
 class EngineWorker:
@@ -81,7 +107,7 @@ class EngineWorker:
         try:
             deliveries = await journal.claim(self._plan.paths, count_max=self._batch, wait_s=0)
         except MAY_RETRY:  # as a worker does: claim again; what was claimed is locked until its lock runs out
-            return carried  # type: ignore[no-any-return]  # what was handed on comes back
+            return carried  # type: ignore[no-any-return]  # handed on unchanged
         await scope.attempt(deliveries)
         await tasks.end()
         return frozenset(scope.suspending) or None
@@ -123,14 +149,16 @@ def protocol_over(
     return made
 
 
-class Forgetting:
-    """A protocol that says, whenever a try at a message is over, what is left of it."""
+class Remembering:
+    """A protocol that says after each try at a message what is remembered of it."""
 
     def __init__(self, protocol: Protocol, calls: Calls) -> None:
         self._protocol = protocol
         self._calls = calls
         self._lanes: StoreScope | None = None
         self._tries = 0
+        self.hold, self.together, self.redo = protocol.hold, protocol.together, protocol.redo
+        self.finish = protocol.finish
 
     @property
     def group_count_max(self) -> int:
@@ -156,28 +184,16 @@ class Forgetting:
             if known is not None:
                 self._calls.remembers(known)
 
-    async def hold(self, attempt: Attempt) -> Outcome | Waits:
-        return await self._protocol.hold(attempt)
-
-    async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        return await self._protocol.together(attempts)
-
-    async def redo(self, document: Document) -> bool:
-        return await self._protocol.redo(document)
-
     @property
     def unmarked_count(self) -> int:
         return self._protocol.unmarked_count
-
-    async def finish(self, *, only_full: bool = False) -> None:
-        await self._protocol.finish(only_full=only_full)
 
 
 class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
-    One that `merges` says between two tries what it remembers, so that what led there need not be told apart.
-    A `warm` one hands on the states that it has at hand, and what it has staged in vain.
+    One that `merges` says between two tries what it remembers, so that what led there need not be kept apart.
+    A `warm` one hands on the states that it has at hand, and the staged records that lost.
     """
 
     def __init__(
@@ -204,10 +220,10 @@ class StoreWorker:
         settlement = _settlement(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self._make, settlement)
         _recall(protocol, carried)
-        forgetting = Forgetting(protocol, calls)
+        remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
-            forgetting,
+            remembering,
             settlement,
             BlockedSessions(ports.infrastructure or ports.store, ports.blobs),
             ports.blobs,
@@ -219,9 +235,9 @@ class StoreWorker:
             bus = ExploredBus(calls, self._at.bus)
             deliveries = await bus.receive_any(plan.paths, self._batch)
         except MAY_RETRY:  # as a worker does: receive again; what came is locked until its lock runs out
-            return carried  # type: ignore[no-any-return]  # what was handed on comes back
+            return carried  # type: ignore[no-any-return]  # handed on unchanged
         if self._merges and len(deliveries) == 1:
-            forgetting.begin(lanes)
+            remembering.begin(lanes)
         await lanes.attempt(deliveries)
         await tasks.end()
         return _known(protocol) if self._warm else None
@@ -259,7 +275,7 @@ class Sweeper:
 
 
 class Operator:
-    """Somebody who resubmits a dead letter, whichever, for as long as their decisions last."""
+    """An operator who resubmits any of the dead letters, as often as the scenario allows."""
 
     name = "operator"
 
@@ -268,13 +284,13 @@ class Operator:
         self._resource = resource
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        with suppress(*MAY_RETRY, LookupError):  # they look at the letters again
-            path, letter = await calls(self._resource, "choose")
+        with suppress(*MAY_RETRY, LookupError):  # the operator looks at the dead letters again
+            path, number = await calls(self._resource, "choose")
             if self._at is None:
-                await calls(self._resource, "resubmit", path, letter)
+                await calls(self._resource, "resubmit", path, number)
             else:
-                operations: Any = ExploredOperations(calls, self._at.bus)  # of which no more is asked
-                await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, letter)
+                operations: Any = ExploredOperations(calls, self._at.bus)  # it needs no other of them
+                await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, number)
         return None
 
 

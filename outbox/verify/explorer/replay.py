@@ -7,7 +7,7 @@ module:attribute.  What a scenario holds that is code (an invariant, something i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
@@ -19,8 +19,8 @@ from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import Finding
 from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.shrink import missing_at, wrong_at
 from outbox.verify.explorer.trace import Trace, TraceStep, Walk
-from outbox.verify.explorer.world import GHOST
 
 FORMAT = 1
 
@@ -61,7 +61,7 @@ class Replayed:
 
     @property
     def text(self) -> str:
-        """All of it in words."""
+        """The whole as text."""
         lines = [self.trace.text, self.stopped]
         if self.finding is not None:
             lines.append(f"{self.finding.promise}: {self.finding.text}")
@@ -121,34 +121,16 @@ def scenario_of(written: Written, app: App) -> Scenario:
 
 
 def replay(scenario: Scenario, steps: Sequence[TraceStep]) -> Replayed:
-    """Run a trace again, each step as it is told, up to the first that cannot be taken."""
+    """Run a trace again, each step as recorded, up to the first that cannot be taken."""
     kernel = scenario.kernel()
     walk = Walk(kernel)
     for number, wanted in enumerate(steps, start=1):
         options = walk.options()
         found = next((option for option in options if option[0] == wanted), None)
         if found is None:
-            can = "; ".join(f"{told.who or '~'} {told.told()}" for told, _ in options[:8]) or "nothing"
+            can = "; ".join(f"{seen.who or '~'} {seen.describe()}" for seen, _ in options[:8]) or "nothing"
             return Replayed(
-                walk.trace(), None, f"step {number} ({wanted.told()}) cannot be taken here; what can: {can}"
+                walk.trace(), None, f"step {number} ({wanted.describe()}) cannot be taken here; what can: {can}"
             )
         walk.take(*found)
-    return Replayed(walk.trace(), finding_at(scenario, walk))
-
-
-def finding_at(scenario: Scenario, walk: Walk) -> Finding | None:
-    """What is wrong with the world at which a walk has come."""
-    kernel, world = walk.kernel, walk.world
-    ghost, states = kernel.ghosts[world[GHOST]], kernel.resource_states(world)
-    if isinstance(ghost, Finding):
-        return ghost
-    wrong = kernel.monitor.check(ghost, states)
-    if wrong is not None or kernel.successors(world)[1]:
-        return wrong
-    missing = kernel.monitor.final(ghost, states, kernel.now_ms(world))
-    return missing[0] if missing else None
-
-
-def with_code(scenario: Scenario, **code: Any) -> Scenario:
-    """A scenario with what a file does not hold: `invariant=`, `make=`."""
-    return replace(scenario, **code)
+    return Replayed(walk.trace(), wrong_at(walk) or missing_at(walk))

@@ -1,9 +1,9 @@
 """HTTP requests under exploration: clients that do not give up, and processes that answer them.
 
 The clients are a resource, modelled as a queue of requests: an answering process takes one under a lock, and answers by
-settling it.  A lock that runs out is a client that has heard nothing, because the process died or because it takes too
-long, and that sends the same request again under the same key; so does one that was told to.  A copy of a request is a
-client that asks twice at once.  What answers is the runtime's own `HttpEntry`, over the ports of the scope.
+settling it.  A lock that runs out is a client without a response, because the process died or because it takes too
+long, and that sends the same request again under the same key; so does one whose response said so.  A copy of a
+request is a client that asks twice at once.  What answers is the runtime's own `HttpEntry`, over the scope's ports.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from outbox.runtime.http.requests import Reader
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Work
-from outbox.verify.explorer.clients import ExploredBus
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.models.queues import QueueModel
-from outbox.verify.explorer.models.told import short
-from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, canonical
+from outbox.verify.explorer.ops import Op, canonical
+from outbox.verify.explorer.ports import ExploredBus
+from outbox.verify.explorer.programs import BACKOFF, Tasks, at_once
 from outbox.verify.explorer.run import Calls
-from outbox.verify.explorer.tasks import BACKOFF, Tasks, at_once
+from outbox.verify.explorer.trace_text import short
 
 REQUESTS = "requests"
 """The queue in which clients' requests lie until they are answered."""
@@ -80,7 +80,7 @@ def work_of(app: App, message: Message, now_ms: int) -> Work:
 
 
 def is_final(response: Response) -> bool:
-    """Whether a client is done when it hears this: it was not told to ask again."""
+    """Whether a client is done after this response: it has no Retry-After."""
     return "retry-after" not in response.headers
 
 
@@ -91,31 +91,25 @@ def digest_of(response: Response) -> str:
     ).hexdigest()
 
 
-class ClientsModel(BusModel):
+def clients_model(asked: Sequence[Output], *, until_ms: int, merges_copies: bool, locks_hold: bool) -> BusModel:
     """What the clients do.  They know how long a key is remembered, and do not ask again after `until_ms`."""
+    return BusModel(
+        [QueueModel(REQUESTS)],
+        {REQUESTS: [REQUESTS]},
+        sent=asked,
+        merges_copies=merges_copies,
+        locks_hold=locks_hold,
+        name="clients",
+        closes_ms=until_ms,
+        describe=_describe,
+    )
 
-    name = "clients"
 
-    def __init__(self, asked: Sequence[Output], *, until_ms: int, merges_copies: bool, locks_hold: bool) -> None:
-        super().__init__(
-            [QueueModel(REQUESTS)],
-            {REQUESTS: [REQUESTS]},
-            sent=asked,
-            merges_copies=merges_copies,
-            locks_hold=locks_hold,
-        )
-        self.until_ms = until_ms
-
-    def outcomes(self, state: Any, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
-        if op.verb == "receive-any" and now_ms >= self.until_ms:
-            return []
-        return super().outcomes(state, op, now_ms, in_use)
-
-    def describe(self, op: Op) -> str:
-        if op.verb != "settle":
-            return "take a request"
-        delivery, settle = op.args
-        return f"answer {short(delivery.message.identity)} {settle.description or 'ask again'}"
+def _describe(op: Op) -> str:
+    if op.verb != "settle":
+        return "take a request"
+    delivery, settle = op.args
+    return f"answer {short(delivery.message.identity)} {settle.description or 'ask again'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,5 +182,5 @@ class Front:
         settle = Settle("release")
         if is_final(response):
             settle = Settle("complete", digest_of(response), str(response.status))
-        with suppress(*MAY_RETRY):  # nobody listens any more
+        with suppress(*MAY_RETRY):  # the client has gone
             await clients.settle(delivery, settle)

@@ -35,17 +35,17 @@ class Calls:
         self.remembered: Hashable = None
         """All that the program remembers, where it has said so since the last answer."""
         self.is_known = False
-        """Whether what is called next is known from an earlier run, and need not be told apart again."""
+        """Whether what is called next is known from an earlier run, and need not be numbered again."""
         self._loop = loop
         self._ops = ops
         self._id_count = 0
 
     def now_ms(self) -> int:
-        """The time at which the program was last told anything."""
+        """The time of the last answer."""
         return self.time_ms
 
     def new_id(self) -> str:
-        """An id that nobody else makes: no two attempts are handed one lock; without one, its log tells it apart."""
+        """A unique id: no two attempts are handed one lock; without one, its log identifies it."""
         self._id_count += 1
         id = blake2b(b"%b/%d" % (self.digest, self._id_count), digest_size=8).hexdigest()
         self.made.append(id)
@@ -80,15 +80,15 @@ class Alarms(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.CRITICAL)
-        self.told: list[str] = []
+        self.messages: list[str] = []
         self._log = logging.getLogger("outbox")
         self._propagated = True
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
     def __enter__(self) -> Alarms:
-        self.told.clear()
+        self.messages.clear()
         self._propagated, self._log.propagate = self._log.propagate, False
         self._log.addHandler(self)
         return self

@@ -38,7 +38,7 @@ def sample(
 ) -> Report:
     """Draw runs of a scenario until one breaks a promise; it is made short.  Never exhausted."""
     scenario = replace(scenario, symmetric=False, merges=False)
-    report = Report(f"{scenario.told()}, {style}, seed {seed}", stopped=f"{runs} runs were drawn")
+    report = Report(f"{scenario.describe()}, {style}, seed {seed}", stopped=f"{runs} runs were drawn")
     began_s = time.process_time()
     kernels: dict[Budgets, Kernel] = {}
     for number in range(runs):
@@ -84,7 +84,7 @@ def _run(kernel: Kernel, draw: random.Random, style: Style) -> tuple[Finding | N
         step = _choose(kernel.prospects(walk.world), draw, order if style == "pct" else [])
         if step is None:
             return missing_at(walk), walk
-        walk.take(walk.told(step), step)
+        walk.take(walk.describe(step), step)
         finding = wrong_at(walk)
         if finding is not None:
             return finding, walk
@@ -92,7 +92,7 @@ def _run(kernel: Kernel, draw: random.Random, style: Style) -> tuple[Finding | N
 
 
 def _choose(prospects: list[Prospect], draw: random.Random, order: list[int]) -> Step | None:
-    """The next step: a fault now and then, else any step, or one of whoever comes first."""
+    """The next step: a fault now and then, else any step, or one of the process that comes first."""
     free = [prospect for prospect in prospects if not prospect[0]]
     faults = [prospect for prospect in prospects if prospect[0]]
     if faults and (not free or draw.random() < FAULT_SHARE):

@@ -35,16 +35,17 @@ from outbox.verify.explorer.programs import (
     protocol_over,
     store_ports,
 )
-from outbox.verify.explorer.requests import REQUESTS, ClientRequest, ClientsModel, Front
+from outbox.verify.explorer.requests import REQUESTS, ClientRequest, Front, clients_model
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.world import Monitor
-from outbox.verify.monitors.answered import RequestMonitor
-from outbox.verify.monitors.journal_monitor import JournalMonitor
-from outbox.verify.monitors.ledger import Book
-from outbox.verify.monitors.reference import Reference
-from outbox.verify.monitors.store_monitor import StoreMonitor
-from outbox.verify.monitors.view import Invariant
-from outbox.verify.monitors.watching import watched, watched_app
+from outbox.verify.promises.ends import Ends
+from outbox.verify.promises.journal import JournalMonitor
+from outbox.verify.promises.ledger import Book
+from outbox.verify.promises.reference import Reference
+from outbox.verify.promises.responses import RequestMonitor
+from outbox.verify.promises.side_effects import watched, watched_app
+from outbox.verify.promises.store import StoreMonitor
+from outbox.verify.promises.view import Invariant
 
 START_MS = 1_767_225_600_000
 """When an exploration begins: 2026-01-01 00:00 UTC."""
@@ -57,9 +58,9 @@ class Scenario:
     `messages` are (queue, message, id) and `given` (key, state); `copies` is how often each message is there, or one
     number for each.  `batch` is how many messages an attempt may take; `warm` workers keep what they know from one
     attempt to the next.  In item scope infrastructure may be `apart`; a store `tells_current` what a write lost to, or
-    not.  Nobody waits longer than `patience_ms` for what is due later (0: as long as it takes), where an application
-    would wait for ever; only with such an end do they wait for a resubmission behind what its key stands still for.  A
-    document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
+    not.  No process waits longer than `patience_ms` for what is due later (0: as long as it takes), where an
+    application would wait for ever; only with such an end do they wait for a resubmission that its key is blocked for.
+    A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
     An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
     are followed over `pauses_max` pauses (0: over all).
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
@@ -94,7 +95,7 @@ class Scenario:
     resubmissions: int = 0
     pauses_max: int = 0
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The scope in a few words."""
         asking = ""
         if self.requests:
@@ -104,7 +105,7 @@ class Scenario:
             asking += f"{self.resubmissions} resubmission(s), "
         return (
             f"{self.scope} scope, {self.workers} worker(s), {len(self.messages)} message(s), "
-            f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.told()}"
+            f"{sum(self.copy_counts)} with copies, {asking}{self.budgets.describe()}"
         )
 
     @property
@@ -113,7 +114,7 @@ class Scenario:
         return _counts(self.copies, len(self.messages))
 
     def asked(self) -> list[Output]:
-        """The requests as they lie among the clients at the beginning, each as often as it is asked at once."""
+        """The requests that clients hold at the beginning, each as often as it is sent at once."""
         counts = _counts(self.asked_times, len(self.requests))
         pairs = zip(self.requests, counts, strict=True)
         return [Output(REQUESTS, 0, asked.message) for asked, count in pairs for _ in range(count)]
@@ -132,7 +133,7 @@ class Scenario:
         raise ValueError(f"scope={self.scope!r} cannot be explored; 'engine', 'partition' and 'item' can")
 
     def sent(self) -> list[Output]:
-        """The messages as they lie in their queues at the beginning, copies included."""
+        """The messages in their queues at the beginning, copies included."""
         found = []
         for (queue, message, id), count in zip(self.messages, self.copy_counts, strict=True):
             body, wire_type = self.app.encode(message)
@@ -186,12 +187,7 @@ def _engine(scenario: Scenario) -> Kernel:
         pauses_max=scenario.pauses_max,
     )
     book = Book(Reference(plan), _as_tuples(routes), sent)
-    monitor = JournalMonitor(
-        book,
-        journal,
-        invariant=scenario.invariant,
-        allows_dead_letters="dead-letter" in scenario.allow,
-    )
+    monitor = JournalMonitor(Ends(book, journal.queues, scenario.invariant, "dead-letter" in scenario.allow))
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models: list[Model] = [journal, BlobModel()]
     programs: list[Program] = [worker] * scenario.workers
@@ -206,15 +202,19 @@ def _store(scenario: Scenario) -> Kernel:
     app, plan = scenario.app, compile_plan(scenario.app)
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
-    limits = {
-        "retention_ms": plan.retention_ms,
-        "start_ms": START_MS,
-        "resubmissions": scenario.resubmissions,
-        "pauses_max": scenario.pauses_max,
-    }
     budgets = scenario.budgets
     locks_hold = scenario.ample and not budgets.expire
-    bus = BusModel(queues, routes, sent=sent, merges_copies=scenario.symmetric, locks_hold=locks_hold, **limits)
+    bus = BusModel(
+        queues,
+        routes,
+        sent=sent,
+        start_ms=START_MS,
+        retention_ms=plan.retention_ms,
+        merges_copies=scenario.symmetric,
+        locks_hold=locks_hold,
+        resubmissions=scenario.resubmissions,
+        pauses_max=scenario.pauses_max,
+    )
     capabilities = replace(
         CAPABILITIES,
         atomic_scope="partition" if scenario.scope == "partition" else "item",
@@ -236,11 +236,8 @@ def _store(scenario: Scenario) -> Kernel:
         models.append(make_store(name="infrastructure"))
     book = Book(Reference(plan), _as_tuples(routes), sent)
     monitor = StoreMonitor(
-        book,
-        bus,
-        invariant=scenario.invariant,
-        allows_dead_letters="dead-letter" in scenario.allow,
-        is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not hear of changes in the other
+        Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
+        is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not see changes in the other
         is_patient=scenario.patience_ms > 0,
         stores=(0, 3) if apart else (0,),
     )
@@ -274,7 +271,7 @@ def _asked_kernel(
     asked, resource = scenario.asked(), len(models)
     locks_hold = scenario.ample and not scenario.budgets.expire
     until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
-    clients = ClientsModel(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
+    clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
     watching = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
     answering: list[Program] = [front(clients=resource, batch=scenario.front_batch)] * scenario.fronts
     return _kernel(scenario, [*models, clients], [*programs, *answering], watching)

@@ -59,11 +59,11 @@ class Report:
     cpu_s: float = 0.0
     stopped: str = ""
     outcomes: frozenset[Hashable] = field(default=frozenset(), repr=False)
-    """What the final worlds come to."""
+    """What outsiders see of the final worlds."""
 
     @property
     def text(self) -> str:
-        """All of it in words."""
+        """The whole as text."""
         rate = self.transitions / self.cpu_s if self.cpu_s else 0.0
         head = (
             f"{self.scope}: {self.states} worlds, {self.transitions} transitions, {self.finals} ends, "
@@ -81,7 +81,6 @@ def search(
     *,
     limits: Limits | None = None,
     hashing: Hashing = "exact",
-    anomaly_count_max: int = 1,
     live: bool = False,
 ) -> Report:
     """Explore a scenario breadth first, up to the first anomalies.
@@ -89,20 +88,17 @@ def search(
     `hashing` "exact" keeps every world; "64" and "128" keep that many bits of it and may, very rarely, take one world
     for another.  `live` also asks that from every world a good end can be reached without further faults.
     """
-    return Search(scenario, limits or Limits(), hashing, anomaly_count_max, live=live).run()
+    return Search(scenario, limits or Limits(), hashing, live=live).run()
 
 
 class Search:
     """One search, under way."""
 
-    def __init__(
-        self, scenario: Scenario, limits: Limits, hashing: Hashing, anomaly_count_max: int, *, live: bool
-    ) -> None:
+    def __init__(self, scenario: Scenario, limits: Limits, hashing: Hashing, *, live: bool) -> None:
         self.scenario = scenario
         self.kernel: Kernel = scenario.kernel()
         self.limits = limits
         self._key = _KEYS[hashing]
-        self._anomaly_count_max = anomaly_count_max
         self._seen: dict[Hashable, int] = {}
         self._parents = array("q")
         self._frontier: list[tuple[int, World]] = []
@@ -110,7 +106,7 @@ class Search:
         self._checked: dict[tuple[int, ...], Finding | None] = {}
         self._edges: list[array[int]] | None = [] if live else None
         self._good = bytearray()
-        self.report = Report(scenario.told())
+        self.report = Report(scenario.describe())
 
     def run(self) -> Report:
         began_s = time.process_time()
@@ -147,7 +143,7 @@ class Search:
                 while len(edges) <= index:
                     edges.append(array("q"))
                 edges[index].extend(seen[key_of(step[0])] for step in steps if not step[2].cost)
-            if len(report.anomalies) >= self._anomaly_count_max:
+            if report.anomalies:
                 return False
             if count % LOOK_EVERY == 0 and self._is_over(began_s):
                 return False

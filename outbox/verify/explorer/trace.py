@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.world import Move, Step, World
 
-NOBODY = 0
+NO_PROCESS = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """One step: whose (0: nobody's, else from 1), what was done, what came of it, and the fault if it is one."""
+    """One step: the process (from 1; 0: none), what was done, what came of it, and the fault if it is one."""
 
     who: int
     what: str
     outcome: str = ""
     fault: str = ""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The step in one line."""
         if self.fault == "crash":
             return "*** CRASH ***"
@@ -42,7 +42,7 @@ class Trace:
         lines = []
         for number, step in enumerate(self.steps, start=1):
             who = self.names[step.who - 1] if step.who else "~"
-            lines.append(f"{number:4}  {who:{width}}  {step.told()}")
+            lines.append(f"{number:4}  {who:{width}}  {step.describe()}")
         return "\n".join([*lines, *(f"      {line}" for line in self.left)])
 
 
@@ -57,15 +57,15 @@ class Walk:
 
     def options(self) -> list[tuple[TraceStep, Step]]:
         """What can happen next."""
-        return [(self.told(step), step) for step in self.kernel.successors(self.world)[0]]
+        return [(self.describe(step), step) for step in self.kernel.successors(self.world)[0]]
 
-    def take(self, told: TraceStep, step: Step) -> None:
+    def take(self, seen: TraceStep, step: Step) -> None:
         """Take a step."""
         world, place, move = step
         if place:
             self._follow(world, place, move)
         self.world = world
-        self.steps.append(told)
+        self.steps.append(seen)
 
     def trace(self) -> Trace:
         """The way so far."""
@@ -81,13 +81,13 @@ class Walk:
         ]
         return Trace(names, tuple(self.steps), tuple(left))
 
-    def told(self, step: Step) -> TraceStep:
-        """A step in words."""
+    def describe(self, step: Step) -> TraceStep:
+        """A step as a trace shows it."""
         _, place, move = step
         if not place:
-            return TraceStep(NOBODY, move.label, "", move.fault or "")
+            return TraceStep(NO_PROCESS, move.label, "", move.fault or "")
         mover = self._who[place - self.kernel.first] + 1
-        what = "" if move.op < 0 else self.kernel.told(move.op).strip()
+        what = "" if move.op < 0 else self.kernel.describe(move.op).strip()
         return TraceStep(mover, what, move.label, move.fault or "")
 
     def _follow(self, after: World, place: int, move: Move) -> None:
@@ -107,5 +107,5 @@ def trace_of(kernel: Kernel, worlds: Sequence[World]) -> Trace:
     """The trace along worlds, each a successor of the one before."""
     walk = Walk(kernel)
     for world in worlds[1:]:
-        walk.take(*next((told, step) for told, step in walk.options() if step[0] == world))
+        walk.take(*next((seen, step) for seen, step in walk.options() if step[0] == world))
     return walk.trace()

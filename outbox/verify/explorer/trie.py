@@ -1,13 +1,13 @@
-"""Programs as tries of what they were told.
+"""Programs as tries of the answers to their calls.
 
 A program is one restartable attempt: a coroutine that issues calls, and at its end hands on a hashable value, what a
-process keeps from one attempt to the next.  asyncio being deterministic, what a program does next follows from what it
-was told so far, so its local state is its log of answers.  Equal logs are one `Node`.  The code of a program runs once
+process keeps from one attempt to the next.  asyncio being deterministic, what a program does next follows from the
+answers so far, so its local state is its log of answers.  Equal logs are one `Node`.  The code of a program runs once
 for each distinct log; from then on a step of it is a look into a dict.  A run is kept for the first answer that comes
 to its node; for others, and where too many runs are kept, the log is replayed from its beginning.
 
-A program may say that it remembers so much and no more (`Calls.remembers`), between two tries for example.  Logs that
-come to the same memory are one node from there on, whatever they were told before.
+A program may say that it remembers so much and no more (`Calls.remembers`), between two tries for example.  Logs with
+equal memories are one node from there on, whatever the answers before.
 
 The first thousand replays are compared, call by call, with what was called before; of the logs that end an attempt the
 first thousand are replayed once more for that, and some of the others.  A replay that issues other calls is a finding:
@@ -26,10 +26,10 @@ from typing import Any
 from outbox.verify.explorer.loop import LeavesLoop, ProgramSpins
 from outbox.verify.explorer.ops import NO_LOCKS, Finding, Locks, Op, Table, canonical
 from outbox.verify.explorer.run import TIMER, Alarms, Program, Run
-from outbox.verify.monitors.watching import Deed, Watch
+from outbox.verify.promises.side_effects import SideEffect, SideEffects
 
 DEPTH_MAX = 400
-"""How many answers one attempt may take; more is an attempt that goes round in circles."""
+"""How many answers one attempt may take; more is an attempt that loops."""
 
 AGAIN_FIRST, AGAIN_EVERY = 1_000, 16
 """Of the attempts that end, so many are replayed first, and then one of so many."""
@@ -53,14 +53,14 @@ class Node:
     ops: tuple[int, ...] = ()
     """The calls that wait, by number, in the order of their issue."""
     dropped: tuple[int, ...] = ()
-    """Calls that were given up at this very step: whether they arrive nobody can tell."""
-    deeds: tuple[Deed, ...] = ()
+    """Calls that were given up at this very step: they may arrive or not."""
+    side_effects: tuple[SideEffect, ...] = ()
     """What was done at this very step beside the calls."""
     timer: bool = False
     held: Locks = NO_LOCKS
     """The locks that it was handed in this attempt."""
     known: Locks = NO_LOCKS
-    """Those locks, and the ones behind ids that it was told."""
+    """Those locks, and the ones behind ids in its answers."""
     finding: Finding | None = None
     remembered: Hashable = None
     """All that the program still knew at some point of this step, where it said so."""
@@ -112,7 +112,7 @@ class Trie:
         self._live: deque[Node] = deque()
         self._end_count = 0
         self._alarms = Alarms()
-        self._watch = Watch()
+        self._side_effects = SideEffects()
 
     def result(self, value: Any) -> int:
         """The number of a result."""
@@ -147,9 +147,10 @@ class Trie:
             self.nodes.append(fresh)
             self._go_on(node, fresh)
             found = fresh
-            if fresh.ends and fresh.finding is None and not fresh.dropped and not fresh.deeds:
+            means_more = fresh.dropped or fresh.side_effects
+            if fresh.ends and fresh.finding is None and not means_more:
                 found = self.root(node.program, fresh.handed_on)
-            elif fresh.remembered is not None and fresh.finding is None and not fresh.dropped and not fresh.deeds:
+            elif fresh.remembered is not None and fresh.finding is None and not means_more:
                 found = self._first_such(fresh, now_ms)
             node.children[answer] = found
         return found
@@ -198,12 +199,12 @@ class Trie:
     def _drive(self, run: Run, node: Node, path: Sequence[Node], *, again: bool = False) -> None:
         """Answer a run along a path, and note in the node at its end what the program does there."""
         is_known = self.run_count > AGAIN_FIRST and not again
-        with self._alarms as alarms, self._watch as watch:
+        with self._alarms as alarms, self._side_effects as watch:
             dropped: tuple[int, ...] = ()
             try:
                 for at in path:
-                    alarms.told.clear()
-                    watch.deeds.clear()
+                    alarms.messages.clear()
+                    watch.side_effects.clear()
                     if at.parent is not None:
                         position, result, now_ms = at.answer
                         value = None if position == TIMER else self.results[result][0]
@@ -218,7 +219,7 @@ class Trie:
                         break
                 else:
                     if not again:
-                        node.deeds = tuple(watch.deeds)
+                        node.side_effects = tuple(watch.side_effects)
                         self._note(run, node, dropped, alarms)
             except (ProgramSpins, LeavesLoop) as error:
                 node.finding = Finding("Progress", str(error))
@@ -241,8 +242,8 @@ class Trie:
             node.finding = Finding("Progress", "an attempt waits for something that never comes")
         elif node.depth >= DEPTH_MAX:
             node.finding = Finding("Progress", f"an attempt was answered {DEPTH_MAX} times and does not end")
-        if alarms.told and node.finding is None and not self._allows_alarms:
-            node.finding = Finding("NoAlarm", f"an alarm is raised: {alarms.told[0]}")
+        if alarms.messages and node.finding is None and not self._allows_alarms:
+            node.finding = Finding("NoAlarm", f"an alarm is raised: {alarms.messages[0]}")
 
     def _keep(self, run: Run, node: Node) -> None:
         node.live = run
@@ -257,8 +258,9 @@ class Trie:
         then, now = [[self.ops[number] for number in numbers] for numbers in (at.ops, pending)]
         return Finding(
             "Deterministic",
-            f"told the same, {self.programs[at.program].name} first called {_told(then)} and then {_told(now)}; a wall "
-            "clock, randomness that is not ctx.random(), a global variable or the like has a say in it",
+            f"with the same answers, {self.programs[at.program].name} first called {_calls_text(then)} and then "
+            f"{_calls_text(now)}; a wall clock, randomness that is not ctx.random(), a global variable or the like has "
+            "a say in it",
         )
 
 
@@ -267,5 +269,5 @@ def _digest(node: Node) -> bytes:
     return canonical(sorted(node.held, key=repr)) if node.held else node.digest
 
 
-def _told(ops: Sequence[Op]) -> str:
+def _calls_text(ops: Sequence[Op]) -> str:
     return ", ".join(f"{op.verb}({blake2b(op.key, digest_size=3).hexdigest()})" for op in ops) or "nothing"

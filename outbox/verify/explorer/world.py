@@ -34,13 +34,13 @@ class Monitor(Protocol):
         """What is wrong with a world as it is."""
 
     def is_over(self, ghost: Any, states: Sequence[Any], now_ms: int) -> bool:
-        """Whether whatever falls due later stands still for good, so that waiting for it changes nothing."""
+        """Whether all that falls due later is blocked for good, so that waiting for it changes nothing."""
 
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
         """What is missing when nothing more can happen."""
 
     def outcome(self, ghost: Any, states: Sequence[Any]) -> Hashable:
-        """What a world comes to for those outside, whatever way led to it."""
+        """What outsiders see of a final world, whatever way led to it."""
 
 
 class Move(NamedTuple):

@@ -1,1 +1,1 @@
-"""Histories of real runs: how they are recorded, and how they are judged."""
+"""The former name of `outbox.verify.recorded`, for programs that import from it."""

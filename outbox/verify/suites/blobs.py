@@ -27,7 +27,7 @@ async def a_blob_is_read_as_it_was_written(blobs: BlobStore) -> None:
 
 
 async def what_was_never_written_is_none(blobs: BlobStore) -> None:
-    promise(await blobs.read("a", bytes_max=LIMIT) is None, "a blob is read that nobody wrote")
+    promise(await blobs.read("a", bytes_max=LIMIT) is None, "a blob is read that was never written")
 
 
 async def a_blob_is_written_once(blobs: BlobStore) -> None:
@@ -40,7 +40,7 @@ async def a_blob_is_written_once(blobs: BlobStore) -> None:
 
 async def what_was_written_does_not_change_with_its_source(blobs: BlobStore) -> None:
     source = bytearray(b"first")
-    await blobs.write("a", source)  # type: ignore[arg-type]  # whoever has bytes may have a bytearray
+    await blobs.write("a", source)  # type: ignore[arg-type]  # a caller may have a bytearray
     source[:] = b"other"
     promise(
         await blobs.read("a", bytes_max=LIMIT) == b"first", "a blob changed with the buffer that it was written from"

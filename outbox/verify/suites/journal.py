@@ -291,7 +291,7 @@ async def a_released_message_comes_back_uncounted(at: JournalFixture) -> None:
     found = [d.delivery_count for d in await at.claimed()]
     promise(found == [0], f"a released message came back with counts {found}")
     await at.ports.journal.release([delivery])
-    promise(await at.claimed() == [], "a release under an old lock gave somebody else's message back")
+    promise(await at.claimed() == [], "a release under an old lock released another holder's message")
 
 
 async def a_renewal_extends_and_counts_what_is_still_ours(at: JournalFixture) -> None:

@@ -51,8 +51,8 @@ async def lost(store: StateStore, *operations: Write, at: int = 0) -> None:
     promise(isinstance(outcome, Lost), f"{operations} won though condition {at} does not hold")
     if isinstance(outcome, Lost):
         promise(outcome.operation == at, f"operation {outcome.operation} is said to have lost, it was {at}")
-        told = f"the store says that it tells what it lost to, but told {outcome.current}, not {before}"
-        promise(not store.capabilities.tells_current or outcome.current == before, told)
+        broken = f"the store claims tells_current, but gave {outcome.current}, not {before}"
+        promise(not store.capabilities.tells_current or outcome.current == before, broken)
     promise(await seen(store, operations[at].key) == before, "a write that lost changed the document")
 
 
@@ -69,7 +69,7 @@ async def a_document_is_read_as_it_was_written(store: StateStore) -> None:
 
 
 async def what_was_never_written_is_none(store: StateStore) -> None:
-    promise(await seen(store, A) is None, "a document is read that nobody wrote")
+    promise(await seen(store, A) is None, "a document is read that was never written")
 
 
 async def a_create_loses_where_a_document_is(store: StateStore) -> None:

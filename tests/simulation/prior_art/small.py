@@ -53,8 +53,8 @@ class Small:
     def workers(self) -> int:
         return len(self.programs)
 
-    def told(self) -> str:
-        return f"{', '.join(program.name for program in self.programs)}; {self.budgets.told()}"
+    def describe(self) -> str:
+        return f"{', '.join(program.name for program in self.programs)}; {self.budgets.describe()}"
 
     def kernel(self) -> Kernel:
         return Kernel(self.models, self.programs, self.monitor, self.budgets, start_ms=0)

@@ -420,7 +420,7 @@ async def test_an_entry_keeps_its_name_under_another_path() -> None:
 
     async with Harness(serving("/v1/refunds")) as world:
         first = await world.request("POST", "/v1/refunds", json=Ask("a"), key="k")
-        world._clientele._app = serving("/v2/refunds")
+        world._http_clients._app = serving("/v2/refunds")
         await world.restart()
         assert await world.request("POST", "/v2/refunds", json=Ask("a"), key="k") == first
 

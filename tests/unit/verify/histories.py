@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from outbox.verify.histories.events import (
+from outbox.verify.recorded.events import (
     Buried,
     Change,
     Claim,

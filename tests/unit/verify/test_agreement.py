@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import Change, Claim, Commit, Delivered, Emitted, Ended, Event, Life, Ok, Quiesce
-from outbox.verify.histories.words import QUIESCE, Letter, System, came, decide, went
+from outbox.verify.recorded.definitions import QUIESCE, Symbol, System, came, decide, went
+from outbox.verify.recorded.events import Change, Claim, Commit, Delivered, Emitted, Ended, Event, Life, Ok, Quiesce
 
 MESSAGE_COUNT = 4
 
@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self) -> None:
         self.events: list[Event] = [Life(is_empty=True)]
-        self.word: list[Letter] = [came(f"m{n}") for n in range(MESSAGE_COUNT)]
+        self.word: list[Symbol] = [came(f"m{n}") for n in range(MESSAGE_COUNT)]
         self.version = self.sequence = self.op = 0
 
     def apply(self, message: int, before: int) -> None:

@@ -14,8 +14,8 @@ import pytest
 from function_app.bank import OpenAccount
 from outbox.ops.cli import main
 from outbox.ops.values import NewMessage
-from outbox.verify.histories.events import End, Life, Quiesce
 from outbox.verify.history import History, read_history
+from outbox.verify.recorded.events import End, Life, Quiesce
 from tools.arrows import JUDGE
 from tools.demo.host import Host
 from tools.demo.phases import is_idle
@@ -84,7 +84,7 @@ def test_the_judge_needs_nothing_but_messages(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         (file.parent / "__init__.py").touch()
         file.write_bytes((ROOT / "outbox" / f"{name}.py").read_bytes())
-    names = "from outbox.verify import guarantees; from outbox.verify.histories import words"
+    names = "from outbox.verify import guarantees; from outbox.verify.recorded import definitions"
     code = f"{names}; print(guarantees.__file__, guarantees.check([]).ok)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.split() == [str(tmp_path / "outbox/verify/guarantees.py"), "False"]

@@ -11,7 +11,7 @@ import pytest
 from outbox import App, Context, UnknownDestination
 from outbox.errors import UnknownType
 from outbox.verify import explore
-from outbox.verify.monitors.view import View
+from outbox.verify.promises.view import View
 
 
 @dataclass

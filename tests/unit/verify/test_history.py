@@ -10,7 +10,8 @@ from outbox.errors import CorruptRecord, TooLarge
 from outbox.message import Message
 from outbox.verify import history as history_module
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import (
+from outbox.verify.history import History, parse, read_history
+from outbox.verify.recorded.events import (
     Claim,
     Commit,
     Cut,
@@ -24,7 +25,6 @@ from outbox.verify.histories.events import (
     Whole,
     digest_of,
 )
-from outbox.verify.history import History, parse, read_history
 
 COMMIT = Commit(op=1, ended=[Ended("q", 1, "a")])
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import (
+from outbox.verify.recorded.events import (
     Change,
     Claim,
     Commit,
@@ -22,7 +22,7 @@ from outbox.verify.histories.events import (
     Quiesce,
     Seen,
 )
-from outbox.verify.histories.findings import Finding
+from outbox.verify.recorded.verdict import Finding
 from tests.unit.verify.histories import (
     IN,
     NEXT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import (
+from outbox.verify.recorded.events import (
     Buried,
     Change,
     Claim,
@@ -21,7 +21,7 @@ from outbox.verify.histories.events import (
     Quiesce,
     Tally,
 )
-from outbox.verify.histories.findings import Finding
+from outbox.verify.recorded.verdict import Finding
 from tests.unit.verify.histories import (
     IN,
     NEXT,

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import (
+from outbox.verify.recorded.events import (
     Blob,
     Claim,
     Commit,
@@ -24,7 +24,7 @@ from outbox.verify.histories.events import (
     Settled,
     Unknown,
 )
-from outbox.verify.histories.findings import Finding
+from outbox.verify.recorded.verdict import Finding
 from tests.unit.verify.histories import (
     IN,
     NEXT,

@@ -21,10 +21,10 @@ from outbox.ops.audit import Audit, dead, tallies
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
 from outbox.retries import Retries
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import Event, Life
-from outbox.verify.histories.findings import Verdict
-from outbox.verify.histories.recording import recorded
 from outbox.verify.history import History
+from outbox.verify.recorded.events import Event, Life
+from outbox.verify.recorded.recording import recorded
+from outbox.verify.recorded.verdict import Verdict
 
 app = App("bank", retry=Retries(limit=2, delays_s=(0.01,)))
 app.queue("ledger")

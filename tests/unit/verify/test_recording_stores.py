@@ -14,9 +14,9 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown
 from outbox.ports import Create, Document, DocumentKey, Lost, Replace, Session, StateStore, StorePorts, Won, Write
 from outbox.verify.guarantees import check
-from outbox.verify.histories.findings import Verdict
-from outbox.verify.histories.recording import recorded
 from outbox.verify.history import History
+from outbox.verify.recorded.recording import recorded
+from outbox.verify.recorded.verdict import Verdict
 
 Scope = Literal["partition", "item"]
 app = App("bank")

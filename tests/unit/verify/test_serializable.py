@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from outbox import App, Context, Engine, Reject, Worker
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
-from outbox.verify.histories.findings import Verdict
-from outbox.verify.histories.recording import recorded
-from outbox.verify.histories.rerun import rerun
 from outbox.verify.history import History
+from outbox.verify.recorded.events import Change, Claim, Commit, Event, Ok, Quiesce, Seen
+from outbox.verify.recorded.recording import recorded
+from outbox.verify.recorded.rerun import rerun
+from outbox.verify.recorded.verdict import Verdict
 
 app = App("bank")
 app.queue("ledger")
@@ -104,7 +104,7 @@ async def test_a_handler_that_remembers_outside_its_state_is_found() -> None:
     history = await run(forgetful, [Order(f"o{n}", "a", 1) for n in range(5)])
     verdict = check(history, rerun=rerun(forgetful))
     found = verdict.first("serializable")
-    assert found is not None and "state Account:a does not come to" in found.text
+    assert found is not None and "state Account:a is not what was recorded" in found.text
     assert verdict.first("exactly-once") is None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from outbox.verify.guarantees import check
-from outbox.verify.histories.events import Durable, Event, Left, Life, Quiesce, Result
-from outbox.verify.histories.findings import Verdict
+from outbox.verify.recorded.events import Durable, Event, Left, Life, Quiesce, Result
+from outbox.verify.recorded.verdict import Verdict
 
 
 def judged(*events: Event) -> Verdict:

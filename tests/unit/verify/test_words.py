@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Sequence
 import pytest
 
 from outbox.errors import TooLarge
-from outbox.verify.histories.words import (
+from outbox.verify.recorded.definitions import (
     FAIL,
     QUIESCE,
-    Letter,
+    Symbol,
     System,
     came,
     decide,
@@ -41,7 +41,7 @@ def add(state: Hashable, channel: str, item: Hashable) -> Answer:
     yield state + item, []
 
 
-def table_ii(last: str) -> list[Letter]:
+def table_ii(last: str) -> list[Symbol]:
     """Table II of the paper: a, b, e come from one source, c, d from another; the system fails before e."""
     return [
         *(came("a", channel="left"), came("c", channel="right"), went("a"), went("ac")),

@@ -342,6 +342,6 @@ TABLE = Table(
         "aiohttp.web", "azure.cosmos.aio", "azure.identity.aio", "azure.servicebus.aio",
         "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "pytest_asyncio", "outbox",
         "outbox.emulator.cosmos.server", "outbox.emulator.servicebus", "outbox.testing", "outbox.verify.contracts",
-        "outbox.verify.explorer.differential",
+        "tests.contract.model_duels",
     ),
 )  # fmt: skip

@@ -32,10 +32,10 @@ from outbox.engine.backend.bus import EngineBus
 from outbox.engine.engine import Engine
 from outbox.ports import Delivery, MessageBus, Settle
 from outbox.testing import VirtualClock
-from outbox.verify.explorer.differential import answer, op_of
-from outbox.verify.explorer.differential_queues import QUEUES, READ, ROUTES, Bench, BusDuel, drawn_messages
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.ops import Raised
+from tests.contract.model_duels import answer, op_of
+from tests.contract.queue_model_duels import QUEUES, READ, ROUTES, Bench, BusDuel, drawn_messages
 
 Side = Literal["engine", "service bus"]
 SIDES: tuple[Side, ...] = ("engine", "service bus")
@@ -89,10 +89,10 @@ class SameDuel(BusDuel):
 
     def lapse(self) -> None:
         pair = self.one()
-        if pair is None or pair[0].queue != LAPSING or self.model.holder(self.state, pair[1]) is None:
+        if pair is None or pair[0].queue != LAPSING or self.model.queues.holder(self.state, pair[1]) is None:
             return
         self.bench.lapse(pair[0].queue, pair[0].sequence)
-        self.state = self.model.with_lock_over(self.state, pair[1])
+        self.state = self.with_lock_over(pair[1])
         self.said.append(f"lapse {pair[1].message.identity}")
 
     async def send(self) -> None:

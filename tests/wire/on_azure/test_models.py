@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.verify.explorer import differential
+from tests.contract import model_duels
 from tests.wire.on_azure.ground import cosmos_ground
 
 
@@ -13,7 +13,7 @@ from tests.wire.on_azure.ground import cosmos_ground
 async def test_the_store_model_does_what_cosmos_does_through_the_sdk(scope: str, seed: int) -> None:
     async with cosmos_ground() as ground:
         store = ground.store(scope=scope)
-        assert await differential.check_store_model(store, ground.wait, seed=seed) == 60
+        assert await model_duels.check_store_model(store, ground.wait, seed=seed) == 60
 
 
 async def test_a_cosmos_that_does_not_look_at_etags_in_batches_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,4 +21,4 @@ async def test_a_cosmos_that_does_not_look_at_etags_in_batches_is_caught(monkeyp
     with pytest.raises(AssertionError):
         for seed in range(20):
             async with cosmos_ground() as ground:
-                await differential.check_store_model(ground.store(), ground.wait, seed=seed)
+                await model_duels.check_store_model(ground.store(), ground.wait, seed=seed)

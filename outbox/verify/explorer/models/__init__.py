@@ -1,1 +1,1 @@
-"""Resources as pure functions over immutable states: what a call may come to, and what may happen by itself."""
+"""Resources as pure functions over immutable states: the outcomes of a call, and what may happen without one."""

@@ -12,8 +12,8 @@ import msgspec
 from outbox.deliveries import is_copy, next_attempt, resubmission
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.verify.explorer.models.queues import Claim, Dead, QueueModel, Queues, QueueState, selections
-from outbox.verify.explorer.models.told import said, short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
+from outbox.verify.explorer.trace_text import commit_text, delivery_text, short
 
 
 class JournalState(QueueState, frozen=True):
@@ -23,7 +23,7 @@ class JournalState(QueueState, frozen=True):
     markers: tuple[tuple[bytes, Marker, int], ...] = ()
 
 
-class JournalModel(Queues):
+class JournalModel:
     """What the engine's journal does."""
 
     name = "journal"
@@ -41,9 +41,12 @@ class JournalModel(Queues):
         resubmissions: int = 0,
         pauses_max: int = 0,
     ) -> None:
-        super().__init__(queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, pauses_max=pauses_max)
+        self.queues = Queues(
+            queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, pauses_max=pauses_max
+        )
+        self.tokens, self.events, self.due_ms = self.queues.tokens, self.queues.events, self.queues.due_ms
         known = tuple(sorted((documents or {}).items()))
-        self._initial = JournalState(self.filled(sent, start_ms), (), resubmissions, known)
+        self._initial = JournalState(self.queues.filled(sent, start_ms), (), resubmissions, known)
 
     def initial(self) -> JournalState:
         return self._initial
@@ -61,36 +64,36 @@ class JournalModel(Queues):
         match op.verb:
             case "claim":
                 paths, count_max = op.args[:2]
-                ready = self.claim(state, paths, count_max, now_ms)
+                ready = self.queues.claim(state, paths, count_max, now_ms)
                 return [*ready, *self._claim_blocked(state, paths, count_max, now_ms)]
             case "load":
                 return [Outcome("", state, self._load(state, op.args[0], op.args[1], now_ms))]
             case "commit":
                 return [self._commit(state, op.args[0], now_ms)]
             case "renew":
-                held = sum(self.holder(state, delivery) is not None for delivery in op.args[0])
+                held = sum(self.queues.holder(state, delivery) is not None for delivery in op.args[0])
                 return [Outcome(f"-> {held} held", state, held)]
             case "release":
-                return [Outcome("", self.release(state, op.args[0]), None)]
+                return [Outcome("", self.queues.release(state, op.args[0]), None)]
             case "choose":
-                return self.chosen(state)
+                return self.queues.chosen(state)
             case "resubmit":
                 return [self._resubmit(state, op.args[0], op.args[1], now_ms)]
         return [Outcome("", state, None)]
 
-    def _resubmit(self, state: JournalState, path: str, letter: int, now_ms: int) -> Outcome:
+    def _resubmit(self, state: JournalState, path: str, dead_number: int, now_ms: int) -> Outcome:
         """A dead letter takes its place again, as a new attempt; the note is the message that it is then."""
-        if not any(self.queues[dead.queue].path == path and dead.message == letter for dead in state.dead):
+        if not any(self.queues.specs[dead.queue].path == path and dead.message == dead_number for dead in state.dead):
             return Outcome("-> nothing", state, None)
-        number, message = self.numbers[path], self.messages[letter]
-        copies = [each for each in self.letters(state, path) if is_copy(each.message, message)]
+        number, message = self.queues.numbers[path], self.queues.messages[dead_number]
+        copies = [each for each in self.queues.dead_letters(state, path) if is_copy(each.message, message)]
         attempt = next_attempt(message, [each.message for each in copies])
         again = resubmission(message, attempt=attempt, enqueued_ms=now_ms)
         tasks = [list(queue) for queue in state.tasks]
-        self.put(tasks[number], number, Output(path, 0, again), now_ms)
-        if self.queues[number].is_ordered:  # nothing of its session was handled since
+        self.queues.put(tasks[number], number, Output(path, 0, again), now_ms)
+        if self.queues.specs[number].is_ordered:  # nothing of its session was handled since
             tasks[number].insert(0, tasks[number].pop())
-        state = self.unburied(state, path, [each.sequence for each in copies])
+        state = self.queues.without_dead(state, path, [each.sequence for each in copies])
         state = self._shown_anew(msgspec.structs.replace(state, tasks=tuple(map(tuple, tasks))))
         return Outcome("", state, None, note=again)
 
@@ -99,21 +102,21 @@ class JournalModel(Queues):
     def _claim_blocked(self, state: JournalState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Outcome]:
         """What waits behind a dead letter is handed out too, to be put on record: any of it that was not shown yet."""
         found: list[list[Claim]] = []
-        for number in (self.numbers[path] for path in paths):
-            blocked = self.blocked(state, number)
+        for number in (self.queues.numbers[path] for path in paths):
+            blocked = self.queues.blocked(state, number)
             for index, task in enumerate(state.tasks[number] if blocked else ()):
                 is_there = not task.is_locked and not task.is_shown and (task.due_ms <= now_ms or task.rests)
-                if is_there and self._session(state, number, index) in blocked:
+                if is_there and self.queues.session(state, number, index) in blocked:
                     found.append([((number, index),)])
-        return [self._claimed(state, run, now_ms, NO_LOCKS, waits=True) for run in selections(found, count_max)]
+        return [self.queues.claimed(state, run, now_ms, NO_LOCKS, waits=True) for run in selections(found, count_max)]
 
     def _shown_anew(self, state: JournalState) -> JournalState:
         """The queues in which nothing counts as shown but what is still behind a dead letter."""
         for number, queue in enumerate(state.tasks):
-            blocked = self.blocked(state, number)
+            blocked = self.queues.blocked(state, number)
             for index, task in enumerate(queue):
-                if task.is_shown and self._session(state, number, index) not in blocked:
-                    state = self.changed(state, number, index, is_shown=False)
+                if task.is_shown and self.queues.session(state, number, index) not in blocked:
+                    state = self.queues.changed(state, number, index, is_shown=False)
         return state
 
     # Reading
@@ -130,7 +133,7 @@ class JournalModel(Queues):
 
     def _commit(self, state: JournalState, commit: Commit, now_ms: int) -> Outcome:
         for output in commit.outputs:
-            if output.destination not in self.routes:
+            if output.destination not in self.queues.routes:
                 text = f"queue or topic {output.destination!r} does not exist"
                 return Outcome("-> unknown destination", state, Raised("UnknownDestination", text))
         conflict = self._conflict(state, commit, now_ms)
@@ -141,7 +144,7 @@ class JournalModel(Queues):
     def _conflict(self, state: JournalState, commit: Commit, now_ms: int) -> Conflict | None:
         settled = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
         sequences = [delivery.sequence for delivery in settled]
-        locks = {d.sequence for d in settled if self.holder(state, d) is None or sequences.count(d.sequence) > 1}
+        locks = {d.sequence for d in settled if self.queues.holder(state, d) is None or sequences.count(d.sequence) > 1}
         documents, _ = self._load(state, list(commit.if_versions), (), now_ms)
         moved = {
             id
@@ -158,22 +161,22 @@ class JournalModel(Queues):
         tasks = [list(queue) for queue in state.tasks]
         dead = list(state.dead)
         for delivery in commit.consumed:
-            self.taken(tasks[self.place(delivery)], delivery)
+            self.queues.taken(tasks[self.queues.numbers[delivery.queue]], delivery)
         for burial in commit.buried:
-            number = self.place(burial.delivery)
-            _, task = self.taken(tasks[number], burial.delivery)
+            number = self.queues.numbers[burial.delivery.queue]
+            _, task = self.queues.taken(tasks[number], burial.delivery)
             dead.append(Dead(number, task.message, burial.reason, burial.failures, burial.stops_key))
         for postponed in commit.postponed:
-            number = self.place(postponed.delivery)
-            index, task = self.taken(tasks[number], postponed.delivery)
-            task_session = self.messages[task.message].session_id
+            number = self.queues.numbers[postponed.delivery.queue]
+            index, task = self.queues.taken(tasks[number], postponed.delivery)
+            task_session = self.queues.messages[task.message].session_id
             fields = {"due_ms": postponed.due_ms, "failures": postponed.failures, "rests": postponed.due_ms > 0}
-            is_shown = postponed.delivery.waits and task_session in self.blocked(state, number)
+            is_shown = postponed.delivery.waits and task_session in self.queues.blocked(state, number)
             again = msgspec.structs.replace(task, is_locked=False, from_outside=True, is_shown=is_shown, **fields)
             tasks[number].insert(index, again)
         for output in commit.outputs:
-            for number in self.routes[output.destination]:
-                self.put(tasks[number], number, output, now_ms)
+            for number in self.queues.routes[output.destination]:
+                self.queues.put(tasks[number], number, output, now_ms)
         documents = dict(state.documents)
         for id, change in commit.states.items():
             old = documents.get(id)
@@ -193,27 +196,27 @@ class JournalModel(Queues):
         )
 
     def moments_ms(self, state: JournalState, now_ms: int) -> tuple[int, ...]:
-        times = {*self.fences_ms(state, now_ms)}
+        times = {*self.queues.fences_ms(state, now_ms)}
         times |= {expires_ms for _, _, expires_ms in state.markers if expires_ms > now_ms}
         times |= {document.expires_ms for _, document in state.documents if document.expires_ms > now_ms}
         return tuple(sorted(times))
 
     def show(self, state: JournalState, now_ms: int) -> list[str]:
         documents = [f"{id} = {d.value.decode() or 'deleted'} (version {d.version})" for id, d in state.documents]
-        return [*documents, *self.show_queues(state, now_ms)]
+        return [*documents, *self.queues.show(state, now_ms)]
 
     def describe(self, op: Op) -> str:
         match op.verb:
             case "commit":
-                return f"commit {said(op.args[0])}"
+                return f"commit {commit_text(op.args[0])}"
             case "load":
                 return f"load {', '.join(op.args[0]) or 'markers'}"
             case "renew" | "release":
-                return f"{op.verb} {', '.join(map(told, op.args[0]))}"
+                return f"{op.verb} {', '.join(map(delivery_text, op.args[0]))}"
             case "choose":
                 return "decide to resubmit"
             case "resubmit":
-                return f"resubmit {short(self.messages[op.args[1]].identity)} to {op.args[0]}"
+                return f"resubmit {short(self.queues.messages[op.args[1]].identity)} to {op.args[0]}"
         return op.verb
 
 

@@ -17,18 +17,20 @@ import msgspec
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Buried, Delivery, Output
-from outbox.verify.explorer.models.told import short, told
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
+from outbox.verify.explorer.trace_text import delivery_text, short
 
 LOCK_MS = 60_000
 NEVER_MS = 1 << 62
 """When a message is due that an exploration leaves out."""
 DELIVERY_COUNT_MAX = 100
 LOCK_COUNT = 16
-"""After so many claims of a message its locks begin anew; else one that is given back for ever had no end of worlds.
+"""After so many claims of a message its locks begin anew; else one that is abandoned for ever had no end of worlds.
 
-Nobody keeps a lock that ran out through so many others.
+No process keeps a lock that ran out through so many others.
 """
+NAME_COUNT = 1_000
+"""So many names there are for the deliveries of one message."""
 
 
 class Task(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +64,7 @@ class Dead(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class QueueState(msgspec.Struct, frozen=True):
-    """What lies in the queues, by queue, in their order where the queue has one; and the dead letters."""
+    """What is in the queues, by queue, in their order where the queue has one; and the dead letters."""
 
     tasks: tuple[tuple[Task, ...], ...]
     dead: tuple[Dead, ...] = ()
@@ -86,7 +88,7 @@ State = TypeVar("State", bound=QueueState)
 
 
 class Queues:
-    """What queues do.
+    """What queues do: the part that the engine and a broker have in common.
 
     Messages that schedule each other without end are followed over so many pauses (`pauses_max`, 0: all) and no
     further: what is due behind them lies there and is never due.
@@ -102,20 +104,22 @@ class Queues:
         is_bus: bool = False,
         pauses_max: int = 0,
     ) -> None:
-        self.queues = tuple(queues)
+        self.specs = tuple(queues)
         self.messages: Table[Message] = Table()
-        self.numbers = {queue.path: number for number, queue in enumerate(self.queues)}
+        self.numbers = {queue.path: number for number, queue in enumerate(self.specs)}
         self.routes = {name: tuple(self.numbers[path] for path in paths) for name, paths in routes.items()}
         self._retention_ms = retention_ms
         self._merges_copies = merges_copies
         self._is_bus = is_bus
+        self._names_locks = is_bus and merges_copies
+        """Whether a lock is the smallest name that is not in use, and what is not held has no name."""
         self._pauses_max = pauses_max
         self._pauses: dict[str, int] = {}
         """How many pauses lie before each message, by identity: one that is scheduled begins its chain anew."""
 
     def filled(self, sent: Sequence[Output], start_ms: int) -> tuple[tuple[Task, ...], ...]:
         """The queues with what was sent to them from outside."""
-        tasks: list[list[Task]] = [[] for _ in self.queues]
+        tasks: list[list[Task]] = [[] for _ in self.specs]
         for index, output in enumerate(sent, start=1):
             for number in self.routes[output.destination]:
                 message = self.message_number(output.message)
@@ -129,24 +133,24 @@ class Queues:
     # Dead letters
 
     def chosen(self, state: State) -> list[Outcome]:
-        """Somebody decides to resubmit one of the dead letters, whichever: its queue and its number."""
+        """The ways to choose a dead letter for a resubmission: its queue and its number."""
         if not state.resubmissions:
             return []
         after = msgspec.structs.replace(state, resubmissions=state.resubmissions - 1)
-        found = dict.fromkeys((self.queues[dead.queue].path, dead.message) for dead in state.dead)
+        found = dict.fromkeys((self.specs[dead.queue].path, dead.message) for dead in state.dead)
         return [
             Outcome(f"-> {short(self.messages[message].identity)} of {path}", after, (path, message))
             for path, message in found
         ]
 
-    def letters(self, state: QueueState, path: str) -> tuple[Buried, ...]:
+    def dead_letters(self, state: QueueState, path: str) -> tuple[Buried, ...]:
         """The dead letters of a queue; copies have one number."""
         found = [dead for dead in state.dead if dead.queue == self.numbers[path]]
         return tuple(
             Buried(path, dead.message, self.messages[dead.message], dead.reason, "", dead.failures, 0) for dead in found
         )
 
-    def unburied(self, state: State, path: str, numbers: Sequence[int]) -> State:
+    def without_dead(self, state: State, path: str, numbers: Sequence[int]) -> State:
         """Without some dead letters: of each number as many as it is there times."""
         left = list(state.dead)
         for number in numbers:
@@ -160,23 +164,24 @@ class Queues:
     def claim(
         self, state: State, paths: Sequence[str], count_max: int, now_ms: int, in_use: Locks = NO_LOCKS
     ) -> list[Outcome]:
+        """Every way to claim up to `count_max` messages of some queues."""
         runs: list[Claim]
         if count_max == 1:
             runs = [(choice,) for path in paths for choice in self._ready(state, self.numbers[path], now_ms)]
         else:
             runs = self._runs(state, paths, count_max, now_ms)
-        return [self._claimed(state, run, now_ms, in_use) for run in runs]
+        return [self.claimed(state, run, now_ms, in_use) for run in runs]
 
     def _runs(self, state: QueueState, paths: Sequence[str], count_max: int, now_ms: int) -> list[Claim]:
         """Every choice and order of up to `count_max` messages; those of one session stay together and in order."""
         units: list[list[Claim]] = []
         for number in (self.numbers[path] for path in paths):
             for place in self._ready(state, number, now_ms):
-                if not self.queues[number].is_ordered:
+                if not self.specs[number].is_ordered:
                     units.append([(place,)])
                     continue
-                session, queue = self._session(state, *place), state.tasks[number]
-                line = [i for i in range(len(queue)) if self._session(state, number, i) == session]
+                session, queue = self.session(state, *place), state.tasks[number]
+                line = [i for i in range(len(queue)) if self.session(state, number, i) == session]
                 line = [i for i in line if queue[i].due_ms <= now_ms][:count_max]
                 units.append([tuple((number, i) for i in line[:n]) for n in range(1, len(line) + 1)])
         return list(selections(units, count_max))
@@ -184,28 +189,30 @@ class Queues:
     def _ready(self, state: QueueState, number: int, now_ms: int) -> list[tuple[int, int]]:
         """The places of the messages that can be claimed now: of an ordered queue the head of each free session."""
         tasks = state.tasks[number]
-        if not self.queues[number].is_ordered:
+        if not self.specs[number].is_ordered:
             ready = [(number, i) for i, task in enumerate(tasks) if not task.is_locked and task.due_ms <= now_ms]
-            return self._told_apart(tasks, ready) if self._merges_copies else ready
+            return self._distinct(tasks, ready) if self._merges_copies else ready
         closed = self.blocked(state, number)
-        closed |= {self._session(state, number, i) for i, task in enumerate(tasks) if task.is_locked}
-        closed |= {self._session(state, number, i) for i, t in enumerate(tasks) if t.rests and t.due_ms > now_ms}
+        closed |= {self.session(state, number, i) for i, task in enumerate(tasks) if task.is_locked}
+        closed |= {self.session(state, number, i) for i, t in enumerate(tasks) if t.rests and t.due_ms > now_ms}
         found = []
         for i, task in enumerate(tasks):
-            session = self._session(state, number, i)
+            session = self.session(state, number, i)
             if session not in closed and task.due_ms <= now_ms:
                 closed.add(session)
                 found.append((number, i))
         return found
 
     def blocked(self, state: QueueState, number: int) -> set[str]:
-        """The sessions of a queue that stand still behind a dead letter."""
+        """The sessions of a queue that are blocked behind a dead letter."""
         return {
             self.messages[dead.message].session_id for dead in state.dead if dead.queue == number and dead.stops_key
         }
 
-    def _told_apart(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Those that differ: of copies that nobody has had yet it does not matter which is taken."""
+    def _distinct(self, tasks: Sequence[Task], ready: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Those that differ: of copies that were never handed out any may be taken."""
+        if self._names_locks:
+            return list({tasks[index]: (number, index) for number, index in reversed(ready)}.values())[::-1]
         untouched: set[int] = set()
         found = []
         for place in ready:
@@ -216,10 +223,12 @@ class Queues:
                 untouched.add(task.message)
         return found
 
-    def _session(self, state: QueueState, number: int, index: int) -> str:
+    def session(self, state: QueueState, number: int, index: int) -> str:
+        """The session of the message at a place."""
         return self.messages[state.tasks[number][index].message].session_id
 
-    def _claimed(self, state: State, run: Claim, now_ms: int, in_use: Locks, *, waits: bool = False) -> Outcome:
+    def claimed(self, state: State, run: Claim, now_ms: int, in_use: Locks, *, waits: bool = False) -> Outcome:
+        """The outcome of a claim; it `waits` behind a blocked session."""
         tasks = list(state.tasks)
         deliveries = []
         taken = {*in_use, *((n, t.sequence, t.lock) for n, queue in enumerate(tasks) for t in queue if t.is_locked)}
@@ -229,17 +238,31 @@ class Queues:
             tasks[number] = tuple(queue)
             taken.add((number, task.sequence, task.lock))
             deliveries.append(self._delivery(number, task, now_ms, waits=waits))
-        label = ", ".join(told(delivery) for delivery in deliveries)
+        label = ", ".join(delivery_text(delivery) for delivery in deliveries)
         return Outcome(f"-> {label}", msgspec.structs.replace(state, tasks=tuple(tasks)), tuple(deliveries))
 
     def _locked(self, number: int, task: Task, in_use: Set[Hashable]) -> Task:
         """A task under a lock of its own."""
-        return msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
+        if not self._names_locks:
+            return msgspec.structs.replace(task, is_locked=True, lock=task.lock % LOCK_COUNT + 1)
+        names = ((task.message * NAME_COUNT + lock, lock) for lock in range(1, NAME_COUNT))
+        sequence, lock = next(name for name in names if (number, *name) not in in_use)
+        return msgspec.structs.replace(task, is_locked=True, sequence=sequence, lock=lock)
+
+    def plain(self, state: State) -> State:
+        """The same without the names of messages that are not held, and in one order where order means nothing."""
+        if not self._names_locks:
+            return state
+        tasks = []
+        for queue, found in zip(self.specs, state.tasks, strict=True):
+            plain = [t if t.is_locked else msgspec.structs.replace(t, sequence=0, lock=0) for t in found]
+            tasks.append(tuple(plain if queue.is_ordered else sorted(plain, key=msgspec.structs.astuple)))
+        return msgspec.structs.replace(state, tasks=tuple(tasks))
 
     def _delivery(self, number: int, task: Task, now_ms: int, *, waits: bool = False) -> Delivery:
         message = self.messages[task.message]
         return Delivery(
-            self.queues[number].path,
+            self.specs[number].path,
             task.sequence,
             message,
             task.lock,
@@ -264,12 +287,8 @@ class Queues:
                 return index if task.is_locked and task.lock == delivery.lock else None
         return None
 
-    def with_lock_over(self, state: State, delivery: Delivery) -> State:
-        """The queues when the lock of a delivery has run out; as they are, where it is not held."""
-        index = self.holder(state, delivery)
-        return state if index is None else self.lapsed(state, self.place(delivery), index)
-
     def release(self, state: State, deliveries: Sequence[Delivery]) -> State:
+        """The queues without the locks of some deliveries."""
         for delivery in deliveries:
             index = self.holder(state, delivery)
             if index is not None:
@@ -279,6 +298,7 @@ class Queues:
 
     @staticmethod
     def changed(state: State, number: int, index: int, **fields: Any) -> State:
+        """The queues with other fields of the task at a place."""
         queue = list(state.tasks[number])
         queue[index] = msgspec.structs.replace(queue[index], **fields)
         tasks = list(state.tasks)
@@ -286,10 +306,6 @@ class Queues:
         return msgspec.structs.replace(state, tasks=tuple(tasks))
 
     # What is put in and taken out
-
-    def place(self, delivery: Delivery) -> int:
-        """The number of a delivery's queue."""
-        return self.numbers[delivery.queue]
 
     @staticmethod
     def taken(queue: list[Task], delivery: Delivery) -> tuple[int, Task]:
@@ -305,7 +321,7 @@ class Queues:
         kind = {"from_outside": self._is_bus, "has_digest": self._is_bus}
         due_ms = NEVER_MS if self._is_beyond(output.message) else output.due_ms
         queue.append(Task(sequence, message, max(output.due_ms, now_ms), due_ms, **kind))
-        if not self.queues[number].is_ordered:
+        if not self.specs[number].is_ordered:
             queue.sort(key=_sequence)
 
     def _is_beyond(self, message: Message) -> bool:
@@ -317,9 +333,14 @@ class Queues:
         return self._pauses.setdefault(message.identity, before + begins_anew) > self._pauses_max
 
     def is_left_out(self, state: QueueState, path: str, identity: str) -> bool:
-        """Whether a message lies in a queue that is due behind everything which is explored."""
+        """Whether a message in a queue is due behind everything that is explored."""
         tasks = state.tasks[self.numbers[path]]
         return any(task.due_ms == NEVER_MS and self.messages[task.message].identity == identity for task in tasks)
+
+    def is_there(self, state: QueueState, path: str, identity: str, but: int = -1) -> bool:
+        """Whether a copy of a message is in a queue, other than the one of sequence `but`."""
+        tasks = state.tasks[self.numbers[path]]
+        return any(self.messages[task.message].identity == identity and task.sequence != but for task in tasks)
 
     # What happens by itself
 
@@ -330,10 +351,11 @@ class Queues:
                 if task.is_locked:
                     label = f"the lock on {self.messages[task.message].identity} runs out"
                     token = (number, task.sequence, task.lock)
-                    found.append(Event(label, self.lapsed(state, number, index), token, "expire"))
+                    found.append(Event(label, self.plain(self.lapsed(state, number, index)), token, "expire"))
         return found
 
     def lapsed(self, state: State, number: int, index: int) -> State:
+        """The queues when the lock at a place has run out."""
         task = state.tasks[number][index]
         count = task.delivery_count + 1
         if count < DELIVERY_COUNT_MAX:
@@ -348,20 +370,21 @@ class Queues:
         return min(times, default=None)
 
     def fences_ms(self, state: QueueState, now_ms: int) -> tuple[int, ...]:
+        """When messages grow too old."""
         if not self._retention_ms:
             return ()
         messages = {task.message for queue in state.tasks for task in queue}
         fences = {self.messages[message].created_ms + self._retention_ms for message in messages}
         return tuple(sorted(fence for fence in fences if fence > now_ms))
 
-    def show_queues(self, state: QueueState, now_ms: int) -> list[str]:
-        """What lies in the queues, a line each."""
+    def show(self, state: QueueState, now_ms: int) -> list[str]:
+        """What is in the queues, a line each."""
         found = []
-        for queue, tasks in zip(self.queues, state.tasks, strict=True):
+        for queue, tasks in zip(self.specs, state.tasks, strict=True):
             if tasks:
                 found.append(f"{queue.path}: {', '.join(self._shown(task, now_ms) for task in tasks)}")
         dead = [
-            f"{short(self.messages[d.message].identity)} ({d.reason}) from {self.queues[d.queue].path}"
+            f"{short(self.messages[d.message].identity)} ({d.reason}) from {self.specs[d.queue].path}"
             for d in state.dead
         ]
         return [*found, *(f"dead letter: {line}" for line in dead)]

@@ -1,14 +1,14 @@
 """A document store as a model: versions that never repeat, batches in a partition or single items, time to live.
 
-A version counts the writes of its document, deletions included, and is kept when the document goes: what comes back
+A version counts the writes of its document, deletions included, and is kept when the document goes: created anew it
 has another one.  A store that may answer from the past keeps it: a read without a token, or with an old one, may answer
-from any moment since then (a fault, `stale`).  The token of an answer names the document's version that it told of:
+from any moment since then (a fault, `stale`).  The token of an answer names the document's version in it:
 what carries it sees that version and all that was there before it.  So much a real token says at least, and it does
 not depend on what others did meanwhile.  After the last such answer (`stale_count`) the past is dropped.
 
-Documents whose ids begin with `private` are created once, under an id that nobody else knows yet, and not again when
+Documents whose ids begin with `private` are created once, under an id that is not known to others, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
-A sweeper looks `look_count` times in vain: more than once where a stale answer may have led it astray.
+A sweeper looks `look_count` times without success: more than once where a stale answer may have misled it.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class StoreModel:
                 yield Outcome(f"{_found(stale)} (stale)", self._without_past(state), stale, "stale")
 
     def _without_past(self, state: StoreState) -> StoreState:
-        """The state after a stale answer: no other will be given, so nobody will ask any more."""
+        """The state after a stale answer: no other will be given."""
         if not self._forgets:
             return state
         return tuple((name, Partition(partition.docs, -1)) for name, partition in state)
@@ -197,8 +197,8 @@ class StoreModel:
             current = doc if doc is not None and _is_there(doc, now_ms) else None
             wanted = None if isinstance(write, Create) else write.if_match
             if wanted != (None if current is None else _version(current)):
-                told = self._document(write.key, current, now_ms) if self.capabilities.tells_current else None
-                lost = Lost(index, told, self._session(write.key.id, doc))
+                seen = self._document(write.key, current, now_ms) if self.capabilities.tells_current else None
+                lost = Lost(index, seen, self._session(write.key.id, doc))
                 return Outcome(f"-> lost on {write.key.id[:16]}", state, lost)
         past = list(partition.past)
         versions, remembers = [], self._sessions and partition.moment >= 0

@@ -1,1 +1,0 @@
-"""What `explore` does for an application: handlings rehearsed, orders tried, findings told with their cure."""

@@ -1,0 +1,184 @@
+"""The ports as a program under exploration sees them: every call is issued to `Calls`, and answered by a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from outbox.deliveries import is_copy, next_attempt, resubmission
+from outbox.ports import (
+    SUBSCRIPTIONS,
+    BlobStore,
+    Buried,
+    Commit,
+    Conflict,
+    Delivery,
+    Document,
+    DocumentKey,
+    Journal,
+    Lost,
+    Marker,
+    MessageBus,
+    Output,
+    Session,
+    Settle,
+    StateDocument,
+    StateStore,
+    StoreCapabilities,
+    Won,
+    Write,
+)
+from outbox.verify.explorer.run import Calls
+
+
+class ExploredJournal:
+    """A journal whose answers are chosen."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+
+    async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        found: tuple[Delivery, ...] = await self._calls(self._resource, "claim", tuple(queues), count_max)
+        return list(found)
+
+    async def load(
+        self, states: Sequence[str], markers: Sequence[bytes]
+    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
+        documents, seen = await self._calls(self._resource, "load", tuple(states), tuple(markers))
+        return dict(documents), dict(seen)  # the caller may change them
+
+    async def commit(self, commit: Commit) -> Conflict | None:
+        conflict: Conflict | None = await self._calls(self._resource, "commit", commit)
+        return conflict
+
+    async def durable(self) -> None:
+        await self._calls(self._resource, "durable")
+
+    async def renew(self, deliveries: Sequence[Delivery]) -> int:
+        count: int = await self._calls(self._resource, "renew", tuple(deliveries))
+        return count
+
+    async def release(self, deliveries: Sequence[Delivery]) -> None:
+        await self._calls(self._resource, "release", tuple(deliveries))
+
+
+class ExploredStore:
+    """A state store whose answers are chosen."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        resource: int,
+        capabilities: StoreCapabilities,
+        *,
+        seen: str = "",
+    ) -> None:
+        self._calls = calls
+        self._resource = resource
+        self.capabilities = capabilities
+        self.seen = seen
+        """The store as `unfinished` last found it; it waits until that has changed."""
+        self.found_count = 0
+        """How many documents that were."""
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found: Document | None = await self._calls(self._resource, "read", key, session)
+        return found
+
+    async def write(self, operations: Sequence[Write]) -> Won | Lost:
+        outcome: Won | Lost = await self._calls(self._resource, "write", tuple(operations))
+        return outcome
+
+    async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
+        for document in await self._calls(self._resource, "scan", partition, prefix):
+            yield document
+
+    async def unfinished(self) -> AsyncIterator[Document]:
+        found: tuple[Document, ...]
+        found, self.seen = await self._calls(self._resource, "unfinished", self.seen)
+        self.found_count = len(found)
+        for document in found:
+            yield document
+
+
+class ExploredBus:
+    """A message bus whose answers are chosen."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await self._calls(self._resource, "send", tuple(outputs))
+
+    async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
+        found: tuple[Delivery, ...] = await self._calls(self._resource, "receive", queue, count_max)
+        return list(found)
+
+    async def receive_any(self, queues: Sequence[str], count_max: int) -> Sequence[Delivery]:
+        """From whichever queue has something: what receivers of all of them, side by side, would get."""
+        found: tuple[Delivery, ...] = await self._calls(self._resource, "receive-any", tuple(queues), count_max)
+        return list(found)
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        await self._calls(self._resource, "settle", delivery, settle)
+
+    async def renew(self, delivery: Delivery) -> int:
+        until_ms: int = await self._calls(self._resource, "renew", delivery)
+        return until_ms
+
+
+class ExploredOperations:
+    """What an operator asks of a bus: a resubmission sends a message, and then takes the dead letter away."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+        self.now_ms = calls.now_ms
+
+    async def dead_letters(self, queue: str) -> list[Buried]:
+        found: tuple[Buried, ...] = await self._calls(self._resource, "dead-letters", queue)
+        return list(found)
+
+    async def resubmit(self, queue: str, sequence: int) -> None:
+        dead = await self.dead_letters(queue)
+        found = next((each for each in dead if each.sequence == sequence), None)
+        if found is None:
+            raise LookupError(f"{queue} has no dead letter {sequence}")
+        message = found.message
+        copies = [other for other in dead if is_copy(other.message, message)]
+        attempt = next_attempt(message, [copy.message for copy in copies])
+        again = msgspec.structs.replace(
+            resubmission(message, attempt=attempt, enqueued_ms=found.enqueued_ms),
+            outbox_id=message.identity,
+            message_id=f"{message.identity}~{attempt}",
+        )
+        await self._calls(self._resource, "send", (Output(queue.partition(SUBSCRIPTIONS)[0], 0, again),))
+        await self._calls(self._resource, "take-dead-letters", queue, tuple(copy.sequence for copy in copies))
+
+
+class ExploredBlobs:
+    """A blob store whose answers are chosen."""
+
+    def __init__(self, calls: Calls, resource: int) -> None:
+        self._calls = calls
+        self._resource = resource
+
+    async def write(self, name: str, data: bytes) -> bool:
+        is_new: bool = await self._calls(self._resource, "write", name, data)
+        return is_new
+
+    async def read(self, name: str, *, bytes_max: int) -> bytes | None:
+        found: bytes | None = await self._calls(self._resource, "read", name, bytes_max)
+        return found
+
+    async def delete(self, name: str) -> None:
+        await self._calls(self._resource, "delete", name)
+
+
+_journal: type[Journal] = ExploredJournal
+_store: type[StateStore] = ExploredStore
+_bus: type[MessageBus] = ExploredBus
+_blobs: type[BlobStore] = ExploredBlobs

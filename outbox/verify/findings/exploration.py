@@ -1,0 +1,272 @@
+"""`explore`: every interleaving of an application's handlers with crashes and duplicates, and a report.
+
+What it does, in this order; it stops at the first step that finds anything, and nothing is found in a later step that
+an earlier one shows more simply:
+
+1. every handling alone (`rehearsal`): run twice, does it do the same?  Does its message ever end?
+2. one worker, no faults: the invariant, dead letters, messages that wait for ever; and every order (`orders`)
+3. one worker, with the duplicates and faults; each choice of which message is there more than once
+4. all workers
+
+3 and 4 run the production runtime over models of the stores, breadth first, so that what is found has a shortest way.
+Where time does not suffice for all of it, the report says that it is not exhausted, and what is left of the time goes
+into runs that are drawn by `seed`.  An application that schedules itself without an end is explored over its first
+pauses, and the scope in the report says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import combinations_with_replacement
+from typing import Any
+
+from outbox.app import App
+from outbox.declared import check_sent, known_messages
+from outbox.errors import UnknownType
+from outbox.lineage import Key
+from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.sampling import sample
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Limits, search
+from outbox.verify.explorer.search import Report as Searched
+from outbox.verify.explorer.trace_text import short
+from outbox.verify.findings.arguments import Arguments, check_arguments, request_of
+from outbox.verify.findings.orders import order_that_shows
+from outbox.verify.findings.rehearsal import PAUSES_FOLLOWED, Rehearsal
+from outbox.verify.findings.report import Anomaly, Part, Report, shortened
+from outbox.verify.promises.view import Invariant, View
+
+SECONDS = 60.0
+DRAWN_SHARE = 0.2
+"""How much of the time is kept for drawn runs, where everything cannot be visited."""
+
+RUN_COUNT_MAX = 1_000_000
+TOO_OLD = "too-old"
+
+
+def explore(
+    app: App,
+    messages: Sequence[tuple[str, Any, str]] = (),
+    *,
+    requests: Sequence[tuple[str, str, Any, str]] = (),
+    given: Sequence[tuple[Key, Any]] = (),
+    workers: int = 2,
+    duplicates: int = 1,
+    crashes: int = 1,
+    lost: int = 0,
+    refused: int = 0,
+    delayed: int = 0,
+    expired: int = 0,
+    stale: int = 0,
+    jumps: int = 0,
+    timeouts: int = 0,
+    scope: str = "engine",
+    invariant: Invariant | None = None,
+    allow: Collection[str] = (),
+    seconds: float = SECONDS,
+    seed: int = 0,
+) -> Report:
+    """Run an application's handlers in every order, with every interleaving of workers, crashes and duplicates.
+
+    `messages` are (queue, message, id), `requests` (method, path, body, idempotency key) over HTTP, and `given` (key,
+    state).  `duplicates` is how many further copies there are, of any of the messages; a request is sent so many more
+    times at once.  Beside `workers` as many processes answer requests, and over a store and a bus a sweeper finishes.
+    The others count faults in one run: a worker dies (`crashes`), a call takes effect and its reply is lost (`lost`),
+    is throttled (`refused`) or lands at any later time (`delayed`), a lock runs out under a worker that goes on
+    (`expired`), a read answers from the past (`stale`), time leaps to where something expires (`jumps`), a handler's
+    own timer beats its call (`timeouts`).
+
+    `invariant` is given a world, with `states(T)`, `state(T, key)` and `in_flight(T)`, after every commit and at the
+    beginning; it returns whether all is well, or raises an AssertionError.  `allow` names what is no finding: "order",
+    "dead-letter".  `seconds` of CPU are spent at most.
+
+    Raises:
+        ValueError, TypeError, UnknownType: what is asked for cannot be explored; the text says what can.
+    """
+    numbers = {
+        "workers": workers, "duplicates": duplicates, "crashes": crashes, "lost": lost, "refused": refused,
+        "delayed": delayed, "expired": expired, "stale": stale, "jumps": jumps, "timeouts": timeouts,
+    }  # fmt: skip
+    check_arguments(
+        app,
+        messages,
+        requests,
+        given,
+        numbers,
+        scope=scope,
+        invariant=invariant,
+        allow=allow,
+        seconds=seconds,
+        seed=seed,
+    )
+    faults = Budgets(crashes, lost, delayed, refused, expired, stale, jumps, timeouts)
+    sent, known = tuple(map(tuple, messages)), tuple(map(tuple, given))
+    calls = tuple(map(request_of, requests))
+    arguments = Arguments(app, sent, known, workers, duplicates, faults, scope, frozenset(allow), seconds, seed, calls)
+    return Exploration(arguments, invariant).run()
+
+
+class Exploration:
+    """One exploration, under way."""
+
+    def __init__(self, arguments: Arguments, invariant: Invariant | None) -> None:
+        self._arguments = arguments
+        self._whole = Scenario(
+            arguments.app,
+            arguments.messages,
+            arguments.given,
+            workers=arguments.workers if arguments.messages or arguments.app.handlers else 0,
+            budgets=arguments.faults,
+            requests=arguments.requests,
+            fronts=arguments.workers,
+            sweepers=1 if arguments.requests and arguments.scope != "engine" else 0,
+            scope=arguments.scope,
+            invariant=None if invariant is None else self._checked_safely(invariant),
+            allow=arguments.allow & {"dead-letter"},
+        )
+        self._rehearsal = Rehearsal(self._whole)
+        self._began_s = time.process_time()
+        self._found: list[Anomaly] = []
+        self._seen = known_messages(arguments.app)
+        """The message types that may be asked for: what handlers take, and what was sent."""
+        self._in_flight: set[type[Any]] = set()
+        self._parts: list[Part] = []
+        self._left_out = ""
+        self._horizon = ""
+
+    def run(self) -> Report:
+        """Take the steps, up to the first that finds anything."""
+        for step in (self._rehearse, self._calm, self._lone, self._all):
+            step()
+            if self._found:
+                break
+        if self._left_out and not self._found:
+            self._draw()
+        if not self._found:
+            check_sent(self._arguments.app, self._in_flight - self._seen)
+        return Report(
+            scope=", ".join(filter(None, (self._arguments.describe(), self._horizon))),
+            exhausted=not self._left_out and not self._found,
+            anomalies=tuple(self._found),
+            parts=tuple(self._parts),
+            stopped=self._left_out,
+            cpu_s=time.process_time() - self._began_s,
+        )
+
+    # The steps
+
+    def _rehearse(self) -> None:
+        found = self._rehearsal.run()
+        if found is not None:
+            self._found.append(found)
+        if self._rehearsal.endless:
+            self._whole = replace(self._whole, pauses_max=PAUSES_FOLLOWED)
+            self._horizon = (
+                f"{self._rehearsal.endless} schedules itself without an end: followed over {PAUSES_FOLLOWED} pauses"
+            )
+
+    def _calm(self) -> None:
+        calm = replace(_lone(self._whole), budgets=Budgets())
+        self._search([calm], live=True)
+        if "order" not in self._arguments.allow and not self._found:
+            shown = order_that_shows(calm, cpu_s=self._time_left_s() / 4)
+            self._parts.append(shown.part)
+            if shown.anomaly is not None:
+                self._found.append(shown.anomaly)
+            self._left_out = self._left_out or shown.stopped
+
+    def _lone(self) -> None:
+        if self._arguments.workers > 1:
+            self._search([_lone(each) for each in self._choices()], live=True)
+
+    def _all(self) -> None:
+        self._search(self._choices(), live=self._arguments.workers == 1)
+
+    def _choices(self) -> list[Scenario]:
+        """A scenario for each choice of messages that are there more than once, the least copies first."""
+        message_count = len(self._arguments.messages)
+        count = message_count + len(self._arguments.requests)
+        choices = [
+            [1 + chosen.count(index) for index in range(count)]
+            for copies in range(self._arguments.duplicates + 1)
+            for chosen in combinations_with_replacement(range(count), copies)
+        ]
+        return [
+            replace(self._whole, copies=times[:message_count], asked_times=times[message_count:]) for times in choices
+        ]
+
+    def _search(self, scenarios: list[Scenario], *, live: bool) -> None:
+        for number, scenario in enumerate(scenarios):
+            share_s = self._time_left_s() / (len(scenarios) - number)
+            if share_s <= 0:
+                self._left_out = self._left_out or self._out_of_time()
+                return
+            report = search(scenario, limits=Limits(cpu_s=share_s), live=live)
+            self._note(scenario, report)
+            if not self._found and not scenario.budgets.jump:
+                self._look_for_what_grows_old(scenario, report)
+            stopped = self._out_of_time() if "CPU seconds" in report.stopped else report.stopped
+            self._left_out = self._left_out or stopped
+            if self._found:
+                return
+
+    def _look_for_what_grows_old(self, scenario: Scenario, report: Searched) -> None:
+        """Find a message that is abandoned until it is too old: an end that was not meant."""
+        ends = [outcome for outcome in report.outcomes if isinstance(outcome, tuple)]
+        old = sorted({identity for *_, dead in ends for identity, reason in dead if reason == TOO_OLD})
+        if not old:
+            return
+        limits = Limits(cpu_s=max(self._time_left_s(), 1.0))
+        again = search(replace(scenario, invariant=_nothing_is_too_old), limits=limits)
+        way, steps = next(((found.trace.text, found.steps) for found in again.anomalies), ("", 0))
+        text = f"{short(old[0])} is rescheduled for all its retention of {scenario.app.retention}, and quarantined"
+        self._found.append(Anomaly("Ends", text, shortened(way), steps))
+
+    def _draw(self) -> None:
+        """Spend the rest of the time on runs that a seed draws."""
+        for scenario in self._choices()[::-1]:  # the most copies first
+            left_s = self._arguments.seconds - (time.process_time() - self._began_s)
+            report = sample(scenario, seed=self._arguments.seed, runs=RUN_COUNT_MAX, cpu_s=left_s / 2)
+            self._note(scenario, report)
+            if self._found or left_s <= 0:
+                return
+
+    def _note(self, scenario: Scenario, report: Searched) -> None:
+        self._parts.append(Part(report.scope, report.states, report.transitions, report.finals, report.runs))
+        self._found += [Anomaly.of(scenario, found, self._rehearsal.raised) for found in report.anomalies]
+
+    def _checked_safely(self, invariant: Invariant) -> Invariant:
+        """An invariant that cannot be computed in a world does not hold there, and the way there is shown.
+
+        One that asks for a type which the application does not have holds in every world, and so says nothing.
+        """
+
+        def asked(world: View) -> object:
+            try:
+                return invariant(world)
+            except (AssertionError, UnknownType):
+                raise
+            except Exception as error:
+                raise AssertionError(f"it raises {type(error).__name__}: {error}") from error
+            finally:
+                self._in_flight |= world.asked
+                self._seen |= world.seen
+
+        return asked
+
+    def _out_of_time(self) -> str:
+        return f"the limit of {self._arguments.seconds:g} CPU seconds is reached"
+
+    def _time_left_s(self) -> float:
+        return self._arguments.seconds * (1 - DRAWN_SHARE) - (time.process_time() - self._began_s)
+
+
+def _lone(scenario: Scenario) -> Scenario:
+    """The same with one process of each kind."""
+    return replace(scenario, workers=min(1, scenario.workers), fronts=1)
+
+
+def _nothing_is_too_old(world: View) -> bool:
+    return not world._ledger.fenced

@@ -1,0 +1,148 @@
+"""What an exploration found, for a person: what is wrong, the shortest way there, and the cure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from textwrap import fill, indent
+
+from outbox.app import App
+from outbox.verify.explorer.ops import Finding
+from outbox.verify.explorer.replay import write
+from outbox.verify.explorer.scenario import Scenario
+from outbox.verify.explorer.search import Anomaly as Found
+from outbox.verify.findings.advice import advice_on
+
+WIDTH = 110
+MORE = "explore fewer messages, requests, workers or faults, or give more seconds="
+LINES_SHOWN = 24
+"""How much of a long way is shown, at its beginning and at its end; the middle is mostly one thing over and over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something that is wrong: the promise that is broken, how, the shortest way there, and the cure.
+
+    `trace` is the way as a file for `python -m outbox.verify replay`; empty where it is not one of port calls, where
+    no module has the application, and for an invariant, which no file can hold.
+    """
+
+    promise: str
+    what: str
+    way: str
+    steps: int
+    trace: bytes = b""
+
+    @classmethod
+    def of(cls, scenario: Scenario, found: Found, raised: Mapping[str, str]) -> Anomaly:
+        """What a search has found, for a person; `raised` has the errors of handlers by message."""
+        name = "" if found.promise == "Invariant" else name_of(scenario.app)
+        trace = write(scenario, Finding(found.promise, found.text), found.trace, app=name) if name else b""
+        what, way = found.text, shortened(found.trace.text)
+        if found.promise == "OneCall":
+            way += "\n      and its call is made once more"
+        if found.promise == "Progress" and raised:
+            what = "; ".join((what, *raised.values()))
+        if found.promise == "NoDeadLetter" and what.endswith(": failed"):
+            what = "; ".join((what, *filter(None, [raised.get(what.partition(" ")[0])])))
+        return cls(found.promise, what, way, found.steps, trace)
+
+    @property
+    def title(self) -> str:
+        """What kind of thing is wrong."""
+        return advice_on(self.promise).title
+
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return advice_on(self.promise).cure
+
+    @property
+    def text(self) -> str:
+        """The whole as text."""
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        return "\n".join(
+            (
+                _filled(f"{self.title}: {self.what}"),
+                "",
+                f"The shortest way there that was found, {steps}:",
+                "",
+                self.way,
+                "",
+                _filled(f"Cure: {self.cure}"),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an exploration: its scope as text, and what was visited."""
+
+    scope: str
+    states: int
+    transitions: int
+    ends: int = 0
+    runs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an exploration found.
+
+    `exhausted` says that nothing was found and that there is nothing else within its scope; where it is False and
+    there are no anomalies, `stopped` says why.
+    """
+
+    scope: str
+    exhausted: bool
+    anomalies: tuple[Anomaly, ...]
+    parts: tuple[Part, ...]
+    stopped: str
+    cpu_s: float
+
+    @property
+    def states(self) -> int:
+        """How many worlds were visited."""
+        return sum(part.states for part in self.parts)
+
+    @property
+    def transitions(self) -> int:
+        """How many steps were taken."""
+        return sum(part.transitions for part in self.parts)
+
+    @property
+    def text(self) -> str:
+        """The whole as text."""
+        head = f"{self.scope}: {self.states:,} worlds, {self.transitions:,} steps, {self.cpu_s:.1f} s"
+        if self.anomalies:
+            return "\n\n".join((head, *(indent(anomaly.text, "  ") for anomaly in self.anomalies)))
+        verdict = "nothing is wrong in any of them" if self.exhausted else f"not exhausted: {self.stopped}; {MORE}"
+        return f"{head}\n{verdict}"
+
+
+def shortened(way: str) -> str:
+    """A way without its middle, where it is long."""
+    lines = way.splitlines()
+    if len(lines) <= 3 * LINES_SHOWN:
+        return way
+    return "\n".join((*lines[:LINES_SHOWN], "      ...", *lines[-LINES_SHOWN:]))
+
+
+def name_of(app: App) -> str:
+    """Where an application is found, as module:attribute, rather not in a test; empty where no module has it."""
+    found = [
+        f"{module_name}:{name}"
+        for module_name, module in list(sys.modules.items())
+        for name, value in list(getattr(module, "__dict__", {}).items())
+        if value is app and module_name != "__main__"
+    ]
+    return min(found, key=_is_test, default="")
+
+
+def _is_test(name: str) -> bool:
+    return name.partition(":")[0].rpartition(".")[2].startswith(("test_", "conftest"))
+
+
+def _filled(text: str) -> str:
+    return fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)

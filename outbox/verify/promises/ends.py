@@ -1,0 +1,79 @@
+"""How messages end, in every scope alike: handled or dead-lettered, none lost, none left, the invariant in between."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from outbox.message import Message
+from outbox.verify.explorer.models.queues import Dead, Queues, QueueState
+from outbox.verify.explorer.ops import Finding
+from outbox.verify.explorer.trace_text import short
+from outbox.verify.promises.ledger import Book, Ledger, has_ended
+from outbox.verify.promises.view import Invariant, View
+
+CODES = frozenset(
+    ("undecodable", "unknown-type", "missing-key", "no-identity", "payload-differs", "too-old", "oversize")
+)
+"""Reasons that are not a handler's."""
+
+Documents = Mapping[str, tuple[bytes, int]]
+"""The states in a world by id: value and schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Judges a world by its queues and states."""
+
+    book: Book
+    queues: Queues
+    invariant: Invariant | None = None
+    allows_dead_letters: bool = False
+
+    def dead_letter(self, state: QueueState) -> Finding | None:
+        """A dead letter that nothing allows; one for its age is no handler's doing."""
+        for dead in () if self.allows_dead_letters else state.dead:
+            if dead.reason != "too-old":
+                return Finding("NoDeadLetter", f"{short(self._identity(dead))} is dead-lettered: {dead.reason}")
+        return None
+
+    def broken(self, ghost: Ledger, documents: Documents) -> Finding | None:
+        """The invariant, where it does not hold."""
+        return None if self.invariant is None else View(self.book, ghost, documents).judged(self.invariant)
+
+    def outcome(self, ghost: Ledger, state: QueueState, documents: Documents) -> Hashable:
+        """What outsiders see of a world: states, outputs, verdicts and dead letters."""
+        verdicts = ghost.applied, ghost.refused, ghost.fenced
+        dead = {(self._identity(dead), dead.reason) for dead in state.dead}
+        return tuple(sorted(documents.items())), ghost.emitted, verdicts, tuple(sorted(dead))
+
+    def missing(self, ghost: Ledger, state: QueueState) -> list[Finding]:
+        """What is wrong with messages when nothing more can happen."""
+        return [
+            finding
+            for destination, message in self.book.logical(ghost)
+            for path in self.book.routes.get(destination, ())
+            if (finding := self._unfinished(ghost, state, path, message)) is not None
+        ]
+
+    def _unfinished(self, ghost: Ledger, state: QueueState, path: str, message: Message) -> Finding | None:
+        name, number = short(message.identity), self.queues.numbers[path]
+        is_there = self.queues.is_there(state, path, message.identity)
+        if not self.queues.specs[number].is_read:
+            return None if is_there else Finding("NoLost", f"{name} is not in {path}")
+        if is_there and self.book.is_blocked(ghost, path, message):
+            return None
+        if self.queues.is_left_out(state, path, message.identity):
+            return None
+        if is_there:
+            return Finding("EveryMessageEnds", f"{name} is still in {path}, and no worker handles it any more")
+        handlings = self.book.handlings(path, message)
+        is_dead = any(dead.queue == number and self._identity(dead) == message.identity for dead in state.dead)
+        if any(not has_ended(ghost, h.inbox) for h in handlings) or (not handlings and not is_dead):
+            return Finding("NoLost", f"{name} is gone from {path} and was neither applied nor refused")
+        if any(h.inbox in ghost.refused for h in handlings) and not is_dead:
+            return Finding("NoLost", f"{name} was refused, and is no dead letter of {path}")
+        return self.book.unasked(ghost, handlings)
+
+    def _identity(self, dead: Dead) -> str:
+        return self.queues.messages[dead.message].identity

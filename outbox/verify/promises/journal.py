@@ -1,0 +1,196 @@
+"""The promises of engine scope, watched: every commit is judged by running its handlers again.
+
+Nothing that a commit says of itself is believed.  Which messages it handled decides only what is run again; the states
+it writes, under which versions, and what it emits have to be what the handlers do at the states before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from outbox.message import Message
+from outbox.ports import Commit, Output, StateDocument
+from outbox.runtime.commit.marker_replies import fingerprint_in, reply_in
+from outbox.stored import Record
+from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
+from outbox.verify.explorer.trace_text import short
+from outbox.verify.promises.ends import CODES, Documents, Ends
+from outbox.verify.promises.ledger import Applied, Ledger, OnRecord, Resubmitted
+from outbox.verify.promises.reference import Declined, Effect, Handling, Stored
+from outbox.verify.promises.responses import on_record
+from outbox.verify.promises.side_effects import SideEffect
+
+JOURNAL = 0
+"""The resource of engine scope."""
+
+
+class JournalMonitor:
+    """Watches the commits of a journal."""
+
+    def __init__(self, ends: Ends) -> None:
+        self._ends = ends
+        self._book = ends.book
+
+    def initial(self) -> Ledger:
+        return Ledger()
+
+    # A commit
+
+    def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
+        if op.resource == JOURNAL and op.verb == "resubmit" and outcome.note is not None:
+            again: Message = outcome.note
+            return Resubmitted(tuple((h.inbox, again.attempt) for h in self._book.handlings(op.args[0], again)))
+        if op.resource != JOURNAL or op.verb != "commit" or outcome.result is not None:
+            return None
+        commit: Commit = op.args[0]
+        known = {marker[0] for marker in before.markers if marker[2] > now_ms or not marker[2]}
+        for inbox, refusal in commit.refused.items():
+            if refusal.waits and inbox in known:
+                return Finding("NoDuplicate", f"{self._book.name(inbox)} waits over what is on record")
+        documents = dict(before.documents)
+        return self._judged(commit, {id: d for id, d in documents.items() if not 0 < d.expires_ms <= now_ms})
+
+    def _judged(self, commit: Commit, documents: dict[str, StateDocument]) -> Applied | Finding:
+        consumed = [h for d in commit.consumed for h in self._book.handlings(d.queue, d.message)]
+        buried = [h for b in commit.buried for h in self._book.handlings(b.delivery.queue, b.delivery.message)]
+        postponed = [h for p in commit.postponed for h in self._book.handlings(p.delivery.queue, p.delivery.message)]
+        by_inbox = {h.inbox: h for h in (*consumed, *buried, *postponed, *self._asked(commit))}
+        before = {id: Stored(d.value, d.schema, d.serial) for id, d in documents.items()}
+        after = dict(before)
+        outputs: list[Output] = []
+        seen = [dict(after)]
+        for inbox in commit.handled:
+            handling = by_inbox.get(inbox)
+            if handling is None:
+                return Finding("NoGhost", f"a commit applies {self._book.name(inbox)} without settling its message")
+            effect = self._effect(handling, after, commit.now_ms)
+            if isinstance(effect, Declined):
+                text = f"{self._book.name(inbox)} was applied to a state at which its handler refuses ({effect.error})"
+                return Finding("Serializable", text)
+            if handling.state_id is not None and effect.state is not None and effect.state.serial:
+                after[handling.state_id] = effect.state
+            if inbox in self._book.requests and reply_in(commit.applied[inbox]) != effect.reply:
+                return Finding("OneAnswer", f"{handling.name} is kept with another reply than its handler gives")
+            outputs += effect.outputs
+            seen.append(dict(after))
+        wrong = self._wrong_states(commit, documents, before, after) or self._wrong_outputs(commit, outputs)
+        return wrong or self._wrong_refusal(commit, by_inbox, seen) or self._meaning(commit, consumed, buried)
+
+    def _asked(self, commit: Commit) -> list[Handling]:
+        """The requests that a commit ends."""
+        ended = {inbox: fingerprint_in(marker) for inbox, marker in commit.applied.items()}
+        ended |= {inbox: refusal.fingerprint for inbox, refusal in commit.refused.items()}
+        found = [self._book.find(inbox, payload) for inbox, payload in ended.items() if inbox in self._book.requests]
+        return [handling for handling in found if handling is not None]
+
+    def _replies(self, commit: Commit) -> list[OnRecord]:
+        records = {i: Record("", fingerprint_in(m), 0, reply=reply_in(m)) for i, m in commit.applied.items()}
+        for inbox, refusal in commit.refused.items():
+            records[inbox] = Record("", refusal.fingerprint, 0, reason=refusal.reason, description=refusal.description)
+        return [on_record(inbox, record) for inbox, record in records.items() if inbox in self._book.requests]
+
+    def _effect(self, handling: Handling, states: dict[str, Stored], now_ms: int) -> Effect | Declined:
+        state = None if handling.state_id is None else states.get(handling.state_id)
+        return self._book.reference.run(handling, state, now_ms)
+
+    @staticmethod
+    def _wrong_states(
+        commit: Commit, documents: dict[str, StateDocument], before: dict[str, Stored], after: dict[str, Stored]
+    ) -> Finding | None:
+        written = {id: Stored(change.value, change.schema, change.serial) for id, change in commit.states.items()}
+        expected = {id: state for id, state in after.items() if state != before.get(id)}
+        if written == expected:
+            return None
+        for id in sorted(written.keys() | expected.keys()):
+            if written.get(id) == expected.get(id):
+                continue
+            version = documents[id].version if id in documents else 0
+            text = f"{id} was written as {_shown(written.get(id))}, its handlers make it {_shown(expected.get(id))}"
+            if commit.if_versions.get(id) != version:
+                read = commit.if_versions.get(id, "none")
+                return Finding("OneChangePerETag", f"{text}: version {version} was replaced unseen, read was {read}")
+            return Finding("Serializable", text)
+        return None
+
+    @staticmethod
+    def _wrong_outputs(commit: Commit, outputs: list[Output]) -> Finding | None:
+        written, expected = sorted(map(canonical, commit.outputs)), sorted(map(canonical, outputs))
+        if written == expected:
+            return None
+        ids = [output.message.identity for output in commit.outputs]
+        wanted = [output.message.identity for output in outputs]
+        for id in sorted({*ids, *wanted}):
+            if id not in wanted:
+                return Finding("NoGhost", f"output {short(id)} leaves, and no committed handling emitted it")
+            if ids.count(id) < wanted.count(id):
+                return Finding("NoLost", f"output {short(id)} is missing from the commit of its cause")
+            if ids.count(id) > wanted.count(id):
+                return Finding("NoDuplicate", f"output {short(id)} is emitted {ids.count(id)} times")
+        return Finding("ConsistentOutput", "an output has another payload than its handler gives it")
+
+    def _wrong_refusal(
+        self, commit: Commit, by_inbox: dict[bytes, Handling], seen: list[dict[str, Stored]]
+    ) -> Finding | None:
+        for inbox, refusal in commit.refused.items():
+            handling = by_inbox.get(inbox)
+            if handling is None or refusal.waits:
+                continue
+            wrong = self._book.not_old(handling, refusal, commit.now_ms)
+            if wrong is not None:
+                return wrong
+            if refusal.reason in CODES:
+                continue
+            runs = [self._effect(handling, states, commit.now_ms) for states in seen]
+            if all(isinstance(run, Effect) for run in runs):
+                text = (
+                    f"{self._book.name(inbox)} was refused ({refusal.reason}) at a state at which its handler accepts"
+                )
+                return Finding("Serializable", text)
+        return None
+
+    def _meaning(self, commit: Commit, consumed: list[Handling], buried: list[Handling]) -> Applied:
+        differing = {b.delivery.message.identity for b in commit.buried if b.reason == "payload-differs"}
+        settled = [*consumed, *(h for h in buried if h.message.identity not in differing)]
+        return Applied(
+            tuple(commit.handled),
+            tuple(inbox for inbox, r in commit.refused.items() if r.reason != "too-old" and not r.waits),
+            tuple(self._book.emission(output) for output in commit.outputs),
+            tuple(dict.fromkeys(h.inbox for h in settled)),
+            tuple(inbox for inbox, refusal in commit.refused.items() if refusal.reason == "too-old"),
+            tuple(self._replies(commit)),
+            tuple(commit.replacing.items()),
+        )
+
+    def step(self, ghost: Ledger, event: Applied | SideEffect | Resubmitted) -> Ledger | Finding:
+        match event:
+            case SideEffect():
+                return self._book.note(ghost, event)
+            case Resubmitted():
+                return self._book.resubmit(ghost, event)
+        return self._book.apply(ghost, event)
+
+    # A world
+
+    def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
+        wrong = self._ends.dead_letter(states[JOURNAL])
+        if wrong is not None or self._ends.invariant is None:
+            return wrong
+        return self._ends.broken(ghost, _values(states))
+
+    def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
+        return self._ends.outcome(ghost, states[JOURNAL], _values(states))
+
+    def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
+        return False  # a queue of the engine hands out nothing of a blocked session
+
+    def final(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> list[Finding]:
+        return self._ends.missing(ghost, states[JOURNAL])
+
+
+def _values(states: Sequence[Any]) -> Documents:
+    return {id: (d.value, d.schema) for id, d in states[JOURNAL].documents if d.value}
+
+
+def _shown(state: Stored | None) -> str:
+    return "unchanged" if state is None else f"{state.value.decode() or 'deleted'} (change {state.serial})"

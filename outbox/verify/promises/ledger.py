@@ -1,0 +1,349 @@
+"""What the monitors of every protocol share: who was applied, who was refused, what was emitted.
+
+A ledger is a value that grows with each effect, and the place where a second effect shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+import msgspec
+
+from outbox.lineage import fingerprint
+from outbox.message import Message
+from outbox.ports import Output
+from outbox.runtime.verdict import OnRecord as Kind
+from outbox.runtime.verdict import Stored, kind_of
+from outbox.verify.explorer.ops import Finding, canonical
+from outbox.verify.explorer.trace_text import short
+from outbox.verify.promises.reference import Handling, Reference
+from outbox.verify.promises.session_order import SessionOrder
+from outbox.verify.promises.side_effects import SideEffect
+
+UNPROCESSABLE = 422
+"""The status of a response to a request under another's key."""
+
+OnRecord = tuple[bytes, bytes, str]
+"""What requests are answered with: inbox key, the payload's fingerprint, the response's digest."""
+
+Again = tuple[bytes, int]
+"""A resubmission: inbox key, and which attempt it is."""
+
+Emission = tuple[str, str, bytes]
+"""A committed output: destination, identity, digest of all of it."""
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """What has taken effect so far: inbox keys applied, refused and quarantined; outputs committed and pushed."""
+
+    applied: frozenset[bytes] = frozenset()
+    refused: frozenset[bytes] = frozenset()
+    fenced: frozenset[bytes] = frozenset()
+    emitted: frozenset[Emission] = frozenset()
+    pushed: frozenset[tuple[str, str]] = frozenset()
+    staged: frozenset[tuple[str, bytes]] = frozenset()
+    """Item scope: what is staged, by transaction."""
+    pointers: frozenset[tuple[str, str]] = frozenset()
+    """Item scope: states that point to a transaction."""
+    called: frozenset[str] = frozenset()
+    """The idempotency keys under which something outside was called."""
+    replies: frozenset[OnRecord] = frozenset()
+    resubmitted: frozenset[Again] = frozenset()
+    refused_again: frozenset[Again] = frozenset()
+    """Of refusals that are not of a first attempt, which they are of."""
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """The meaning of a commit: what it applied, refused and emits, and whose inputs it settles for good."""
+
+    applied: tuple[bytes, ...] = ()
+    refused: tuple[bytes, ...] = ()
+    emitted: tuple[Emission, ...] = ()
+    settled: tuple[bytes, ...] = ()
+    fenced: tuple[bytes, ...] = ()
+    """Refused because of their age: what is known of them may be forgotten by then, and they do not take effect."""
+    replies: tuple[OnRecord, ...] = ()
+    """What requests are answered with from here on."""
+    again: tuple[Again, ...] = ()
+    """What of it is of a resubmission."""
+
+
+class Resubmitted(msgspec.Struct, frozen=True):
+    """The meaning of a dead letter that goes to its queue again."""
+
+    again: tuple[Again, ...]
+
+
+class Pushed(msgspec.Struct, frozen=True):
+    """The meaning of a send: what has left."""
+
+    outputs: tuple[Emission, ...] = ()
+
+
+class Marked(msgspec.Struct, frozen=True):
+    """The meaning of a write that says of handlings that their outputs have left."""
+
+    inboxes: tuple[bytes, ...] = ()
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The meaning of a settlement that was the last of its message; `buried` as a dead letter."""
+
+    inboxes: tuple[bytes, ...] = ()
+    buried: bool = False
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The meaning of a response that a client takes for final."""
+
+    inbox: bytes
+    payload: bytes
+    status: int
+    reply: str
+
+
+class Book:
+    """Messages, handlings and routes by name, for monitors and their texts."""
+
+    def __init__(self, reference: Reference, routes: Mapping[str, Iterable[str]], sent: Iterable[Output]) -> None:
+        self.reference = reference
+        self.routes = {name: tuple(paths) for name, paths in routes.items()}
+        self.sent = tuple(sent)
+        self._messages: dict[Emission, Message] = {}
+        """By what tells them apart: what is sent under one identity may depend on what came before."""
+        self._variants: dict[tuple[str, str], list[Message]] = {}
+        self._names: dict[bytes, str] = {}
+        self._handlings: dict[bytes, dict[bytes, Handling]] = {}
+        """By inbox key and payload."""
+        self._shared: dict[bytes, str] = {}
+        """Inbox keys that two handlers have in common, and which."""
+        self.requests: set[bytes] = set()
+        """The inbox keys of requests: no queue delivers them."""
+        self._sessions = SessionOrder()
+        for output in self.sent:
+            self._learn(output)
+            self._learn_order(output)
+
+    def _learn_order(self, output: Output) -> None:
+        for path in self.routes.get(output.destination, ()):
+            source = self.reference.plan.sources.get(path)
+            if source is not None and source.ordered:
+                self._sessions.add(path, output.message.session_id, self.handlings(path, output.message))
+
+    def _learn(self, output: Output) -> Emission:
+        """Know a message, and what it sets off wherever it goes."""
+        emission = digest_of(output)
+        if emission not in self._messages:
+            self._messages[emission] = output.message
+            self._variants.setdefault(emission[:2], []).append(output.message)
+            for path in self.routes.get(output.destination, ()):
+                self.handlings(path, output.message)
+        return emission
+
+    def handlings(self, path: str, message: Message) -> tuple[Handling, ...]:
+        """What a message of a queue sets off."""
+        found = self.reference.handlings(path, message)
+        for handling in found:
+            payloads = self._handlings.setdefault(handling.inbox, {})
+            payloads.setdefault(fingerprint(handling.message.body, message.type), handling)
+            known = next(iter(payloads.values()))
+            self._names[handling.inbox] = f"{short(message.identity)} ({handling.handler.name})"
+            if known.handler.name != handling.handler.name:
+                self._shared[handling.inbox] = f"{known.handler.name} and {handling.handler.name}"
+        return found
+
+    def expect(self, handling: Handling, payload: bytes) -> None:
+        """Know what a request sets off, by its payload's fingerprint."""
+        self._handlings.setdefault(handling.inbox, {})[payload] = handling
+        self._names[handling.inbox] = handling.name
+        self.requests.add(handling.inbox)
+
+    def find(self, inbox: bytes, payload: bytes) -> Handling | None:
+        """The handling of an inbox key and a payload's fingerprint, if there is such a message."""
+        payloads = self._handlings.get(inbox, {})
+        return payloads.get(payload) or next(iter(payloads.values()), None)
+
+    def variants(self, destination: str, identity: str) -> list[Message]:
+        """All that may be sent to a destination under an identity."""
+        return self._variants.get((destination, identity), [])
+
+    def name(self, inbox: bytes) -> str:
+        """An inbox key as findings name it."""
+        return self._names.get(inbox, inbox.hex()[:8])
+
+    def emission(self, output: Output) -> Emission:
+        """What is remembered of an output."""
+        return self._learn(output)
+
+    def apply(self, ledger: Ledger, event: Applied) -> Ledger | Finding:
+        """A ledger after a commit."""
+        for inbox in event.applied:
+            if inbox in self._shared:
+                text = f"{self._shared[inbox]} have one inbox key for {self.name(inbox)}: one swallows the other's part"
+                return Finding("EveryMessageEnds", text)
+            if inbox in ledger.applied or event.applied.count(inbox) > 1:
+                return Finding("NoDuplicate", f"{self.name(inbox)} took effect twice")
+            if inbox in ledger.refused and not _may_be_tried(ledger, event, inbox):
+                return Finding("NoDuplicate", f"{self.name(inbox)} was refused, and takes effect all the same")
+        for inbox in event.refused:
+            if inbox in ledger.applied:
+                return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is refused all the same")
+        wrong = self._out_of_order(ledger, event)
+        if wrong is not None:
+            return wrong
+        known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
+        for destination, identity, digest in event.emitted:
+            if known.get((destination, identity), digest) != digest:
+                return Finding("ConsistentOutput", f"output {short(identity)} to {destination} has two payloads")
+            if (destination, identity) in known:
+                return Finding("NoDuplicate", f"output {short(identity)} to {destination} was committed twice")
+        ended = {*event.applied, *event.refused}
+        after = msgspec.structs.replace(
+            ledger,
+            applied=ledger.applied.union(event.applied),
+            refused=ledger.refused.difference(event.applied).union(event.refused),
+            refused_again=frozenset(again for again in ledger.refused_again if again[0] not in ended).union(
+                again for again in event.again if again[0] in event.refused
+            ),
+            fenced=ledger.fenced.union(i for i in event.fenced if i not in ledger.applied),
+            emitted=ledger.emitted.union(event.emitted),
+            replies=ledger.replies.union(event.replies),
+        )
+        return self.early(after, event.settled) or after
+
+    def _out_of_order(self, ledger: Ledger, event: Applied) -> Finding | None:
+        ended = ledger.applied.union(ledger.refused, ledger.fenced, event.applied, event.refused, event.fenced)
+        found = self._sessions.wrong(
+            event.applied, ended, ledger.refused.difference(event.applied).union(event.refused)
+        )
+        if found is None:
+            return None
+        inbox, other, relation = found
+        return Finding("InOrder", f"{self.name(inbox)} {relation} {self.name(other)}")
+
+    def is_blocked(self, ledger: Ledger, path: str, message: Message) -> bool:
+        """Whether the session of a message has stopped behind one that was refused, by its handler or for its age."""
+        dead = ledger.refused | (ledger.fenced - ledger.applied)
+        return any(self._sessions.is_blocked(h.inbox, dead, ledger.applied) for h in self.handlings(path, message))
+
+    def resubmit(self, ledger: Ledger, event: Resubmitted) -> Ledger:
+        """A ledger after a resubmission."""
+        return msgspec.structs.replace(ledger, resubmitted=ledger.resubmitted.union(event.again))
+
+    def push(self, ledger: Ledger, event: Pushed) -> Ledger | Finding:
+        """A ledger after a send: what leaves was committed, and is what was committed."""
+        known = {(destination, identity): digest for destination, identity, digest in ledger.emitted}
+        for destination, identity, digest in event.outputs:
+            if (destination, identity) not in known:
+                return Finding("NoGhost", f"output {short(identity)} to {destination} leaves and is not committed")
+            if known[destination, identity] != digest:
+                return Finding("ConsistentOutput", f"output {short(identity)} leaves otherwise than it was committed")
+        left = ledger.pushed.union((destination, identity) for destination, identity, _ in event.outputs)
+        return msgspec.structs.replace(ledger, pushed=left)
+
+    def mark(self, ledger: Ledger, event: Marked) -> Ledger | Finding:
+        """A ledger after a mark, which may only say what is so."""
+        wrong = self.early(ledger, event.inboxes)
+        if wrong is not None:
+            return wrong
+        causes = {inbox.hex() for inbox in event.inboxes}
+        for destination, identity, _ in ledger.emitted:
+            if identity.rpartition("-")[0] in causes and (destination, identity) not in ledger.pushed:
+                return Finding("NoLost", f"output {short(identity)} is marked as sent, and has not left")
+        return ledger
+
+    def settle(self, ledger: Ledger, event: Settled) -> Ledger | Finding:
+        """A ledger after the last settlement of a message."""
+        if event.buried:
+            for inbox in event.inboxes:
+                if inbox in ledger.applied and not any(inbox == again for again, _ in ledger.resubmitted):
+                    return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
+        return self.early(ledger, event.inboxes) or ledger
+
+    def note(self, ledger: Ledger, side_effect: SideEffect) -> Ledger | Finding:
+        """A ledger after something that no commit takes back."""
+        if side_effect.what != "call":
+            return Finding("StaysInside", f"a handler reaches outside by itself: {side_effect.key}; use ctx.call")
+        if side_effect.key in ledger.called:
+            inbox = bytes.fromhex(side_effect.key[:64])
+            text = "makes a call of ctx.call twice, under one key"
+            return Finding("OneCall", f"{self.name(inbox)} {text}; if the other side knows it, say idempotent=True")
+        return msgspec.structs.replace(ledger, called=ledger.called | {side_effect.key})
+
+    def answer(self, ledger: Ledger, event: Answered) -> Ledger | Finding:
+        """A ledger after a response: what it says is on record."""
+        if (event.inbox, event.payload, event.reply) in ledger.replies:
+            return ledger
+        name = self.name(event.inbox)
+        is_own = any((event.inbox, event.payload) == known[:2] for known in ledger.replies)
+        if event.status == UNPROCESSABLE and not is_own and len(self._handlings[event.inbox]) > 1:
+            return ledger  # another request was first under this key
+        if has_ended(ledger, event.inbox):
+            return Finding("OneAnswer", f"{name} is answered {event.status}, and not as its commit has on record")
+        return Finding("NothingLeavesEarly", f"{name} is answered {event.status}, but its effect is not committed")
+
+    def not_old(self, handling: Handling, refusal: Stored, at_ms: int) -> Finding | None:
+        """A refusal by the age fence of a message that is younger than retention."""
+        created_ms = handling.message.created_ms
+        if kind_of(refusal) is not Kind.REFUSED_FOR_AGE or not created_ms:
+            return None
+        if created_ms <= self.reference.plan.retention.oldest_ms(at_ms):
+            return None
+        return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
+
+    def unasked(self, ledger: Ledger, handlings: Iterable[Handling]) -> Finding | None:
+        """A resubmission that came to nothing, though it was not too old: its handler was not asked."""
+        asked = dict(ledger.refused_again)
+        for inbox, attempt in ledger.resubmitted:
+            if (
+                inbox in ledger.refused - ledger.fenced
+                and attempt > asked.get(inbox, 0)
+                and any(h.inbox == inbox for h in handlings)
+            ):
+                text = "was resubmitted, and refused again without asking its handler"
+                return Finding("EveryMessageEnds", f"{self.name(inbox)} {text}")
+        return None
+
+    def early(self, ledger: Ledger, settled: Iterable[bytes]) -> Finding | None:
+        """An input that is settled for good though nothing of it is committed."""
+        for inbox in settled:
+            if not has_ended(ledger, inbox):
+                return Finding("NothingLeavesEarly", f"{self.name(inbox)} is settled, but its effect is not committed")
+        return None
+
+    def logical(self, ledger: Ledger) -> list[tuple[str, Message]]:
+        """Every message there is, once: those that were sent, and the committed outputs."""
+        found = {(output.destination, output.message.identity): output.message for output in self.sent}
+        for emission in ledger.emitted:
+            found[emission[:2]] = self._messages[emission]
+        return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
+
+    def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
+        """Whether a message is still to be handled, by one handler at least; one without a reader always is.
+
+        What was quarantined for its age is: no handler has decided anything about it.
+        """
+        handlings = [h for path in self.routes.get(destination, ()) for h in self.handlings(path, message)]
+        return not handlings or any(h.inbox not in ledger.applied and h.inbox not in ledger.refused for h in handlings)
+
+
+def digest_of(output: Output) -> Emission:
+    """What tells an output from others."""
+    digest = blake2b(canonical(output), digest_size=12).digest()
+    return output.destination, output.message.identity, digest
+
+
+def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:
+    """Whether what was refused was resubmitted since, as the attempt that this commit is of."""
+    attempt = dict(event.again).get(inbox, 0)
+    return (inbox, attempt) in ledger.resubmitted and attempt > dict(ledger.refused_again).get(inbox, 0)
+
+
+def has_ended(ledger: Ledger, inbox: bytes) -> bool:
+    """Whether a handling has ended: applied, refused or quarantined."""
+    return inbox in ledger.applied or inbox in ledger.refused or inbox in ledger.fenced
+
+
+def _place(item: tuple[tuple[str, str], Message]) -> tuple[str, str]:
+    return item[0]

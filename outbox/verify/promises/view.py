@@ -1,0 +1,77 @@
+"""A world as an application sees it: states, and messages whose emission is committed and whose handling is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outbox.declared import kept_states, known_state, known_state_id
+from outbox.lineage import Key
+from outbox.verify.explorer.ops import Finding
+
+if TYPE_CHECKING:
+    from outbox.verify.promises.ledger import Book, Ledger
+
+T = TypeVar("T")
+
+
+class View:
+    """What an invariant is given."""
+
+    def __init__(self, book: Book, ledger: Ledger, documents: Mapping[str, tuple[bytes, int]]) -> None:
+        self._app = book.reference.plan.app
+        self._book = book
+        self._ledger = ledger
+        self._documents = documents
+        self.asked: set[type[Any]] = set()
+        self.seen: set[type[Any]] = set()
+        """The types that `in_flight` was asked for, and those of which there was a message."""
+
+    def states(self, kind: type[T]) -> list[T]:
+        """All states of a type; UnknownType where no handler has such a state, of which anything would be true."""
+        codec = known_state(self._app, kind, kept_states(self._app))
+        found = sorted((id, stored) for id, stored in self._documents.items() if id.rpartition(":")[0] == codec.name)
+        return [codec.decode(value, schema) for _, (value, schema) in found]
+
+    def state(self, kind: type[T], key: Key) -> T | None:
+        """The state of a key; None where there is none.
+
+        Raises:
+            UnknownType: no handler has such a state.
+            TypeError: its handlers have keys of another kind.
+        """
+        known = kept_states(self._app)
+        codec = known_state(self._app, kind, known)
+        found = self._documents.get(known_state_id(self._app, kind, key, known))
+        if found is None:
+            return None
+        value: T = codec.decode(*found)
+        return value
+
+    def in_flight(self, kind: type[T]) -> list[T]:
+        """The messages of a type that are committed and not handled, each once however many copies there are."""
+        codec = self._app.codec(kind)
+        found: list[T] = []
+        self.asked.add(kind)
+        for destination, message in self._book.logical(self._ledger):
+            if message.type != codec.name:
+                continue
+            self.seen.add(kind)
+            if self._book.open(self._ledger, destination, message):
+                found.append(codec.decode(self._book.reference.whole(message).body))
+        return found
+
+    def judged(self, invariant: Invariant) -> Finding | None:
+        """What is wrong by an invariant, which may return False or raise an `AssertionError`."""
+        try:
+            if invariant(self):
+                return None
+            reason = ""
+        except AssertionError as error:
+            reason = f": {error}" if str(error) else ""
+        shown = ", ".join(f"{id} {value.decode()}" for id, (value, _) in sorted(self._documents.items()))
+        return Finding("Invariant", f"the invariant does not hold{reason} at {shown or 'no states'}")
+
+
+Invariant = Callable[[View], Any]
+"""What must be true of every world."""

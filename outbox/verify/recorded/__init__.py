@@ -1,0 +1,1 @@
+"""Histories of real runs: how they are recorded, and how they are judged."""

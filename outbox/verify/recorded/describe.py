@@ -1,0 +1,82 @@
+"""Port calls as events of a history: what goes in, what comes out, and what an exception says of the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+from zlib import crc32
+
+from outbox.errors import Refused, UnknownDestination
+from outbox.ports import Delivery, Output
+from outbox.verify.history import History
+from outbox.verify.recorded import events
+from outbox.verify.recorded.events import Operation, digest_of
+
+Result = TypeVar("Result")
+
+
+async def recorded_call(
+    history: History, operation: Operation, call: Awaitable[Result], failure: Callable[[Result], str] = lambda _: ""
+) -> Result:
+    """Record an operation and its outcome: `failure` says why a result had no effect; some errors leave it unknown."""
+    history.begin(operation)
+    try:
+        result = await call
+    except (Refused, UnknownDestination) as error:
+        history.fail(operation.op, type(error).__name__)
+        raise
+    except BaseException as error:
+        history.unknown(operation.op, type(error).__name__)
+        raise
+    why = failure(result)
+    if why:
+        history.fail(operation.op, why)
+    else:
+        history.ok(operation.op)
+    return result
+
+
+async def recorded_send(
+    history: History, outputs: Sequence[Output], send: Callable[[Sequence[Output]], Awaitable[None]]
+) -> None:
+    """Record messages that are asked to leave."""
+    push = events.Push(at_ms=history.now_ms(), op=history.next_op(), outputs=[emitted(output) for output in outputs])
+    await recorded_call(history, push, send(outputs))
+
+
+def state_digest(value: bytes) -> int:
+    """A check number of a state; 0 for none, as a deleted one leaves."""
+    return crc32(value) or 1 if value else 0
+
+
+def emitted(output: Output) -> events.Emitted:
+    """An output as a history tells it."""
+    message = output.message
+    return events.Emitted(
+        message.outbox_id or message.message_id,
+        output.destination,
+        digest_of(message),
+        message.causation_id,
+        output.due_ms,
+    )
+
+
+def claimed(deliveries: Sequence[Delivery], history: History) -> events.Claim:
+    """Deliveries as a history tells them, with their messages if it keeps bodies."""
+    delivered = [
+        events.Delivered(
+            d.message.outbox_id or d.message.message_id,
+            d.queue,
+            d.sequence,
+            d.from_outside,
+            d.message.attempt,
+            digest_of(d.message),
+        )
+        for d in deliveries
+    ]
+    wholes = [
+        events.Whole(d.message, d.enqueued_ms, d.failures, d.delivery_count, d.from_outside)
+        for d in deliveries
+        if history.bodies
+    ]
+    return events.Claim(at_ms=history.now_ms(), deliveries=delivered, wholes=wholes)

@@ -1,0 +1,284 @@
+"""The way of every message through a history: accepted, handed out, ended; made by a commit, handed on or left.
+
+Nothing may end twice, be redelivered after it has ended, or arrive without having been made; at `quiesce` nothing may
+be on its way.  Messages are identified by queue and sequence where handed out, by identity where made.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from outbox.verify.recorded.events import Buried, Delivered, Emitted, Ended, Postponed, Push, Quiesce, Settled, Tally
+from outbox.verify.recorded.verdict import GHOST, LOST, TWICE, Counts, Findings
+
+SUBSCRIPTIONS = "/Subscriptions/"
+
+
+class Flow:
+    """Every message that is on its way, and what must be remembered of those that are not."""
+
+    def __init__(self, findings: Findings, counts: Counts) -> None:
+        self._findings = findings
+        self._counts = counts
+        self._accepted: dict[str, dict[str, int]] = {}
+        self._held: dict[str, dict[int, Delivered]] = {}
+        self._resting: dict[str, dict[int, int]] = {}
+        """Of the messages handed out, those that were rescheduled."""
+        self._ended: dict[str, set[int]] = {}
+        self._buried: dict[str, dict[int, int]] = {}
+        self._made: dict[str, tuple[str, int, int, int]] = {}
+        """Outputs by identity: destination, digest, when due (-1: it is there) and line."""
+        self._fresh: list[str] = []
+        """Outputs made since the last quiesce, and those that were not due then."""
+        self._taken: dict[str, set[str]] = {}
+        """Of topics, what each subscription was handed."""
+        self._unpushed: dict[str, int] = {}
+        self._completed: set[int] = set()
+        """Messages that a broker has completed, hashed."""
+        self._sent_to: dict[str, int] = {}
+        self._base: dict[str, Tally] = {}
+        self._explained: dict[str, int] = {}
+        self._excused_sequence = 0
+        self._excused_line = 0
+        self._doubtful: dict[str, set[int]] = {}
+        """Messages handed out before lines were lost: they may have ended in one of those."""
+
+    # Come
+
+    def excuse(self, sequence: int, line: int) -> None:
+        """Lines before this one are lost: up to a sequence number, messages may have come or ended in them."""
+        self._excused_sequence = sequence
+        if self._counts.lives > 1:
+            self._excused_line = line
+            self._doubtful = {queue: set(held) for queue, held in self._held.items()}
+
+    def accept(self, queue: str, id: str, digest: int, line: int) -> None:
+        """A message was accepted from outside."""
+        self._accepted.setdefault(queue, {})[id] = line
+
+    def refused(self, push: Push) -> None:
+        """These were not accepted."""
+        for output in push.outputs:
+            if not output.cause:
+                self._accepted.get(output.destination, {}).pop(output.id, None)
+
+    def is_known(self, delivery: Delivered) -> bool:
+        """Whether a delivery needs no commit that would explain it."""
+        return delivery.outside or delivery.id in self._made
+
+    def claim(self, delivery: Delivered, line: int) -> None:
+        """A message was handed out."""
+        id, queue, sequence = delivery.id, delivery.queue, delivery.sequence
+        if sequence in self._ended.get(queue, ()):
+            self._redelivered(delivery, line)
+        self._held.setdefault(queue, {})[sequence] = delivery
+        if queue in self._resting:
+            self._resting[queue].pop(sequence, None)
+        if queue in self._doubtful:
+            self._doubtful[queue].discard(sequence)
+        source = queue.partition(SUBSCRIPTIONS)[0]
+        accepted = self._accepted.get(source)
+        if accepted is not None:
+            accepted.pop(id, None)
+        made = self._made.get(id)
+        if made is not None:
+            self._arrive(delivery, made, line)
+        elif not delivery.outside:
+            if sequence <= self._excused_sequence:
+                self._counts.unrecorded += self._excused_line > 0
+            else:
+                text = f"message {id} was handed out from {queue}, but no commit had made it"
+                self._findings.add(line, "ghost output", text, GHOST, id)
+
+    def _arrive(self, delivery: Delivered, made: tuple[str, int, int, int], line: int) -> None:
+        destination, digest, _, at = made
+        if digest != delivery.digest:
+            text = f"message {delivery.id} was handed out with another payload than line {at} had sent"
+            self._findings.add(line, "changed payload", text, GHOST, delivery.id, against=at)
+        if destination == delivery.queue:
+            self._made[delivery.id] = (destination, digest, -1, at)
+        elif delivery.queue.startswith(destination + SUBSCRIPTIONS):
+            self._taken.setdefault(delivery.queue, set()).add(delivery.id)
+
+    def _redelivered(self, delivery: Delivered, line: int) -> None:
+        buried = self._buried.get(delivery.queue, {})
+        attempt = buried.get(delivery.sequence)
+        self._ended[delivery.queue].discard(delivery.sequence)
+        if attempt is not None and delivery.attempt > attempt:
+            del buried[delivery.sequence]  # it was resubmitted
+            return
+        text = f"message {delivery.id} ({delivery.queue} {delivery.sequence}) had ended and was handed out again: "
+        self._findings.add(line, "lost commit", text + "the commit that ended it was lost", LOST, delivery.id)
+
+    # End
+
+    def has_ended(self, queue: str, sequence: int) -> bool:
+        """Whether a delivery has ended."""
+        return sequence in self._ended.get(queue, ())
+
+    def end(self, ended: Ended, line: int) -> None:
+        """A delivery ends."""
+        queue, sequence = ended.queue, ended.sequence
+        done = self._ended.setdefault(queue, set())
+        self._held.get(queue, {}).pop(sequence, None)
+        if sequence in done:
+            text = f"message {ended.id} ({queue} {sequence}) was ended by another commit before"
+            self._findings.add(line, "ended twice", text, TWICE, ended.id)
+        done.add(sequence)
+
+    def bury(self, buried: Buried, line: int) -> None:
+        """A delivery is dead-lettered."""
+        self.end(Ended(buried.queue, buried.sequence, buried.id), line)
+        self._buried.setdefault(buried.queue, {})[buried.sequence] = buried.attempt
+
+    def postpone(self, postponed: Postponed) -> None:
+        """A delivery is rescheduled."""
+        self._resting.setdefault(postponed.queue, {})[postponed.sequence] = postponed.due_ms
+
+    def settle(self, settled: Settled, line: int) -> None:
+        """A broker has ended a delivery."""
+        if settled.how == "complete":
+            self._completed.add(hash((settled.queue, settled.id)))
+            self.end(Ended(settled.queue, settled.sequence, settled.id), line)
+        else:
+            self.bury(Buried(settled.queue, settled.sequence, settled.id), line)
+
+    def settle_perhaps(self, settled: Settled) -> None:
+        """It is unknown whether a broker has ended a delivery: it may be redelivered."""
+        self._resting.setdefault(settled.queue, {})[settled.sequence] = sys.maxsize
+
+    # Leave
+
+    def emit(self, output: Emitted, line: int, *, staged: bool) -> None:
+        """A commit that took effect sends something."""
+        earlier = self._made.get(output.id)
+        if earlier is not None:
+            text = f"output {output.id} was sent before, by line {earlier[3]}"
+            self._findings.add(line, "doubled output", text, TWICE, output.id, against=earlier[3])
+            if earlier[1] != output.digest:
+                text = f"output {output.id} has another payload than in line {earlier[3]}"
+                self._findings.add(line, "changed payload", text, GHOST, output.id, against=earlier[3])
+            return
+        self._made[output.id] = (output.destination, output.digest, output.due_ms, line)
+        self._fresh.append(output.id)
+        self._counts.outputs += 1
+        if staged:
+            self._unpushed[output.id] = line
+        else:
+            self._sent_to[output.destination] = self._sent_to.get(output.destination, 0) + 1
+
+    def leave(self, output: Emitted, line: int) -> bool:
+        """Something that a commit has made is pushed; False if no commit is known to have."""
+        made = self._made.get(output.id)
+        if made is None:
+            return False
+        strays = output.id in self._unpushed and made[0] != output.destination  # a delayed copy goes where it came from
+        if made[1] != output.digest or strays:
+            text = f"output {output.id} leaves with another payload or destination than line {made[3]} had stored"
+            self._findings.add(line, "changed payload", text, GHOST, output.id, against=made[3])
+        return True
+
+    def pushed(self, push: Push) -> None:
+        """What was pushed has arrived."""
+        for output in push.outputs:
+            self._unpushed.pop(output.id, None)
+
+    # What the system counts
+
+    def compare(self, tallies: dict[str, Tally], line: int, *, first: bool) -> None:
+        """At the start of a process: does the system still hold every acknowledged commit?"""
+        if first:
+            self._base = dict(tallies)
+            return
+        for queue, tally in tallies.items():
+            base = self._base.setdefault(queue, Tally(0, 0))
+            ended, free = len(self._ended.get(queue, ())), len(self._buried.get(queue, ()))  # these may be resubmitted
+            self._short(queue, "left", tally.left - base.left + free, ended, line)
+            self._short(queue, "came to", tally.received - base.received, self._sent_to.get(queue, 0), line)
+
+    def _short(self, queue: str, verb: str, counted: int, known: int, line: int) -> None:
+        if counted < known:
+            text = f"{known:,} messages {verb} {queue} by acknowledged commits, the system knows of {counted:,}: "
+            self._findings.add(line, "lost commit", text + "commits were lost", LOST, queue)
+
+    # Silence
+
+    def quiesce(self, quiesce: Quiesce, line: int, *, alone: bool) -> None:
+        """Whatever is on its way now is lost."""
+        for queue in quiesce.queues:
+            self._check_held(queue, quiesce, line)
+            for id, at in self._accepted.pop(queue.partition(SUBSCRIPTIONS)[0], {}).items():
+                text = f"message {id} was accepted for {queue} in line {at} and never handed out"
+                self._missing(line, "lost message", text, id, at)
+        self._check_made(quiesce, line)
+        for id, at in self._unpushed.items():
+            self._missing(line, "lost output", f"output {id} of line {at} was never pushed", id, at)
+        self._unpushed.clear()
+        handled = self._counts.applied + self._counts.refused
+        if self._counts.lives == 1 and len(self._completed) > handled:
+            text = f"{len(self._completed):,} messages were completed, but only {handled:,} handlings are on record"
+            self._findings.add(line, "completed without a commit", text, LOST)
+        self.compare(quiesce.tallies, line, first=False)
+        for queue in quiesce.queues:
+            if queue in quiesce.tallies:
+                self._explain(queue, quiesce.tallies[queue], line, alone=alone)
+
+    def _missing(self, line: int, what: str, text: str, id: str, at: int) -> None:
+        """Something of a line never went on; where lines behind it are lost, those may tell of it."""
+        if at < self._excused_line:
+            self._counts.unrecorded += 1
+        else:
+            self._findings.add(line, what, text, LOST, id, against=at)
+
+    def _check_held(self, queue: str, quiesce: Quiesce, line: int) -> None:
+        held, ended = self._held.pop(queue, {}), self._ended.setdefault(queue, set())
+        dead, resting = set(quiesce.dead.get(queue, ())), self._resting.get(queue, {})
+        buried = self._buried.setdefault(queue, {})
+        for sequence in dead:  # some by the system itself; any of them may be resubmitted, with a raised attempt
+            buried.setdefault(sequence, held[sequence].attempt if sequence in held else -1)
+        for sequence, delivery in held.items():
+            if sequence in dead or sequence in ended:
+                continue
+            if resting.get(sequence, 0) > quiesce.at_ms:  # it is redelivered
+                self._held.setdefault(queue, {})[sequence] = delivery
+                continue
+            if sequence in self._doubtful.get(queue, ()):
+                self._counts.unrecorded += 1
+                continue
+            text = f"message {delivery.id} ({queue} {sequence}) was handed out and never ended"
+            self._findings.add(line, "lost message", text, LOST, delivery.id)
+        ended |= dead
+
+    def _check_made(self, quiesce: Quiesce, line: int) -> None:
+        queues = set(quiesce.queues)
+        topics: dict[str, list[str]] = {}
+        for queue in queues:
+            topic, is_subscription, _ = queue.partition(SUBSCRIPTIONS)
+            if is_subscription:
+                topics.setdefault(topic, []).append(queue)
+        fresh, self._fresh = self._fresh, []
+        for id in fresh:
+            destination, _, due_ms, at = self._made[id]
+            if due_ms > quiesce.at_ms:
+                self._fresh.append(id)
+                continue
+            missed = destination in queues and due_ms >= 0
+            if destination in topics:
+                missed = any(id not in self._taken.get(path, ()) for path in topics[destination])
+            if missed:
+                self._missing(line, "lost output", f"output {id} of line {at} never came out of {destination}", id, at)
+
+    def _explain(self, queue: str, tally: Tally, line: int, *, alone: bool) -> None:
+        """Name what left a queue without having been handed to a recorded worker."""
+        base = self._base.setdefault(queue, Tally(0, 0))
+        more = tally.left - base.left - len(self._ended[queue]) - self._explained.get(queue, 0)
+        if more <= 0:
+            return
+        self._explained[queue] = self._explained.get(queue, 0) + more
+        if self._excused_line:
+            self._counts.unrecorded += more
+        elif alone:
+            text = f"{more:,} messages left {queue} without having been handed to a worker"
+            self._findings.add(line, "lost message", text, LOST, queue)
+        else:
+            self._counts.unexplained += more

@@ -1,0 +1,282 @@
+"""One pass over a history: whether each message took effect once, and each output follows from a change that stands.
+
+Theory of operation.  A history tells what was asked and what was answered; a commit takes effect somewhere between.
+The pass keeps, for each message, state and output, the least that can contradict what is still to come:
+
+    message   handed out and not ended (it may get lost), or ended (no redelivery)   `flow`
+    inbox key applied (it may not be applied again)                                          `commits`
+    state     its newest version                                                             `versions`
+    output    who it went to and its digest                                                  `flow`
+
+A commit without an answer waits (`pending`) until something shows that it took effect or did not.  Silence is not
+success: only at `quiesce` is everything that is still on its way lost, and a history that does not end with one does
+not hold `at-least-once`.  What the system itself counts at `life` and `quiesce` is compared with what the history adds
+up to: an acknowledged commit that a system has lost at its restart shows there, or at the first delivery of what that
+commit had ended.
+
+Time and memory are linear in the events; every memory is by identity, so a history may be split by key and judged in
+parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from outbox.verify.history import count_of
+from outbox.verify.recorded.attempts import Attempts
+from outbox.verify.recorded.commits import Commits
+from outbox.verify.recorded.events import (
+    Blob,
+    Claim,
+    Commit,
+    Cut,
+    Durable,
+    Effect,
+    Emitted,
+    Fail,
+    Found,
+    Held,
+    In,
+    Left,
+    Life,
+    Ok,
+    Push,
+    Put,
+    Quiesce,
+    Result,
+    Settled,
+    Torn,
+    Unknown,
+)
+from outbox.verify.recorded.flow import Flow
+from outbox.verify.recorded.pending import OPEN, Number
+from outbox.verify.recorded.recoverability import Recoverability
+from outbox.verify.recorded.serializable import Rerun, Serial
+from outbox.verify.recorded.verdict import GHOST, LOST, RECOVERABLE, TWICE, Counts, Findings
+
+
+class LinearCheck:
+    """Feed it every event of a history in order, then `finish`.
+
+    `alone` says that only the recorded workers take messages from their queues, and none expires: then a message
+    that left unseen is a lost one.  `attempts` compares those at the same messages with each other, `rerun`
+    handles messages again.
+    """
+
+    def __init__(
+        self, findings: Findings, *, alone: bool = False, attempts: bool = False, rerun: Rerun | None = None
+    ) -> None:
+        self._findings = findings
+        self.counts = counts = Counts()
+        self._alone = alone
+        self._flow = Flow(findings, counts)
+        self._commits = Commits(self._flow, findings, counts)
+        self._attempts = Attempts(findings) if attempts else None
+        self._recoverability = Recoverability(findings)
+        self._serial = None if rerun is None else Serial(rerun, findings, counts)
+        if self._serial is not None:
+            self._commits.on_effect = self._serial.took_effect
+        self._effects: dict[tuple[str, str], int] = {}
+        self._blobs: dict[str, tuple[int, int]] = {}
+        self._pushes: dict[Number, Push] = {}
+        self._settles: dict[Number, Settled] = {}
+        self._line = 0
+        self._boot = ""
+        self._quiesced = False
+        self._cut, self._cut_line = "", 0
+        self._on: dict[type[Any], Callable[[Any], None]] = {
+            Life: self._life,
+            In: self._in,
+            Claim: self._claim,
+            Held: self._held,
+            Found: self._found,
+            Commit: self._commit,
+            Ok: self._ok,
+            Fail: self._fail,
+            Unknown: self._unknown,
+            Push: self._push,
+            Settled: self._settled,
+            Blob: self._blob,
+            Effect: self._effect,
+            Put: self._put,
+            Result: lambda result: self._recoverability.result(result, self._line),
+            Durable: self._recoverability.durable,
+            Left: lambda left: self._recoverability.left(left, self._line),
+            Quiesce: self._quiesce,
+            Cut: self._was_cut,
+            Torn: self._torn,
+        }
+
+    def feed(self, event: Any) -> None:
+        """Take the next event."""
+        self._line = self._commits.line = self._line + 1
+        self.counts.events += count_of(event)
+        handle = self._on.get(type(event))
+        if handle is not None:
+            handle(event)
+
+    def finish(self) -> Counts:
+        """Say what can only be said at the end; what was counted."""
+        self.counts.lines = self._line
+        if self._cut:
+            text = f"recording stopped here ({self._cut}): what came after is not known"
+            self._findings.add(self._cut_line, "cut", text, LOST)
+        elif not self._quiesced:
+            text = "the history ends without a quiesce: what is unfinished looks like what is lost"
+            self._add("no quiesce", text, LOST)
+        if self._serial is not None:
+            self._serial.finish(self._line)
+        return self.counts
+
+    def _add(self, what: str, text: str, breaks: tuple[str, ...], *ids: str, against: int = 0) -> None:
+        self._findings.add(self._line, what, text, breaks, *ids, against=against)
+
+    def _number(self, op: int) -> Number:
+        return self.counts.lives, op
+
+    # Lives
+
+    def _life(self, life: Life) -> None:
+        counts, versions = self.counts, self._commits.versions
+        self._commits.orphan()
+        for number in list(self._pushes):
+            self._not_pushed(number)
+        for settled in self._settles.values():
+            self._flow.settle_perhaps(settled)
+        self._settles.clear()
+        counts.lives += 1
+        first = counts.lives == 1
+        if first:
+            versions.is_complete = life.is_empty
+            if self._serial is not None:
+                self._serial.is_complete = life.is_empty
+        if first or not life.boot or life.boot != self._boot:
+            self._flow.excuse(life.sequence, self._line)
+            if not first:
+                versions.excuse()
+        self._boot = life.boot
+        self._quiesced = False
+        if life.tallies:
+            self._flow.compare(life.tallies, self._line, first=first)
+
+    def _torn(self, torn: Torn) -> None:
+        self.counts.torn += 1
+
+    def _was_cut(self, cut: Cut) -> None:
+        self._cut, self._cut_line = cut.why, self._line
+        self._boot = ""  # what the next life does not find in the history may have happened after the cut
+
+    # Messages come
+
+    def _in(self, event: In) -> None:
+        self._quiesced = False
+        for id, digest in event.messages:
+            self._flow.accept(event.queue, id, digest, self._line)
+
+    def _claim(self, claim: Claim) -> None:
+        self._quiesced = False
+        flow, commits = self._flow, self._commits
+        for delivery in claim.deliveries:
+            commits.is_still_there(delivery.queue, delivery.sequence)
+            if not flow.is_known(delivery):
+                commits.must_have_sent(delivery.id, delivery.digest)
+            flow.claim(delivery, self._line)
+        if self._serial is not None:
+            self._serial.claimed(claim)
+
+    def _held(self, held: Held) -> None:
+        for queue, sequence in held.deliveries:
+            self._commits.is_still_there(queue, sequence)
+
+    def _found(self, found: Found) -> None:
+        for tx in found.txs:
+            self._commits.was_found(tx)
+
+    # Operations
+
+    def _commit(self, commit: Commit) -> None:
+        self._quiesced = False
+        self._commits.begin(commit, self._number(commit.op))
+        if self._attempts is not None:
+            self._attempts.note(commit, self._line)
+
+    def _ok(self, ok: Ok) -> None:
+        number = self._number(ok.op)
+        if self._commits.ok(number):
+            return
+        if number in self._pushes:
+            self._flow.pushed(self._pushes.pop(number))
+        elif number in self._settles:
+            self._flow.settle(self._settles.pop(number), self._line)
+
+    def _fail(self, fail: Fail) -> None:
+        number = self._number(fail.op)
+        self._commits.fail(number, fail.why)
+        self._not_pushed(number)
+        self._settles.pop(number, None)
+
+    def _unknown(self, unknown: Unknown) -> None:
+        number = self._number(unknown.op)
+        self._commits.unknown(number)
+        self._not_pushed(number)
+        if number in self._settles:
+            self._flow.settle_perhaps(self._settles.pop(number))
+
+    def _not_pushed(self, number: Number) -> None:
+        push = self._pushes.pop(number, None)
+        if push is not None:
+            self._flow.refused(push)
+
+    def _push(self, push: Push) -> None:
+        self._quiesced = False
+        self._pushes[self._number(push.op)] = push
+        self.counts.pushes += len(push.outputs)
+        for output in push.outputs:
+            if not output.cause:
+                self._flow.accept(output.destination, output.id, output.digest, self._line)
+            elif not self._flow.leave(output, self._line):
+                self._leave_early(output)
+
+    def _leave_early(self, output: Emitted) -> None:
+        """Something leaves that no commit is known to have made, or that it had made otherwise."""
+        sources = self._commits.senders(output.id, output.digest)
+        if not sources:
+            if self._commits.may_have_sent(output.id):
+                self._flow.emit(output, self._line, staged=True)
+            elif self._commits.versions.is_complete:
+                text = f"output {output.id} left, but no commit had made it"
+                self._add("ghost output", text, (*GHOST, RECOVERABLE), output.id)
+        elif all(source.status == OPEN for source in sources):
+            text = f"output {output.id} left before the commit of line {sources[0].line} was answered"
+            self._add("left early", text, (RECOVERABLE,), output.id, against=sources[0].line)
+        else:  # its sender has read what a commit stored
+            self._commits.must_have_sent(output.id, output.digest)
+            self._flow.leave(output, self._line)
+
+    def _settled(self, settled: Settled) -> None:
+        if settled.how in ("complete", "dead-letter"):
+            self._settles[self._number(settled.op)] = settled
+
+    def _blob(self, blob: Blob) -> None:
+        earlier = self._blobs.setdefault(blob.name, (blob.digest, self._line))
+        if earlier[0] != blob.digest:
+            text = f"blob {blob.name} is written with other bytes than in line {earlier[1]}"
+            self._add("changed blob", text, GHOST, blob.name, against=earlier[1])
+
+    def _effect(self, effect: Effect) -> None:
+        earlier = self._effects.setdefault((effect.id, effect.what), self._line)
+        if earlier != self._line:
+            text = f"{effect.what} was done twice for message {effect.id}, before in line {earlier}"
+            self._add("effect twice", text, TWICE, effect.id, against=earlier)
+
+    def _put(self, put: Put) -> None:
+        self._commits.versions.put(put.state, put.version, self._line)
+
+    # Silence
+
+    def _quiesce(self, quiesce: Quiesce) -> None:
+        """Everything that could happen has: decide what is optional, then name what is missing."""
+        self._quiesced = True
+        self._commits.quiesce()
+        self._flow.quiesce(quiesce, self._line, alone=self._alone)
