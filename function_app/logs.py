@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from outbox.seldom import printable
+from outbox.printable import printable
 
 OURS = "outbox"
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}

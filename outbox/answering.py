@@ -1,7 +1,7 @@
-"""A handler of HTTP requests as the commit protocols run it: what it returns becomes the reply of its context.
+"""HTTP handlers: the return value becomes the reply of the context.
 
-The protocols ignore what a handler returns.  So the function is called through one that keeps it: encoded at once,
-within the attempt, so that a reply which cannot be stored fails the handling and nothing of it takes effect.
+The commit protocols ignore a handler's return value.  So a wrapper encodes it within the attempt: a reply that cannot
+be stored fails the handler, and nothing of it takes effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outbox.http import reply_of
 
 
 def answering(binding: Binding) -> Binding:
-    """A handler that puts what it returns into its context."""
+    """A handler whose return value becomes its context's reply."""
     call = binding.call
 
     async def wait(returned: Awaitable[Any], context: Context) -> None:
@@ -37,7 +37,7 @@ def answering(binding: Binding) -> Binding:
 
 def _answer(returned: Any, context: Context) -> None:
     context.answer = reply_of(returned, encoded)
-    context.is_plain = False  # there is more to keep than what the runtime's short way does
+    context.is_plain = False  # a reply is more than the fast path commits
 
 
 def encoded(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""What an application declares: handlers, destinations, message and state types.
+"""The declarations of an application: handlers, destinations, message and state types.
 
 An `App` is a registry and nothing more.  It opens no connection, knows no backend, and the same one runs in a worker
 on the embedded engine, as Azure Functions, and under the explorer.
@@ -63,7 +63,7 @@ class App:
     queues: dict[str, QueueSpec] = field(default_factory=dict, init=False, repr=False)
     topics: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
     ways: dict[tuple[str, type], Way] = field(default_factory=dict, init=False, repr=False)
-    """How messages of a type go to a destination, as far as it was asked for."""
+    """The routes of messages that were sent so far, by destination and type."""
     jobs: set[str] = field(default_factory=set, init=False, repr=False)
     _codecs: dict[type[Any], Codec] = field(default_factory=dict, init=False, repr=False)
     _named: set[type[Any]] = field(default_factory=set, init=False, repr=False)
@@ -92,10 +92,10 @@ class App:
         *,
         identity: Literal["required", "sequence-number"] = "required",
     ) -> QueueSpec:
-        """Declare a queue: one that no handler here reads, or one that is ordered by key.
+        """Declare a queue without a handler here, or one that is ordered by key.
 
         Raises:
-            NotRegistrable: it cannot be called so, or is declared otherwise already.
+            NotRegistrable: the name is invalid, or the queue is declared otherwise already.
         """
         if ordering not in ("unordered", "per_key"):
             raise NotRegistrable(f"queue {name!r}: ordering is 'unordered' or 'per_key', not {ordering!r}")
@@ -112,13 +112,13 @@ class App:
         return spec
 
     def topic(self, name: str) -> None:
-        """Declare a topic to publish to; NotRegistrable where it cannot be called so, or is a queue."""
+        """Declare a topic to publish to; NotRegistrable where the name is invalid or a queue's."""
         if name in self.queues:
             raise NotRegistrable(f"{name!r} is a queue; give the topic another name")
         self.topics.setdefault(self._checked_name(name), [])
 
     def _checked_name(self, name: str) -> str:
-        """A name that a queue or topic may have, and no other one has in another spelling."""
+        """Check that a name is valid, and differs from others in more than case."""
         lower = _checked_name(name).lower()
         taken = next(
             (other for other in (*self.queues, *self.topics) if other != name and other.lower() == lower), None
@@ -137,10 +137,10 @@ class App:
             self.handler(SPARK_RUNS, name=HANDLER_NAME)(submitting(runs))
 
     def destination(self, name: str, kind: str = "queue") -> str:
-        """The name, if it was declared.
+        """A declared name, unchanged.
 
         Raises:
-            UnknownDestination: it was not.
+            UnknownDestination: it was never declared.
         """
         if name in self.queues or name in self.topics:
             return name
@@ -151,10 +151,10 @@ class App:
     def message(
         self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None, strict: bool | None = None
     ) -> Callable[[Type], Type]:
-        """Name a message type on the wire (else by its class), its schema version, and how to lift each older one.
+        """Name a message type on the wire (else by its class), its schema version, and an upcast from each older one.
 
-        A `strict` type (else as `App(strict=...)` says) takes no unknown field, at any depth: such a message is refused
-        as `undecodable`, and the text names the field.  The others drop what they do not know.
+        A `strict` type (default: `App(strict=...)`) allows no unknown field, at any depth: such a message is refused as
+        `undecodable`, and the text names the field.  Other types drop unknown fields.
         """
 
         def register(kind: Type) -> Type:
@@ -170,7 +170,7 @@ class App:
     def state(
         self, name: str, *, version: int = 1, upcasts: Mapping[int, Upcast] | None = None
     ) -> Callable[[Type], Type]:
-        """Name a state type in the store, its schema version, and how to lift each older version by one."""
+        """Name a state type in the store, its schema version, and an upcast from each older version to the next."""
 
         def register(kind: Type) -> Type:
             lifted = _checked_upcasts(f"state {name!r}", version, upcasts)
@@ -234,11 +234,11 @@ class App:
         return codec.encode(message), codec.name
 
     def properties_of(self, message_type: type[Any]) -> dict[str, Scalar] | None:
-        """What says on the wire of which schema version the messages of a type are."""
+        """The wire properties with the schema version of a message type."""
         return schema_properties(self.codec(message_type).version)
 
     def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
-        """How messages of a type go to a destination.
+        """The route of messages of a type to a destination.
 
         Raises:
             UnknownDestination: the destination was never declared.
@@ -266,12 +266,12 @@ class App:
     ) -> Callable[[Function], Function]:
         """Handle the messages of a queue, or of a topic's `subscription`.
 
-        `key` is the field of the message, or a function of it, that names the state.  `on_dead_letter` says what a
-        dead letter means for its successors on a `per_key` queue.  `name` and `key_name` (else the function's, and the
-        field's or the key function's) are part of what a message is known by: keep them where code is only renamed,
-        and change `key_name` where a key function gives other keys than before.  A handling that takes longer than
-        `time_limit_s` seconds (else the App's) has failed and is tried again; nothing of it is committed.  `blocking`
-        (else the App's) runs a function that waits without `await` in a thread of the worker, beside the others.
+        `key` is the field of the message, or a function of it, that names the state.  `on_dead_letter="stop_key"`
+        blocks the key of a dead letter on a `per_key` queue.  `name` and `key_name` (default: the function's name, and
+        the field's or the key function's) are part of message identity: keep them where code is only renamed, and
+        change `key_name` where a key function returns other keys than before.  A handler that takes longer than
+        `time_limit_s` seconds (default: the App's) has failed and is retried; nothing of it is committed.  `blocking`
+        (default: the App's) runs a function that waits without `await` in a thread of the worker.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -320,12 +320,12 @@ class App:
     ) -> Callable[[Function], Function]:
         """Handle HTTP requests as messages: the body is the message, the `Idempotency-Key` header its identity.
 
-        What the handler returns is the response, stored with its commit.  GET reads only.  Each `{parameter}` of the
-        path is a field of the message.  `caller` tells from a request who sends it; no caller sees another's replies.
-        `name` (else method and path) is part of what a request is known by: keep it where only the path changes.
-        `retries` tries a handler that fails again at once, and keeps the last failure; else a failure is not kept.
-        A handling that takes longer than `time_limit_s` seconds (else the App's) has failed.  `blocking` (else the
-        App's) runs a function that waits without `await` in a thread.
+        The return value is the response, stored with the commit.  GET only reads.  Each `{parameter}` of the path is a
+        field of the message.  `caller` returns the caller of a request; no caller gets another's replies.  `name`
+        (default: method and path) is part of the request's identity: keep it where only the path changes.  `retries`
+        retries a failed handler at once, and records the last failure; without it no failure is recorded.  A handler
+        that takes longer than `time_limit_s` seconds (default: the App's) has failed.  `blocking` (default: the App's)
+        runs a function that waits without `await` in a thread.
 
         Raises:
             NotRegistrable: the function does not fit; the text says what to change.
@@ -375,7 +375,7 @@ class App:
             raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
         if on_dead_letter not in ("continue", "stop_key"):
             raise NotRegistrable(f"{name}: on_dead_letter is 'continue' or 'stop_key', not {on_dead_letter!r}")
-        # Two handlers of one name on two sources are two: neither may swallow the other's messages.
+        # The source is part of the identity: two handlers of one name must not deduplicate each other's messages.
         state = "" if binding.state is None else self.state_codec(binding.state).name
         prefix = inbox_prefix(self.name, f"{path}/{name}", state)
         handler = self._made(name, binding, path, key, on_dead_letter, key_name, prefix)
@@ -391,7 +391,6 @@ class App:
         key_name: str | None,
         prefix: bytes,
     ) -> Handler:
-        """A handler, if it fits."""
         if binding.state is not None and key is None:
             raise NotRegistrable(f"{name} has a state but no key; pass key= to say which state a message belongs to")
         if key is not None and not isinstance(key, str) and not callable(key):
@@ -408,7 +407,7 @@ class App:
         return Handler(name, path, binding, getter, state, on_dead_letter, prefix, known_as, kind)
 
     def _checked_blocking(self, name: str, binding: Binding, own: bool | None) -> bool:
-        """Whether a handler runs in a thread: as declared, else as the application says of those that are not async."""
+        """Whether a handler runs in a thread: as declared, else by the application's default for plain functions."""
         if own and binding.is_async:
             raise NotRegistrable(
                 f"{name} is async, so blocking=True would not help it; make it a plain function, or leave blocking out "
@@ -417,7 +416,7 @@ class App:
         return (self.blocking and not binding.is_async) if own is None else own
 
     def _checked_time_limit_s(self, name: str, own_s: float | None) -> float:
-        """How long a handling may take: as declared, else the application's; half the margin is for attempts."""
+        """A handler's time limit: as declared, else the application's; at most half the margin."""
         most_s = self.margin.total_seconds() / 2
         if own_s is None:
             return min(self.time_limit_s, most_s)
@@ -468,7 +467,9 @@ def _checked_upcasts(what: str, version: int, upcasts: Mapping[int, Upcast] | No
 
 def _checked_name(name: str) -> str:
     if "/subscriptions/" in name.lower():
-        raise NotRegistrable(f"{name[:80]!r} is a subscription, which handlers declare: handler(topic, subscription=)")
+        raise NotRegistrable(
+            f"{name[:80]!r} is a subscription, declared by its handlers: handler(topic, subscription=)"
+        )
     taken = any(c in name for c in "$?#\\ ")
     if not name or len(name) > 260 or taken or name != name.strip("/"):
         raise NotRegistrable(

@@ -1,7 +1,7 @@
-"""What a handler's parameters ask for, read from its annotations when it is registered.
+"""Bind a handler's parameters by its annotations, when it is registered.
 
 The first parameter is the message (a union means several types), one annotated `Context` is the context, one more at
-most is the state.  A function that does not fit is refused here, with the cure, rather than at its first message.
+most is the state.  An unfit function is refused here, with the cure, rather than at its first message.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Call = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A handler's function and what it wants."""
+    """A handler's function and its parameters."""
 
     messages: tuple[type[Any], ...]
     state: type[Any] | None
@@ -35,7 +35,7 @@ class Binding:
     is_async: bool
     call: Call
     writes_blobs: bool = False
-    """Whether its own code is seen to call `ctx.write_blob`; what it calls in turn is not looked at."""
+    """Whether its own code calls `ctx.write_blob`; functions that it calls are not searched."""
 
 
 def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Binding:
@@ -90,12 +90,12 @@ _KINDS: Mapping[object, str] = {str: "text", int: "int", UUID: "uuid"}
 
 
 def name_of_key(key: str | Callable[[Any], Any]) -> str:
-    """What a key is called unless somebody says otherwise: its field, or its function."""
+    """The default name of a key: its field, or its function."""
     return key if isinstance(key, str) else f"{getattr(key, '__name__', type(key).__name__)}()"
 
 
 def key_kind(messages: tuple[type[Any], ...], key: str | Callable[[Any], Any] | None) -> str:
-    """What a key is as far as annotations tell: `text`, `int` or `uuid`; `1` and `"1"` are two keys."""
+    """The type of a key by its annotations: `text`, `int` or `uuid` (empty: unknown); `1` and `"1"` differ."""
     if key is None:
         return ""
     found = {_declared(kind, key) for kind in messages}
@@ -108,7 +108,7 @@ def _declared(kind: type[Any], key: str | Callable[[Any], Any]) -> str:
 
 
 def check_key(name: str, messages: tuple[type[Any], ...], key: str | Callable[[Any], Any]) -> None:
-    """See that what a key is taken from can be one, as far as annotations say; the rest is judged message by message.
+    """Check by annotations that a key can be a key; other keys are checked message by message.
 
     Raises:
         NotRegistrable: no message would have a key.
@@ -127,7 +127,7 @@ def check_key(name: str, messages: tuple[type[Any], ...], key: str | Callable[[A
 
 
 def _hint_of_key(kind: type[Any], key: str | Callable[[Any], Any]) -> Any:
-    """The annotation of what a key is taken from: a field, a property, a function; None where nothing is known."""
+    """The annotation of a key's field, property or function; None if unknown."""
     owner, name = (kind, key) if isinstance(key, str) else (key, "return")
     found = inspect.getattr_static(kind, key, None) if isinstance(key, str) else None
     getter = found.fget if isinstance(found, property) else getattr(found, "func", None)  # of a cached_property
@@ -135,12 +135,12 @@ def _hint_of_key(kind: type[Any], key: str | Callable[[Any], Any]) -> Any:
         owner, name = getter, "return"
     try:
         return typing.get_type_hints(owner).get(name)
-    except Exception:  # an annotation is any expression; of some functions nothing is known
+    except Exception:  # an annotation may be any expression
         return None
 
 
 def _unwrapped(hint: Any) -> Any:
-    """A type without the names and marks that it was given."""
+    """A type without its aliases and qualifiers."""
     while True:
         if isinstance(hint, typing.NewType):
             hint = hint.__supertype__
@@ -153,7 +153,7 @@ def _unwrapped(hint: Any) -> Any:
 
 
 def _may_be_key(hint: Any, *, of_pydantic: bool) -> bool:
-    """Whether a value of a type may be a key; pydantic makes other values of some types than their names say."""
+    """Whether a value of a type may be a key; pydantic may convert a field of another type into a str, int or UUID."""
     hint = _unwrapped(hint)
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
@@ -162,7 +162,7 @@ def _may_be_key(hint: Any, *, of_pydantic: bool) -> bool:
     if origin is typing.Literal:
         return any(isinstance(each, str | int) and not isinstance(each, bool) for each in typing.get_args(hint))
     if hint is Any or not isinstance(hint, type) or origin is not None:
-        return origin is None  # Any, a type variable: nothing is said; a generic is a container
+        return origin is None  # Any or a type variable may be one; a generic is a container
     if issubclass(hint, (str, int, UUID)):
         return hint is not bool
     return hint is object or (of_pydantic and not issubclass(hint, _NO_KEYS) and not dataclasses.is_dataclass(hint))

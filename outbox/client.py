@@ -1,4 +1,4 @@
-"""The outside of an application: send to it, read its state, look after its dead letters."""
+"""The client of an application: send messages, read states, resubmit or discard dead letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
 from outbox.declared import known_state, known_state_id, named_states
-from outbox.deliveries import late, told_apart
+from outbox.deliveries import late, split_stack
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
@@ -38,8 +38,7 @@ class DeadLetter:
     `reason` is the text of a `Reject`, else a code (`failed`, `undecodable`, `unknown-type`, `missing-key`,
     `no-identity`, `payload-differs`, `too-old`, `unstorable`, `oversize`, `no-blob-store`); `description` is the
     detail.  `message` is the decoded message, None where it cannot be decoded; `created` is in seconds since 1970.
-    `traceback` is where the application's code raised what the description says, empty where it did not: bounded,
-    without what looks like a secret.
+    `traceback` is the stack of the application's error (empty without one), bounded and redacted.
     """
 
     id: str
@@ -63,7 +62,7 @@ class Client:
         self._new_id = new_id or (lambda: str(uuid4()))
 
     async def declare(self) -> None:
-        """Make sure that everything the application declared exists."""
+        """Create the queues and topics that the application declares, where they are missing."""
         queues = {spec.name: spec.ordering for spec in self.app.queues.values()}
         topics = {name: list(subs) for name, subs in self.app.topics.items()}
         stop_keys = {handler.source for handler in self.app.handlers if handler.on_dead_letter == "stop_key"}
@@ -82,16 +81,16 @@ class Client:
         reply_to: str = "",
         key: Key | None = None,
     ) -> str:
-        """Send a message from outside; on return it is durable.  Its identity, which is `id` or a fresh one.
+        """Send a message from outside; on return it is durable.  Returns its identity: `id`, or a fresh one.
 
-        The same id again has no further effect within retention.  A re-send should carry the first one's `created`
+        A duplicate of that id has no further effect within retention.  A repeated send should carry the first `created`
         (seconds since 1970 or a datetime): without it deduplication is promised within retention of each send only.
-        `key` orders a message on a `per_key` queue that no handler of this application reads.
+        `key` orders a message on a `per_key` queue without a handler in this application.
 
         Raises:
-            UnknownDestination: the application never declared the queue, or `declare()` has not made it here yet.
-            ValueError: `id` is empty, or the queue is ordered by key and nobody knows the message's.
-            TooLarge: its ids are longer than what a handler sends could carry on.
+            UnknownDestination: the application never declared the queue, or `declare()` has not created it here yet.
+            ValueError: `id` is empty, or the queue is ordered by key and the message's key is unknown.
+            TooLarge: its ids are too long to be inherited by the messages that a handler sends.
         """
         destination = self.app.destination(queue)
         if id is not None and (not isinstance(id, str) or not id):
@@ -129,11 +128,11 @@ class Client:
 
     async def _send(self, output: Output) -> str:
         message = output.message
-        if message.identity:  # a claim check is its owner's alone, and this has no name yet
+        if message.identity:  # a claim check names its message's identity
             message = await check_in(message, self._ports.blobs, above_bytes=self.app.claim_check_bytes)
         try:
             await self._operations.send([Output(output.destination, output.due_ms, message)])
-        except UnknownDestination as error:  # the application knows it, or this would not have come so far
+        except UnknownDestination as error:  # declared in the application, but not in the backend
             raise UnknownDestination(
                 f"{output.destination!r} is declared in {self.app.name}, but the backend does not have it; call "
                 f"`await client.declare()` once before sending, or start a worker ({error})"
@@ -144,7 +143,7 @@ class Client:
         """The state of a key; None where there is none or it was deleted.
 
         Raises:
-            UnknownType: no handler has such a state, and `@app.state` does not name it.
+            UnknownType: no handler has this state type, and `@app.state` does not name it.
             TypeError: its handlers have keys of another kind.
         """
         known = named_states(self.app)
@@ -157,31 +156,31 @@ class Client:
 
     async def dead_letters(self, queue: str) -> list[DeadLetter]:
         """The dead letters of a queue, oldest first."""
-        letters = await self._operations.dead_letters(queue)
-        return [self.dead_letter(replace(b, message=await self.with_body(b.message))) for b in letters]
+        found = await self._operations.dead_letters(queue)
+        return [self.dead_letter(replace(b, message=await self.with_body(b.message))) for b in found]
 
     async def with_body(self, message: Message) -> Message:
-        """A message with its body back from the blob store, where it lies there and can be had."""
+        """A message with its body from the blob store, if it can be read."""
         try:
             return await redeem(message, self._ports.blobs) if message.claim else message
         except (PoisonMessage, OutcomeUnknown, Refused):
             return message
 
     async def blob(self, ref: BlobRef) -> bytes:
-        """What a handler wrote with `ctx.write_blob`.
+        """Read a blob that a handler wrote with `ctx.write_blob`.
 
         Raises:
-            LookupError: it is not there, or not what was written.
+            LookupError: it is missing or was changed.
         """
         data = await self._ports.blobs.read(ref.name, bytes_max=ref.size_bytes)
         if data is None or sha256(data).hexdigest() != ref.digest:
-            raise LookupError(f"blob {ref.name} is gone or was changed; look whether its writer committed")
+            raise LookupError(f"blob {ref.name} is gone or was changed; check that its handler committed")
         return data
 
     def dead_letter(self, buried: Buried) -> DeadLetter:
         """A dead letter with its message decoded."""
         message = buried.message
-        description, stack = told_apart(buried.description)
+        description, stack = split_stack(buried.description)
         return DeadLetter(
             message.identity,
             buried.queue,
@@ -207,39 +206,36 @@ class Client:
         return None
 
     async def resubmit(self, queue: str, id: str) -> None:
-        """Run the newest dead letter of an id again, as a new attempt; copies of it are discarded.
+        """Run the newest dead letter of an id again, as a new attempt; its copies are discarded.
 
-        One that came under an id which was used with another payload is taken only where there is no other.
+        A dead letter refused as `payload-differs` is chosen only if there is no other.
 
         Raises:
             LookupError: the queue has no dead letter of that id.
-            Refused: it was too old, or is by now; whether it was applied before nobody can tell any more.
+            Refused: it was too old, or is by now; whether it was applied before is not on record any more.
         """
         found = await self._find(queue, id)
-        newest = next((letter for letter in reversed(found) if letter.reason != "payload-differs"), found[-1])
+        newest = next((dead for dead in reversed(found) if dead.reason != "payload-differs"), found[-1])
         check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
         await self._check_remembered(newest)
         await self._operations.resubmit(queue, newest.sequence)
 
-    async def _check_remembered(self, letter: Buried) -> None:
-        """Refuse what is as old as retention where no record is left that says what became of it.
-
-        A queue whose handlers are not known here is let through.
-        """
+    async def _check_remembered(self, dead: Buried) -> None:
+        """Refuse a message past retention without a record; not on a queue whose handlers are unknown here."""
         plan, now_ms = compile_plan(self.app), self._operations.now_ms()
-        created_ms = letter.message.created_ms or letter.enqueued_ms
-        if letter.queue not in plan.sources or created_ms > plan.memory.oldest_ms(now_ms):
+        created_ms = dead.message.created_ms or dead.enqueued_ms
+        if dead.queue not in plan.sources or created_ms > plan.retention.oldest_ms(now_ms):
             return
-        message = await self.with_body(letter.message)
-        delivery = Delivery(letter.queue, letter.sequence, message, 0, letter.enqueued_ms, 0)
+        message = await self.with_body(dead.message)
+        delivery = Delivery(dead.queue, dead.sequence, message, 0, dead.enqueued_ms, 0)
         (work,) = admit(plan, [delivery], now_ms)
         for branch in (work, *work.others):
             if branch.inbox and await self._is_remembered(branch):
                 return
-        raise late(f"{letter.queue}/{letter.message.identity}")
+        raise late(f"{dead.queue}/{dead.message.identity}")
 
     async def _is_remembered(self, work: Work) -> bool:
-        """Whether there is a record of a message, other than that it was too old."""
+        """Whether a message has a record, other than a refusal for its age."""
         ports, id = self._ports, work.state_id
         if isinstance(ports, Ports):
             _, markers = await ports.journal.load([], [work.inbox])
@@ -252,10 +248,10 @@ class Client:
     async def discard(self, queue: str, id: str, *, key: Key | None = None) -> None:
         """Delete the dead letters of an id.
 
-        Where somebody has removed them by other means, `key` says which key stands still behind that id; it goes on.
+        If they were removed by other means, `key` names the key that this id still blocks, and unblocks it.
 
         Raises:
-            LookupError: the queue has no dead letter of that id, and the key does not stand still behind it.
+            LookupError: the queue has no dead letter of that id, and the id does not block the key.
         """
         try:
             found = await self._find(queue, id)
@@ -267,8 +263,7 @@ class Client:
             await self._operations.discard(queue, buried.sequence)
 
     async def _find(self, queue: str, id: str) -> list[Buried]:
-        letters = await self._operations.dead_letters(queue)
-        found = [buried for buried in letters if buried.message.identity == id]
+        found = [b for b in await self._operations.dead_letters(queue) if b.message.identity == id]
         if not found:
             raise LookupError(f"queue {queue!r} has no dead letter {id!r}; list them to see what is there")
         return found

@@ -1,7 +1,7 @@
 """Typed values to JSON bytes and back.
 
-Dataclasses and msgspec Structs go through msgspec; pydantic models through their own validator, imported only where
-one is registered.  A codec for a state also knows its schema version and how to lift older ones.
+Dataclasses and msgspec Structs use msgspec; pydantic models their own validator, imported only where one is registered.
+The codec of a state also has its schema version and the upcasts of older ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DECODE_ERRORS = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeErro
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Codec:
-    """How values of one type become bytes and come back."""
+    """Encoding and decoding of one type."""
 
     type: type[Any]
     name: str
@@ -40,7 +40,7 @@ class Codec:
     upcasts: Mapping[int, Upcast] = dataclasses.field(default_factory=dict)
 
     def read(self, body: bytes, schema: int) -> Any:
-        """A message that was sent under a schema version.
+        """Decode a message of a schema version.
 
         Raises:
             FormatTooNew: a newer version of the code sent it.
@@ -87,7 +87,7 @@ def codec_for(kind: type[Any], name: str, *, strict: bool = False) -> Codec:
 
 
 def _strictly(kind: type[Any], decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """A decoder that also refuses members which the type, or one inside it, has no field for."""
+    """A decoder that refuses unknown members of the type, and of types inside it."""
     shape = msgspec.inspect.type_info(kind)
 
     def strictly(body: bytes) -> Any:
@@ -101,7 +101,7 @@ def _strictly(kind: type[Any], decode: Callable[[bytes], Any]) -> Callable[[byte
 
 
 def _unknown_field(shape: msgspec.inspect.Type, value: Any, at: str) -> str:
-    """The path of the first member of a decoded value that its type has no field for; empty where there is none."""
+    """The path of the first unknown member of a decoded value; empty without one."""
     if isinstance(shape, msgspec.inspect.UnionType):
         shape = _meant(shape, value)
     match shape:
@@ -136,7 +136,7 @@ def _unknown_field(shape: msgspec.inspect.Type, value: Any, at: str) -> str:
 
 
 def _meant(union: msgspec.inspect.UnionType, value: Any) -> msgspec.inspect.Type:
-    """The type in a union that a decoded object or array is of; of several Structs the tag tells."""
+    """The union's type of a decoded object or array; of several Structs by the tag."""
     objects = (
         *(msgspec.inspect.StructType, msgspec.inspect.DataclassType, msgspec.inspect.TypedDictType),
         msgspec.inspect.DictType,
@@ -164,10 +164,10 @@ _ARRAYS = (
 
 
 def _schema_of_unknown(kind: type[Any]) -> dict[str, Any]:
-    """Refuse a field of a class that JSON knows nothing of; a decoder takes it and fails at its first value."""
+    """Refuse a field of a class without a JSON form; a decoder would fail at its first value only."""
     if kind is object:
         return {"type": "object"}
-    raise TypeError(f"{kind.__name__} is neither plain data nor a dataclass or Struct; store what it is made of")
+    raise TypeError(f"{kind.__name__} is neither plain data nor a dataclass or Struct; store its parts")
 
 
 def _is_pydantic(kind: type[Any]) -> bool:
@@ -186,7 +186,7 @@ def _pydantic_codec(kind: type[Any], name: str, strict: bool) -> Codec:
 
     def encode(value: Any) -> bytes:
         data: bytes = value.model_dump_json(by_alias=True).encode()
-        if b"Infinity" in data or b"NaN" in data:  # a model may be configured to write them so
+        if b"Infinity" in data or b"NaN" in data:  # a model may be configured to write these
             _check_json(name, data)
         return data
 
@@ -201,13 +201,13 @@ def _check_json(name: str, data: bytes) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What a value is made of, with its numbers as they are."""
+    """A value as plain data, with its numbers unchanged."""
     return value.model_dump() if _is_pydantic(type(value)) else msgspec.to_builtins(value, str_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StateCodec:
-    """The codec of a state: its schema version, and how to lift each older version by one."""
+    """The codec of a state: its schema version, and the upcast of each older version to the next."""
 
     codec: Codec
     version: int = 1
@@ -226,7 +226,8 @@ class StateCodec:
         """A state's bytes.
 
         Raises:
-            PoisonMessage: it holds a number that JSON cannot, and would be read back as another, or not at all.
+            PoisonMessage: it holds a number that JSON cannot represent, and would be read back as another, or not at
+            all.
         """
         data = self.codec.encode(state)
         if b"null" in data:
@@ -234,10 +235,10 @@ class StateCodec:
         return data
 
     def check(self, state: Any, data: bytes) -> None:
-        """Look closer at a state whose bytes hold a null: it may be an infinite number's, which reads as another value.
+        """Check a state whose bytes hold a null, which may stand for an infinite number.
 
         Raises:
-            PoisonMessage: it is.
+            PoisonMessage: it does.
         """
         try:
             json.dumps(_plain(state), allow_nan=False, skipkeys=True, default=str)
@@ -245,11 +246,11 @@ class StateCodec:
         except DECODE_ERRORS as error:
             raise PoisonMessage(
                 "unstorable",
-                f"state {self.name!r} would not be read back as it is: {error}; keep numbers finite (no inf, no nan)",
+                f"state {self.name!r} would not be read back unchanged: {error}; keep numbers finite (no inf, no nan)",
             ) from error
 
     def decode(self, value: bytes, schema: int) -> Any:
-        """The state that was stored under a schema version.
+        """Decode a state of a schema version.
 
         Raises:
             FormatTooNew: a newer version of the code wrote it; it must not be read, or its new fields would be dropped.

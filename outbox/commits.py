@@ -1,4 +1,4 @@
-"""What one commit of engine scope holds, and what it finds: states, markers, deliveries that end, outputs."""
+"""The commit of engine scope: states, markers, settled deliveries, outputs, and the conflict that prevents it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class StateDocument(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 WAITING, WAITING_ATTEMPT = "waiting", -1
-"""The reason and attempt of a record that says of a message only that it waits: any attempt at it is a later one."""
+"""The reason and attempt of a waiting record: every attempt at its message is a later one."""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The marker of a message that was refused: why, and at which resubmission; or of one that waits."""
+    """The marker of a refused message: the reason, and the attempt; or of a waiting message."""
 
     fingerprint: bytes
     reason: str
@@ -33,12 +33,12 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def waits(self) -> bool:
-        """Whether it says only that its message waits behind a blocked key: nothing has become of it yet."""
+        """Whether it is a waiting marker: the message waits behind a blocked key, without an outcome."""
         return self.reason == WAITING and self.attempt == WAITING_ATTEMPT
 
 
 Marker = bytes | Refusal
-"""What is remembered of a handled message: the fingerprint of what was applied, or the refusal."""
+"""The record of a handled message in engine scope: the fingerprint of an applied one, or the refusal."""
 
 
 class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -60,7 +60,7 @@ class Burial(msgspec.Struct, gc=False):
 
 
 class Postponement(msgspec.Struct, gc=False):
-    """A delivery that is given back until `due_ms` (0: at once), with its count of failures."""
+    """A delivery that is rescheduled to `due_ms` (0: at once), with its failure count."""
 
     delivery: Delivery
     due_ms: int
@@ -68,12 +68,12 @@ class Postponement(msgspec.Struct, gc=False):
 
 
 class Commit(msgspec.Struct, gc=False):
-    """Everything that a batch of messages does, committed as one.
+    """All effects of a batch of messages, committed as one.
 
-    It takes effect if every state in `if_versions` still has that version (0: absent), those that `states` writes and
-    those that stay as they are.  `applied` and `refused` are markers to create; a key in `replacing` may instead
-    replace a refusal of a lower attempt number.  Markers are kept until `markers_expire_ms`; with 0, which is for those
-    of messages that wait and nothing else, until they are replaced.
+    It takes effect if every state in `if_versions` still has that version (0: absent), whether `states` writes it or
+    not.  `applied` and `refused` are markers to create; a key in `replacing` may instead
+    replace a refusal of a lower attempt number.  Markers are kept until `markers_expire_ms`; with 0, for waiting
+    markers only, until they are replaced.
     """
 
     now_ms: int
@@ -88,14 +88,14 @@ class Commit(msgspec.Struct, gc=False):
     buried: list[Burial]
     postponed: list[Postponement]
     handled: list[bytes] = []
-    """The inbox keys of the messages that were run in this commit, for those who watch; nothing acts on it."""
+    """The inbox keys of the messages that ran in this commit, for monitors; nothing acts on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """A commit whose conditions did not hold; nothing was written.
 
-    `locks` are the sequences of deliveries that are not ours any more, `states` and `markers` what had changed.
+    `locks` are the sequences of deliveries with a lost lock, `states` and `markers` the changed ones.
     """
 
     locks: frozenset[int] = frozenset()

@@ -1,7 +1,7 @@
-"""What a handler sees besides its message and state.
+"""The context of a handler, beside its message and state.
 
-A context only **captures**: what a handler sends, schedules or writes takes effect with its commit, or never.  Ids,
-randomness and time are fixed by the message and the commit, so that every attempt at a message says the same.
+A context only **captures**: outputs and blobs take effect with the commit, or never.  Ids, randomness and time are
+fixed by the message and the commit, so that every attempt at a message gets the same.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from outbox.retries import Retry
 from outbox.spark import SPARK_RUNS, RunId, run_request
 
 CHAIN_GAP_MS = 1_000
-"""An output that is due so much later begins a chain of its own: the limit is there to find cycles that are fast."""
+"""An output due this much later begins a new chain: the limit of hops is for fast cycles."""
 
 OUTPUT_COUNT_MAX = 10_000
-"""How many outputs one handling of a message may have."""
+"""How many outputs one message may have."""
 
 
 class Way(msgspec.Struct, frozen=True, gc=False):
-    """How messages of one type go to one destination."""
+    """The route of one message type to one destination."""
 
     encode: Callable[[Any], bytes]
     wire_type: str
     is_ordered: bool
     """Whether each needs a session."""
     properties: dict[str, Scalar] | None = None
-    """What says of which schema version they are."""
+    """The wire properties with their schema version."""
 
 
 class Outlet(Protocol):
-    """What a context asks of the application: where names lead and how values are encoded."""
+    """What a context needs of the application: destinations and encoders."""
 
     claim_check_bytes: int
     hops_max: int
     """How many handlers a chain of messages may pass."""
     ways: dict[tuple[str, type], Way]
-    """Those found so far."""
+    """The routes found so far."""
 
     @property
     def jobs(self) -> Collection[str]:
         """The Spark jobs that may be submitted."""
 
     def way(self, destination: str, message_type: type[Any], kind: str) -> Way:
-        """How messages of a type go to a destination, found once.
+        """The route of a message type to a destination.
 
         Raises:
             UnknownDestination: the application never declared it.
@@ -95,14 +95,14 @@ def to_ms(when: datetime | float) -> int:
 
 
 class Absent:
-    """Says that a handler neither saved nor deleted its state."""
+    """The type of `ABSENT`: the handler neither saved nor deleted its state."""
 
 
 ABSENT = Absent()
 
 
 class Ended:
-    """What stands in for the parts of a context whose handling was cut off: whatever is asked of it raises."""
+    """Replaces the fields of a sealed context: every use raises HandlingEnded."""
 
     def __init__(self, why: str) -> None:
         self.__why = why
@@ -114,7 +114,7 @@ class Ended:
 
 
 class Context(msgspec.Struct, gc=False):
-    """One handling of one message, as its handler sees it.
+    """The context of one attempt at one message.
 
     The fields are the runtime's; a handler uses the methods and properties.
     """
@@ -130,21 +130,21 @@ class Context(msgspec.Struct, gc=False):
     draw_count: int = 0
     call_count: int = 0
     is_plain: bool = True
-    """Whether it captured nothing but outputs that the bus can take."""
+    """Whether it captured nothing but outputs within the claim-check limit."""
     answer: Reply | None = None
-    """What an HTTP request is answered with."""
+    """The reply to an HTTP request."""
 
     # Who and what
 
     @property
     def key(self) -> Key | None:
-        """The key that the message is handled under; None in a stateless handler."""
+        """The key of the message; None in a stateless handler."""
         key: Key | None = self.work.key
         return key
 
     @property
     def message_id(self) -> str:
-        """The identity of the message: the same on every delivery and re-send."""
+        """The identity of the message: the same for every redelivery and duplicate."""
         return self.message.identity
 
     @property
@@ -154,7 +154,7 @@ class Context(msgspec.Struct, gc=False):
 
     @property
     def caller(self) -> str:
-        """Who sent the HTTP request, as its entry's `caller=` told; empty where nobody asked, and for messages."""
+        """The caller of the HTTP request, by its entry's `caller=`; empty without one, and for messages."""
         return str(self.work.caller)
 
     @property
@@ -164,12 +164,12 @@ class Context(msgspec.Struct, gc=False):
 
     @property
     def correlation_id(self) -> str:
-        """What the whole conversation is known by: inherited, or the first message's identity."""
+        """The id of the whole conversation: inherited, or the first message's identity."""
         return self.message.correlation_id or self.message.identity
 
     @property
     def causation_id(self) -> str:
-        """The identity of the message whose handling sent this one; empty for a first message."""
+        """The identity of the message whose handler sent this one; empty for a first message."""
         return self.message.causation_id
 
     @property
@@ -180,7 +180,7 @@ class Context(msgspec.Struct, gc=False):
     # Fixed by the commit
 
     def now(self) -> float:
-        """The time of this handling, in seconds since 1970; the commit fixes it."""
+        """The time of this attempt's commit, in seconds since 1970."""
         return self.now_ms / 1_000
 
     def random(self) -> float:
@@ -200,15 +200,15 @@ class Context(msgspec.Struct, gc=False):
     def send(
         self, queue: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
     ) -> None:
-        """Send a message to a declared queue when this handling commits, to be seen at once, after a time or at one.
+        """Send a message to a declared queue with this commit, visible at once, after a delay or at a time.
 
         `after_s` is seconds from now, `at` a datetime or seconds since 1970; give one of the two, or none.  The message
         is encoded now, so a later change of the object has no effect.
 
         Raises:
             UnknownDestination: the application never declared the queue.
-            PoisonMessage: there are 10,000 outputs already; or (`cycle`) this message comes at the end of
-                `App(hops_max=)` handlers, and the output is due in less than a second.
+            PoisonMessage: there are 10,000 outputs already; or (`cycle`) this message has passed `App(hops_max=)`
+                handlers, and the output is due in less than a second.
         """
         due_ms = 0 if after_s is None and at is None else self._due_ms(after_s, at)
         outputs, cause, work, now_ms = self.outputs, self.message, self.work, self.now_ms
@@ -238,7 +238,7 @@ class Context(msgspec.Struct, gc=False):
     def schedule(
         self, queue: str, message: Any, *, after_s: float | None = None, at: datetime | float | None = None
     ) -> None:
-        """Send a message that is seen later: `after_s` seconds from now or `at` a time, one of the two.
+        """Send a message that is visible later: `after_s` seconds from now or `at` a time, one of the two.
 
         Raises:
             TypeError: neither is given, or both are.
@@ -253,27 +253,27 @@ class Context(msgspec.Struct, gc=False):
     ) -> None:
         """Send a message to every subscription of a declared topic."""
         if (topic, type(message)) not in self.outlet.ways:
-            self.outlet.way(topic, type(message), "topic")  # so that what is missing is called a topic
+            self.outlet.way(topic, type(message), "topic")  # so that the error names a topic
         self.send(topic, message, after_s=after_s, at=at)
 
     def reply(self, message: Any) -> None:
-        """Send a message to where the handled one asked for, which must be declared.
+        """Send a message to the handled message's `reply_to`, which must be declared.
 
         Raises:
-            UnknownDestination: it asked for no reply, or for one at a name that the application never declared.
+            UnknownDestination: there is no `reply_to`, or the application never declared it.
         """
         if not self.message.reply_to:
             raise UnknownDestination(f"message {self.message_id} has no reply_to; set it when sending, or do not reply")
         self.send(self.message.reply_to, message)
 
     def submit_spark_job(self, job: str, arguments: Sequence[str] = ()) -> RunId:
-        """Run a declared Spark job once when this handling commits; the run's id, the same on every attempt.
+        """Run a declared Spark job once with this commit; the run's id, the same for every attempt.
 
         `arguments` are those of the job's command line; they are shown in logs and consoles, so no secrets.
 
         Raises:
             UnknownDestination: the application never declared the job.
-            NotRunnable: the arguments cannot be taken, because of their size or of a secret in them.
+            NotRunnable: the arguments are too large, or hold a secret.
         """
         if job not in self.outlet.jobs:
             raise UnknownDestination(f"Spark job {job!r} was never declared; add app.spark_jobs({job!r}), or check it")
@@ -281,8 +281,8 @@ class Context(msgspec.Struct, gc=False):
         return RunId(self.outputs[-1].message.outbox_id)
 
     def write_blob(self, name: str, data: bytes) -> BlobRef:
-        """Write a blob before this handling commits; its full name holds this message's id and the data's digest."""
-        name.encode()  # half of a surrogate pair names nothing that could be stored
+        """Write a blob before the commit; its full name holds this message's inbox key and the data's digest."""
+        name.encode()  # refuses half of a surrogate pair
         digest = sha256(data).hexdigest()
         full = f"{self.work.inbox.hex()}/{digest[:16]}/{name}"
         self.is_plain = False
@@ -292,7 +292,7 @@ class Context(msgspec.Struct, gc=False):
         return BlobRef(full, len(data), digest)
 
     def save(self, state: Any) -> None:
-        """Put another state in place of the one that was handed in; None deletes it.
+        """Replace the state; None deletes it.
 
         Raises:
             TypeError: it is of another type, or the handler has no state.
@@ -317,15 +317,14 @@ class Context(msgspec.Struct, gc=False):
     def call(
         self, function: Callable[..., Any], *, idempotent: bool = False, time_limit_s: float | None = None
     ) -> Coroutine[Any, Any, Any]:
-        """Call something outside, at least once until this handling commits; afterwards its value is fixed.
+        """Call an external system, at least once until the commit.
 
-        The call is made when the message and the state that it follows from are durable.
+        The call is made once the message and the loaded state are durable.
 
-        `function` takes nothing or the idempotency key, and is sync or async.  A repeated attempt calls it again with
-        the same key, which is `idempotency_key` for a handler's first call and has the call's number behind it for
-        later ones; `idempotent` tells a checker that repeats are harmless.  A call may take `time_limit_s` seconds,
-        and never longer than its handler: then it is cancelled, and nobody knows whether it took effect.  A function
-        that is not async cannot be cancelled and holds the event loop.
+        `function` takes nothing or the idempotency key, and is sync or async.  A retry calls it again with the same
+        key: `idempotency_key` for a handler's first call, with the call's number appended for later ones; `idempotent`
+        tells the explorer that repeats are harmless.  After `time_limit_s` seconds, or its handler's limit, the call is
+        cancelled with an unknown outcome.  A sync function cannot be cancelled and holds the event loop.
 
         Raises:
             Retry: it is not durable yet; let it pass.
@@ -345,7 +344,7 @@ class Context(msgspec.Struct, gc=False):
 
         self.call_count += 1
         try:
-            await self.durable()  # what leaves must not depend on what a power loss could still erase
+            await self.durable()  # an external call must not depend on what a power loss could erase
         except (Refused, OutcomeUnknown) as error:
             raise Retry("the message is not durable yet", after_s=0) from error
         key = self.idempotency_key if self.call_count == 1 else f"{self.idempotency_key}-{self.call_count}"
@@ -364,7 +363,7 @@ class Context(msgspec.Struct, gc=False):
     # Capture
 
     def _hops(self, due_ms: int) -> int:
-        """How many handlers are behind an output; none where it is due a second or more after this handling.
+        """How many handlers an output's chain has passed; 0 for an output due a second or more later.
 
         Raises:
             PoisonMessage: there are too many of them, or of outputs.
@@ -390,20 +389,20 @@ class Context(msgspec.Struct, gc=False):
 
 
 def seal(context: Context, why: str) -> None:
-    """End a context: from here on whatever is asked of it raises HandlingEnded.
+    """Seal a context: from here on every use raises HandlingEnded.
 
-    The parts go, not the methods, so that a context in use costs nothing for it.  One that another thread is using at
-    this moment may yet capture something; a handling that was cut off commits nothing of what it captured.
+    Its fields are replaced, not its methods, so that an open context has no extra cost.  Another thread may still
+    capture an output at this moment; an attempt that was cut off commits nothing of it.
     """
     ended: Any = Ended(why)
     context.outlet = context.work = context.message = context.now_ms = context.durable = ended
 
 
 def _wants_key(function: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter that must be given."""
+    """Whether a function has a required parameter."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except ValueError:  # some built-in functions do not tell
+    except ValueError:  # some built-in functions have no signature
         return False
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return any(p.kind in plain and p.default is inspect.Parameter.empty for p in parameters)

@@ -1,8 +1,8 @@
-"""What an application has declared, for those who ask from outside: tests, clients, operators.
+"""Check names and types against an application's declarations, for tests, clients and operators.
 
-Whoever asks for a state that no handler keeps, or for what was sent to a misspelt queue, would get "nothing", and take
-that for an answer.  So a name or a type that nothing in the application uses is refused here, with the cure.  What a
-backend holds is another matter: whether a queue exists there, the backend says.
+A read of an undeclared state, or of a misspelt queue, would return nothing, which looks like an answer.  So names and
+types that nothing in the application uses are refused here, with the cure.  Whether a queue exists in a backend is the
+backend's matter.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NAMES_SHOWN_MAX = 12
 
 
 def kept_states(app: App) -> dict[type[Any], StateCodec]:
-    """The state types that handlers and HTTP entries keep."""
+    """The state types of handlers and HTTP entries."""
     return {codec.codec.type: codec for codec in app.states().values()}
 
 
 def named_states(app: App) -> dict[type[Any], StateCodec]:
-    """Those, and what `@app.state` names without a handler here, as an application does that only looks."""
+    """The same, and states named by `@app.state` without a handler, as in an application that only reads."""
     return kept_states(app) | app.named_states()
 
 
@@ -36,7 +36,7 @@ def known_state(app: App, kind: type[Any], known: Mapping[type[Any], StateCodec]
     """The codec of a state type.
 
     Raises:
-        UnknownType: it is not among those that are known.
+        UnknownType: it is not known.
     """
     codec = known.get(kind)
     if codec is None:
@@ -65,15 +65,15 @@ def known_state_id(app: App, kind: type[Any], key: Key, known: Mapping[type[Any]
 
 
 def known_messages(app: App) -> set[type[Any]]:
-    """The message types that handlers take or that `@app.message` names; others may be sent without any of it."""
+    """The message types of handlers and of `@app.message`; other types may be sent too."""
     return app.named_messages().union(*(handler.binding.messages for handler in every_handler(app)))
 
 
 def check_sent(app: App, kinds: Iterable[type[Any]]) -> None:
-    """Refuse message types of which none was seen.
+    """Refuse message types without a message.
 
     Raises:
-        UnknownType: there is one.
+        UnknownType: there is such a type.
     """
     for kind in kinds:
         raise UnknownType(
@@ -100,26 +100,26 @@ def taken(app: App, destination: str) -> dict[str, Codec]:
 
 
 def check_taken(app: App, destination: str, message: Any) -> None:
-    """See that a message which is sent to a destination that has handlers here is for one of them.
+    """Check that a destination with handlers here has one for this message.
 
     Raises:
         UnknownDestination: the destination was never declared.
-        UnknownType: it has handlers, and none takes a message of this type, so it would be dead-lettered.
+        UnknownType: its handlers take other types, so the message would be dead-lettered.
     """
     codecs = taken(app, app.destination(destination))
     if codecs and type(message) not in {codec.type for codec in codecs.values()}:
         raise UnknownType(
             f"no handler of {destination!r} takes a {type(message).__name__}; its handlers take "
             f"{shown(codec.type.__name__ for codec in codecs.values())}.  Send one of these, or register a handler; "
-            "what a foreign sender would send goes by send_raw"
+            "use send_raw for a foreign sender's message"
         )
 
 
 def check_source(app: App, path: str) -> None:
-    """See that messages can be refused there: a declared queue, or a subscription that a handler reads.
+    """Check that a path can have dead letters: a declared queue, or a subscription with a handler.
 
     Raises:
-        UnknownDestination: it is neither.
+        UnknownDestination: it can not.
     """
     if path in app.queues or any(handler.source == path for handler in app.handlers):
         return
@@ -131,10 +131,10 @@ def check_source(app: App, path: str) -> None:
 
 
 def check_served(app: App, method: str, path: str) -> None:
-    """See that an HTTP entry answers a request.
+    """Check that an HTTP entry serves a method and path.
 
     Raises:
-        UnknownDestination: none does, by this method.
+        UnknownDestination: none does.
     """
     places = [Place(route.method, route.template, route) for route in app.routes]
     if find(places, method.upper(), path.partition("?")[0]).target is None:

@@ -1,4 +1,4 @@
-"""What a store keeps and is asked to write: documents, conditional writes and their outcomes.
+"""Documents, conditional writes and their outcomes.
 
 A conditional write that does not take effect is the value `Lost`, not an error.
 """
@@ -14,11 +14,11 @@ Version = str
 """An opaque version (ETag) of a document; only its store may order or interpret it."""
 
 Session = str
-"""An opaque session token: a read that carries it is at least as fresh as the answer that it came with."""
+"""An opaque session token: a read with it is at least as fresh as the response that carried it."""
 
 
 class Tag(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a write means, for those who watch: simulations, recorded histories, audits.  No store looks at it.
+    """The meaning of a write, for simulations, recorded histories and audits; stores ignore it.
 
     `what` is the step's name (`commit`, `state`, `stage`, `mark`, ...), `inbox` the handlings that it is about, and
     `tx` the attempt that makes it.
@@ -30,12 +30,12 @@ class Tag(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 UNTAGGED = Tag("")
-"""The tag of a write that means nothing to those who watch."""
+"""The tag of a write without a meaning for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentKey:
-    """A document's place: documents of one partition can be written together."""
+    """A document's partition and id; documents of one partition can be written together."""
 
     partition: str
     id: str
@@ -43,7 +43,7 @@ class DocumentKey:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as read; `session` is the token of the answer that it came with."""
+    """A document as read; `session` is the token of that response."""
 
     key: DocumentKey
     body: bytes
@@ -53,7 +53,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Write a document that must not exist; with `ttl_s` it vanishes that many seconds after the last write."""
+    """Write a document that must not exist; with `ttl_s` it expires that many seconds after its last write."""
 
     key: DocumentKey
     body: bytes
@@ -95,7 +95,7 @@ class Won:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A condition did not hold and nothing was written: which operation, and its document now if the store tells."""
+    """A condition did not hold and nothing was written: the operation, and its current document if returned."""
 
     operation: int
     current: Document | None = None
@@ -104,7 +104,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class StoreCapabilities:
-    """What a store can promise; the runtime chooses its protocol by these."""
+    """The capabilities of a store, by which the runtime chooses its protocol."""
 
     atomic_scope: Literal["item", "partition"]
     batch_count_max: int
@@ -115,4 +115,4 @@ class StoreCapabilities:
     """Whether a write may end in `OutcomeUnknown`."""
     ordered_versions: bool = False
     partition_bytes_max: int = 0
-    """What one partition can hold in all; 0 where there is no such limit."""
+    """The limit of one partition's total size; 0 without one."""

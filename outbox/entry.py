@@ -1,13 +1,13 @@
-"""HTTP entries without HTTP: a request goes in, the response that its commit has stored comes out.
+"""HTTP entries without a server: requests in, the responses stored by their commits out.
 
 Theory of operation.  A request under an idempotency key becomes a `Work` and goes through the commit protocol of the
-backend, as a message of a queue does; its reply is part of the same commit.  It is worked on in a task of its own, so
-a client that hangs up cancels nothing, and whoever asks again meanwhile waits for that same task.  Requests of one
-state take turns in this process; against other processes the protocols' conditions hold.  `request_count_max` bounds
-the clients that wait, and the tasks: each counts until it ends, answered or not, at work or behind another's turn.
+backend, like a message of a queue; its reply is part of the same commit.  It runs in a task of its own, so that a
+client that hangs up cancels nothing, and a repetition meanwhile waits for the same task.  Requests of one state take
+turns in this process; against other processes the protocols' conditions hold.  `request_count_max` limits the waiting
+clients, and the tasks: each counts until it ends, answered or not, running or waiting for its turn.
 
-What is on record answers: the reply, or the refusal.  An outcome that nobody knows, a failure, a conflict that does
-not end: nothing is kept, the response is 500 or 503 with `Retry-After`, and the same request again is safe.
+The record answers: the reply, or the refusal.  After an unknown outcome, a failure, or a conflict that persists nothing
+is recorded, the response is 500 or 503 with `Retry-After`, and the same request again is safe.
 
     async with HttpEntry(app, backend) as entry:
         response = await entry.handle("POST", "/transfers", {"Idempotency-Key": "k1"}, body)
@@ -43,12 +43,12 @@ from outbox.runtime.delivery.lanes import Turns
 from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryError
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.http import responses as http_answers
+from outbox.runtime.http import responses
 from outbox.runtime.http.attempts import requests_over
 from outbox.runtime.http.requests import Reader
 from outbox.runtime.http.responses import RequestLog
 from outbox.runtime.scopes import store_protocol
-from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_unsent
+from outbox.runtime.shell import MARK_AFTER_S, Tasks, finish, log_failed_pushes
 from outbox.runtime.start.plan import Plan, compile_plan
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
@@ -62,30 +62,29 @@ WAIT_S = 30.0
 
 
 class Pending:
-    """A request that is being worked on: its response, as soon as there is one, and the task that works on it."""
+    """A request in progress: its future response, and its task."""
 
     def __init__(self) -> None:
         self.response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
 
     def answer(self, response: Response) -> None:
-        """Answer whoever waits; the first answer counts."""
+        """Set the response; the first one counts."""
         if not self.response.done():
             self.response.set_result(response)
 
     def fail(self, error: BaseException) -> None:
-        """Let whoever waits know that there will be no answer."""
+        """Fail the waiting clients."""
         if not self.response.done():
             self.response.set_exception(error)
-            self.response.exception()  # somebody may look at it later, or nobody
+            self.response.exception()  # marks it as retrieved
 
 
 class HttpEntry:
     """The HTTP entries of an application on a backend; use it as an async context manager.
 
-    Beside a worker of the same backend it may share that one's `plan` and `protocol`, and so the states at hand.
-    `backoff` says how often a commit that came to nothing is tried again, `threads` how many blocking handlers may run
-    at a time, unless a `plan` says so.
+    Beside a worker of the same backend it may share the worker's `plan` and `protocol`, with the state cache.
+    `backoff` limits the attempts of a commit, `threads` the concurrent blocking handlers, unless `plan` has threads.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class HttpEntry:
 
     async def __aenter__(self) -> Self:
         await self._client.declare()
-        await register_retention(self.app.name, self._plan.memory, self._operations)
+        await register_retention(self.app.name, self._plan.retention, self._operations)
         if self._watch is not None:
             self._watch.start()
         return self
@@ -170,45 +169,45 @@ class HttpEntry:
         await self.drain()
 
     async def drain(self) -> None:
-        """Stop: take nothing on, let what is under way end for a time, and cancel the rest, which is safe to repeat."""
+        """Stop: refuse new requests, wait `drain_s` for those in progress, cancel the rest, which is safe to repeat."""
         self.stop()
         await self._tasks.drain(self._drain_s)
         if self._protocol is not None:
             await finish(self._protocol)
-        self._log_unsent()
+        self._log_failed_pushes()
         if self._watch is not None:
             self._watch.stop()
         if self._owns_threads:
             self._threads.close()
 
     def stop(self) -> None:
-        """Take nothing on any more; from here on a request that is cancelled is not its handler's failure."""
+        """Refuse new requests; from here on a cancelled request is not its handler's failure."""
         self._is_stopping = True
 
     # One request
 
     async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
-        """Answer a request; `path` is as it was sent, with its query.  Names of headers may be in any case.
+        """Answer a request; `path` is as sent, with its query.  Header names may be in any case.
 
-        HEAD is answered as GET is; whoever sends the response leaves the body out.
+        HEAD is answered like GET; the server leaves the body out.
 
         Raises:
             EngineStopped: the backend stopped for good.
         """
         response, _ = await self.answered(method, path, headers, body)
-        return response or http_answers.unavailable()
+        return response or responses.unavailable()
 
     async def answered(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[Response | None, asyncio.Task[None] | None]:
-        """Answer a request; the response, and the task that may go on behind it with what the commit has emitted.
+        """Answer a request; the response, and its task, which may still push the outputs.
 
-        None is the response to a request that was cut off, as when the process ends.
+        The response is None for a request that was cancelled, as when the process ends.
         """
         bare, _, query = path.partition("?")
         request = Request(method.upper(), bare, {name.lower(): text for name, text in headers.items()}, body, query)
         if self._is_stopping:
-            return http_answers.unavailable(), None
+            return responses.unavailable(), None
         if self._waiting_count >= self._request_count_max:
             return self._too_many().response, None
         self._waiting_count += 1
@@ -233,44 +232,42 @@ class HttpEntry:
             return problem(413, "too-large", text), None
         caller = await reader.caller(request)
         if reader.route.is_read:
-            pending, is_first = self._look(reader.look(request, found.parameters, caller, self._now_ms())), True
+            pending, is_first = self._look(reader.read_work(request, found.parameters, caller, self._now_ms())), True
         else:
             pending, is_first = self._take_on(reader.work(request, found.parameters, caller, self._now_ms()))
         await asyncio.wait([pending.response], timeout=self._wait_s)
         if not pending.response.done():
-            return (http_answers.unavailable() if is_first else http_answers.in_progress()), pending.task
+            return (responses.unavailable() if is_first else responses.in_progress()), pending.task
         return None if pending.response.cancelled() else pending.response.result(), pending.task
 
     def _take_on(self, work: Work) -> tuple[Pending, bool]:
-        """Work on a request, or join whoever is at it; whether it is the first."""
+        """Start a request, or join it in progress; whether it is the first."""
         name = work.inbox, work.fingerprint
         known = self._pending.get(name)
         if known is not None:
             return known, False
-        self._check_room()
+        self._check_limit()
         pending = self._pending[name] = Pending()
         self._set_out(pending, self._write(work, pending, name))
         return pending, True
 
     def _look(self, work: Work) -> Pending:
-        self._check_room()
+        self._check_limit()
         pending = Pending()
         self._set_out(pending, self._read(work, pending))
         return pending
 
-    def _check_room(self) -> None:
-        """Refuse a request that nobody works on yet, where as many are worked on as may be."""
+    def _check_limit(self) -> None:
+        """Refuse a new request above the limit of tasks."""
         if len(self._working) >= self._request_count_max:
             raise self._too_many()
 
     def _too_many(self) -> Unfit:
-        text = (
-            f"{self._request_count_max} requests are under way, as many as are taken on; the same request again is safe"
-        )
-        return Unfit(503, "try-again", text, retry_after_s=http_answers.AGAIN_AFTER_S)
+        text = f"{self._request_count_max} requests are in progress, which is the limit; the same request again is safe"
+        return Unfit(503, "try-again", text, retry_after_s=responses.AGAIN_AFTER_S)
 
     def _set_out(self, pending: Pending, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Begin to work on a request, which counts as under way until its task ends."""
+        """Start the task of a request, which counts until it ends."""
         task = pending.task = self._spawn(coroutine)
         self._working.add(task)
         task.add_done_callback(self._working.discard)
@@ -278,8 +275,8 @@ class HttpEntry:
     # Requests that change something
 
     async def _write(self, work: Work, pending: Pending, name: tuple[bytes, bytes]) -> None:
-        """Bring a request to its end; the answer may be known before."""
-        attempt = Attempt(work, on_committed=lambda record: pending.answer(http_answers.answer_of(record)))
+        """Handle a request; the response may be set before its end."""
+        attempt = Attempt(work, on_committed=lambda record: pending.answer(responses.answer_of(record)))
         try:
             pending.answer(await self._ended(attempt))
         except asyncio.CancelledError:
@@ -293,23 +290,23 @@ class HttpEntry:
         await self._finish()
 
     async def _ended(self, attempt: Attempt) -> Response:
-        """What becomes of a request, as far as anybody can tell now."""
+        """The response to a request, by its record or its outcome."""
         try:
             outcome = await self._tried(self._requests.begin, attempt) or await self._handled(attempt)
         except RetryError as error:
             return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._log.put_off(error)
+            return self._log.unreadable(error)
         self._log.ended(attempt, outcome)
         if attempt.record is not None:
-            return http_answers.answer_of(attempt.record)
+            return responses.answer_of(attempt.record)
         if isinstance(outcome, Later):
-            return http_answers.put_off(outcome, attempt.work)
+            return responses.failed(outcome, attempt.work)
         assert outcome is not None, "what was applied is on record"
-        return http_answers.refused(outcome)
+        return responses.refused(outcome)
 
     async def _handled(self, attempt: Attempt) -> Outcome:
-        """Handle a request, again while its handler fails and its entry declares that it may."""
+        """Handle a request, with the retries that its entry declares."""
         while True:
             async with self._turns.of(attempt.work.lane):
                 outcome = await self._tried(self._requests.once, attempt)
@@ -324,7 +321,7 @@ class HttpEntry:
             attempt.work = msgspec.structs.replace(work, delivery=delivery)
 
     async def _tried(self, step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
-        """Make a step, again while nothing is known to have come of it."""
+        """Make a step, with retries while nothing is known to be committed."""
         with suppress(NothingCommitted):
             return await _made(step, attempt)
         async for turn in self._backoff.attempts():
@@ -333,17 +330,16 @@ class HttpEntry:
         raise AssertionError("the last attempt raises")
 
     async def _finish(self) -> None:
-        """Mark what has left, soon."""
         if self._lingering is not None:
             await self._lingering.write(self._spawn)
         elif self._protocol is not None:
             await self._protocol.finish()
-        self._log_unsent()
+        self._log_failed_pushes()
 
-    def _log_unsent(self) -> None:
-        """Log what could not be sent, unless that is the affair of the worker whose protocol this entry shares."""
+    def _log_failed_pushes(self) -> None:
+        """Log failed pushes, unless the worker that shares the protocol does."""
         if self._settlement is not None:
-            log_unsent(self._settlement.unsent)
+            log_failed_pushes(self._settlement.failed_pushes)
 
     # Requests that read
 
@@ -361,21 +357,22 @@ class HttpEntry:
         try:
             async for turn in self._backoff.attempts():
                 with turn:
-                    look = await self._requests.look(work)
+                    transaction = await self._requests.read(work)
         except RetryError as error:
             return self._log.unavailable(error)
         except CorruptRecord as error:
-            return self._log.put_off(error)
+            return self._log.unreadable(error)
         attempt = Attempt(work)
-        outcome = await run_branch(self._plan, look, attempt, self._life)
+        outcome = await run_branch(self._plan, transaction, attempt, self._life)
         self._log.ended(attempt, outcome)
         if isinstance(outcome, Later):
-            return http_answers.put_off(outcome, work)
+            return responses.failed(outcome, work)
         if outcome is not None:
-            return http_answers.refused(outcome)
-        if look.reply is None or (look.reply.status == 204 and not look.reply.headers):
+            return responses.refused(outcome)
+        reply = transaction.reply
+        if reply is None or (reply.status == 204 and not reply.headers):
             return problem(404, "not-found", "there is nothing under this name")
-        return look.reply.response
+        return reply.response
 
     @staticmethod
     def _ended_task(task: asyncio.Task[None]) -> None:
@@ -384,7 +381,7 @@ class HttpEntry:
 
 
 async def _made(step: Callable[[Attempt], Awaitable[Outcome]], attempt: Attempt) -> Outcome:
-    """Make a step; one that could only not push what it has committed is made, for the sweeper pushes that."""
+    """Make a step; a failed push after the commit counts as done, because the sweeper pushes again."""
     try:
         return await step(attempt)
     except NothingCommitted:

@@ -1,18 +1,18 @@
-"""The error tree: what a caller may conclude from each.
+"""The error tree, and what a caller may conclude from each.
 
     OutboxError
     |-- Refused              nothing was written
     |   |-- Throttled        nothing was written; try again after `retry_after_s`
-    |   |-- LeaseLost        nothing was written; somebody else holds the lease now
-    |   |-- LockLost         nothing was settled; the message will be, or was, delivered again
-    |   |-- NoBlobStore      nothing was written; what needs a blob store has none
+    |   |-- LeaseLost        nothing was written; another process holds the lease now
+    |   |-- LockLost         nothing was settled; the message will be, or was, redelivered
+    |   |-- NoBlobStore      nothing was written; a blob store is needed, and there is none
     |   `-- TooLarge         nothing was written; the limit is named
     |-- OutcomeUnknown       it may have been written: read before acting
-    |-- PoisonMessage        this message can never be handled as it stands
+    |-- PoisonMessage        this message can never be handled unchanged
     |-- UnknownDestination   a name that the application never declared
     |-- UnknownType          a state or message type that the application has no use for
-    |-- NotRegistrable       a handler, message or state that cannot be registered as written
-    |-- CorruptRecord        durable bytes are damaged where they must not be
+    |-- NotRegistrable       a handler, message or state that cannot be registered
+    |-- CorruptRecord        durable bytes are damaged, not only an unsynced tail
     |-- AlreadyOpen          another process holds the folder
     |-- FormatTooNew         written by a newer version of the code
     |-- HandlingEnded        a context was used after its handling had ended: nothing of that attempt is committed
@@ -41,15 +41,15 @@ class Throttled(Refused):
 
 
 class LeaseLost(Refused):
-    """Nothing was written; the lease belongs to somebody else."""
+    """Nothing was written; the lease belongs to another process."""
 
 
 class LockLost(Refused):
-    """Nothing was settled; the lock on the message or session ran out or was voided by a restart."""
+    """Nothing was settled; the lock on the message or session expired or was voided by a restart."""
 
 
 class NoBlobStore(Refused):
-    """Nothing was written or read; the application runs without a blob store, so trying again is of no use."""
+    """Nothing was written or read; the application runs without a blob store, so a retry cannot succeed."""
 
 
 class TooLarge(Refused):
@@ -61,7 +61,7 @@ class OutcomeUnknown(OutboxError):
 
 
 class PoisonMessage(OutboxError):
-    """The message can never be handled as it stands; `reason` is the dead-letter code."""
+    """The message can never be handled unchanged; `reason` is the dead-letter code."""
 
     def __init__(self, reason: str, description: str) -> None:
         super().__init__(f"{reason}: {description}")
@@ -82,7 +82,7 @@ class NotRegistrable(OutboxError, TypeError):
 
 
 class CorruptRecord(OutboxError):
-    """Durable bytes are damaged at a place where damage cannot be unsynced tail."""
+    """Durable bytes are damaged at a place that cannot be an unsynced tail."""
 
 
 class AlreadyOpen(OutboxError):

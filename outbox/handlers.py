@@ -1,4 +1,4 @@
-"""What an application has registered: queues, handlers of their messages, and HTTP entries."""
+"""The registered queues, handlers and HTTP entries of an application."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ NO_KEY = "-"
 
 
 UNKEPT = Retries(limit=1 << 31, delays_s=())
-"""The retries of an HTTP entry that declares none: no failure is the last, so none is kept; the caller tries again."""
+"""The retries of an HTTP entry without `retries=`: no failure is the last, so none is recorded; the caller retries."""
 
 
 TIME_LIMIT_S = 120.0
-"""How long a handler may take, in seconds: below the 150 s that an invocation of a Functions host waits for it."""
+"""A handler's default time limit, in seconds: below the 150 s of an invocation of a Functions host."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A declared queue; `identity` says what to use for a message that carries no id."""
+    """A declared queue; `identity` is the policy for messages without an id."""
 
     name: str
     ordering: Ordering = "unordered"
@@ -48,25 +48,25 @@ class Handler:
     on_dead_letter: Literal["continue", "stop_key"]
     prefix: bytes = field(repr=False)
     key_name: str = NO_KEY
-    """What the key is called where handlers are registered: with another one, the same message has another identity."""
+    """The registered name of the key, which is part of message identity."""
     key_kind: str = ""
-    """What the key is, as far as its type tells: `text`, `int` or `uuid`."""
+    """The type of the key: `text`, `int` or `uuid`; empty if unknown."""
     retries: Retries | None = None
-    """How its failures are repeated, where not as the application says."""
+    """Its own retries; None: the application's."""
     time_limit_s: float = TIME_LIMIT_S
-    """How long one handling may take, in seconds; beyond it the attempt has failed."""
+    """The time limit of one attempt, in seconds; beyond it the attempt has failed."""
     blocking: bool = False
     """Whether it runs in a thread, where its host has threads."""
 
 
 def over_limit_text(name: str, limit_s: float, what: str = "its time limit (time_limit_s=)") -> str:
-    """What is said of a handling that took too long."""
+    """The error text of a handler past its time limit."""
     return f"handler {name} had not ended after {limit_s:g} s, {what}; nothing of it is committed"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """A registered HTTP entry: what it is known by, where it is served, who handles it and who calls."""
+    """A registered HTTP entry: name, method, path, handler, and the function that returns the caller."""
 
     name: str
     method: str
@@ -76,5 +76,5 @@ class HttpRoute:
 
     @property
     def is_read(self) -> bool:
-        """Whether it reads only, and so needs no idempotency key."""
+        """Whether it only reads, and needs no idempotency key."""
         return self.method in READS

@@ -1,7 +1,7 @@
-"""What an HTTP entry takes and gives: requests, responses, and the reply that a commit keeps.
+"""HTTP requests, responses, and the reply that a commit stores.
 
-Nothing here listens on anything: a server or a Functions host makes a `Request` of what it received and sends the
-`Response` that comes back.  Errors are problem details (RFC 9457), and say what a client may conclude from them.
+No server here: a server or a Functions host makes a `Request` and sends the `Response`.  Errors are problem details
+(RFC 9457), and say what a client may conclude.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 BODY_BYTES_MAX = 1 << 20
-"""The largest body of a request, unless an entry is told another."""
+"""The default limit of a request's body."""
 
 REPLY_BYTES_MAX = 256 << 10
-"""The largest body that a handler may answer with: it is kept in the message's record for as long as that."""
+"""The limit of a reply's body: it is stored in the message's record."""
 
 REPLY_HEADER_COUNT_MAX = 32
 REPLY_HEADER_BYTES_MAX = 8 << 10
@@ -31,7 +31,7 @@ KEY_HEADER = "idempotency-key"
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _NOT_OURS = frozenset(("connection", "content-length", "date", "keep-alive", "transfer-encoding", "upgrade"))
-"""Headers that belong to the connection, which a stored reply outlives."""
+"""Headers of the connection, which a stored reply outlives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Request:
 
     method: str
     path: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # among them are credentials
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # they hold credentials
     body: bytes = field(default=b"", repr=False)
     query: str = field(default="", repr=False)
 
     def parameters(self) -> dict[str, str]:
-        """The parameters of the query; of one that is there twice the last.
+        """The parameters of the query; of a repeated one the last.
 
         Raises:
             ValueError: they are too many, or not text.
@@ -55,9 +55,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response.  A handler may return one to say more than its body: its status, and headers such as Location.
+    """A response.  A handler may return one with a status, and headers such as Location.
 
-    Its body is any value then, None for none; in what an entry gives out it is bytes.
+    A handler's body is any value, None for none; an entry's response has bytes.
     """
 
     status: int = 200
@@ -70,7 +70,7 @@ class Response:
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """What a commit keeps of a response: the same for every request under the same key."""
+    """The stored form of a response: the same for every request under the same key."""
 
     status: int
     headers: dict[str, str]
@@ -78,15 +78,14 @@ class Reply(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def response(self) -> Response:
-        """The response that it stands for."""
         return Response(self.status, dict(self.headers), self.body)
 
 
 def reply_of(returned: Any, encode: Any) -> Reply:
-    """What a handler returned, as it is kept; `encode` makes JSON of a value.
+    """The reply of a handler's return value; `encode` makes JSON of a value.
 
     Raises:
-        ValueError: it is too large, or a status or header is none.
+        ValueError: it is too large, or its status or a header is invalid.
     """
     if isinstance(returned, Response):
         status, given, value = returned.status, returned.headers, returned.body
@@ -116,7 +115,6 @@ def reply_of(returned: Any, encode: Any) -> Reply:
 
 
 def _checked_header(name: str, text: str) -> str:
-    """A header's value, if it can be sent as it is."""
     is_plain = isinstance(text, str) and text.isascii() and (text.isprintable() or not text)
     if not name or not _TOKEN.issuperset(name) or name.lower() in _NOT_OURS or not is_plain:
         raise ValueError(f"header {name!r} cannot be kept; use printable ASCII, and none of the connection's own")
@@ -124,7 +122,7 @@ def _checked_header(name: str, text: str) -> str:
 
 
 def problem(status: int, code: str, detail: str, *, retry_after_s: int = 0, allow: str = "") -> Response:
-    """A problem as RFC 9457 has them: `code` names it for programs, `detail` tells people what to do."""
+    """A problem of RFC 9457: `code` is for programs, `detail` says what to do."""
     body = {"title": HTTPStatus(status).phrase, "status": status, "code": code, "detail": detail}
     headers = {"content-type": PROBLEM}
     if retry_after_s:
@@ -143,10 +141,10 @@ class Unfit(Exception):
 
 
 def idempotency_key(headers: Mapping[str, str]) -> str:
-    """The key of a request: as a plain text, or as the quoted string that the IETF draft has.
+    """The idempotency key of a request: a plain text, or a quoted string as in the IETF draft.
 
     Raises:
-        Unfit: it is missing, or cannot be a key.
+        Unfit: it is missing or invalid.
     """
     text = headers.get(KEY_HEADER, "").strip()
     if not text:

@@ -1,7 +1,7 @@
-"""The paths of HTTP entries: templates such as `/transfers/{id}`, and which of them a request means.
+"""The paths of HTTP entries: templates such as `/transfers/{id}`, and the match of a request.
 
-A parameter stands for one whole segment.  Where a path fits several templates, the one that spells out more of it from
-the left is meant.
+A parameter stands for one whole segment.  If a path fits several templates, the one with more literal segments from the
+left wins.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Template:
 
     text: str
     literals: tuple[str | None, ...]
-    """The segments as they are spelled, None where a parameter stands."""
+    """The literal segments, None for a parameter."""
     names: tuple[str, ...]
     """The parameters, in order."""
 
     @property
     def rank(self) -> tuple[bool, ...]:
-        """Lower where more is spelled out from the left; the same for templates that fit the same paths."""
+        """Lower with more literal segments from the left; equal for templates that fit the same paths."""
         return tuple(literal is None for literal in self.literals)
 
     def match(self, segments: list[str]) -> dict[str, str] | None:
@@ -49,10 +49,10 @@ class Template:
 
 
 def parse_template(text: str) -> Template:
-    """A template.
+    """Parse a template.
 
     Raises:
-        NotRegistrable: it is not one.
+        NotRegistrable: it is invalid.
     """
     if not text.startswith("/") or len(text) > PATH_LENGTH_MAX:
         raise NotRegistrable(f"path {text[:80]!r}: begin with a slash, as in '/transfers/{{id}}'")
@@ -73,7 +73,7 @@ def parse_template(text: str) -> Template:
 
 
 def split_path(path: str) -> list[str] | None:
-    """The segments of a request's path, decoded; None where it is no path that a template could fit."""
+    """The decoded segments of a request's path; None if no template could fit it."""
     if not path.startswith("/") or len(path) > PATH_LENGTH_MAX:
         return None
     try:
@@ -87,7 +87,7 @@ Target = TypeVar("Target")
 
 @dataclass(frozen=True, slots=True)
 class Place(Generic[Target]):
-    """What is served at one template under one method."""
+    """The target of one template and method."""
 
     method: str
     template: Template
@@ -96,7 +96,7 @@ class Place(Generic[Target]):
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[Target]):
-    """What a request means: the target and the path's parameters, or none and the methods that the path knows."""
+    """The match of a request: the target and the path's parameters, or the methods allowed at its path."""
 
     target: Target | None
     parameters: dict[str, str]
@@ -104,7 +104,7 @@ class Found(Generic[Target]):
 
 
 def find(places: Iterable[Place[Target]], method: str, path: str) -> Found[Target]:
-    """What a request means; HEAD is a GET."""
+    """Match a request; HEAD is matched as GET."""
     segments = split_path(path)
     if segments is None:
         return Found(None, {})

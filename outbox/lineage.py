@@ -1,4 +1,4 @@
-"""Identities that do not depend on who computes them, when, or how often.
+"""Deterministic identities: the same whichever process computes them, whenever, however often.
 
 An inbox key names one handling of one message: (app, handler, state type, key, identity).  An output's identity
 follows from the inbox key of the message that caused it and the position at which it was captured, so that every
@@ -47,7 +47,7 @@ def field(value: Key | None) -> bytes:
 
 
 def inbox_prefix(app: str, handler: str, state_type: str) -> bytes:
-    """The part of an inbox key that is the same for every message of one handler."""
+    """The part of an inbox key that all messages of a handler share."""
     return b"inbox1" + field(app) + field(handler) + field(state_type)
 
 
@@ -57,14 +57,14 @@ def inbox_key(prefix: bytes, key: Key | None, identity: str) -> bytes:
 
 
 TEXT_TAGS = tuple(b"s%d:" % length for length in range(512))
-"""The tag and length of a text field by its length in bytes, for those who write a short one out."""
+"""The tag and length of short text fields, by length in bytes, for the fast path of admission."""
 
 
 def output_id(inbox: bytes, position: int) -> str:
     """The identity of the output captured at `position` (from 0): the inbox key in hexadecimal and the position.
 
     The inbox key is a digest over everything that tells causes apart, so the pair needs no hashing of its own, and
-    whoever reads an id can tell which handling it came from.
+    an id shows the handling that it came from.
     """
     return f"{inbox.hex()}-{position}" if position else inbox.hex() + "-0"  # most have one output
 
@@ -78,7 +78,7 @@ FINGERPRINT_BYTES = 32
 
 
 def fingerprint(body: bytes, wire_type: str) -> bytes:
-    """A digest of what was sent under an identity; the same identity with another payload is refused.  32 bytes."""
+    """A digest of the payload under an identity; the same identity with another payload is refused.  32 bytes."""
     return sha256(wire_type.encode() + b"\0" + body).digest()
 
 
@@ -86,8 +86,8 @@ def fingerprint(body: bytes, wire_type: str) -> bytes:
 def state_id(state_type: str, key: Key) -> str:
     """The id of a state document: type and encoded key, safe in a Cosmos id and unambiguous.
 
-    Keys may hold any character and be long: what a store could not take is escaped, and what would be longer than
-    200 characters is replaced by its digest.
+    Keys may be long and hold any character: characters that a store refuses are escaped, and a text above 200
+    characters is replaced by its digest.
     """
     text = str(key)
     if not _PLAIN(text):
@@ -99,7 +99,7 @@ def state_id(state_type: str, key: Key) -> str:
 
 
 def parse_state_id(id: str) -> tuple[str, Key] | None:
-    """The type and key that `state_id` made an id of; None where it kept only a digest, or never made this id."""
+    """The type and key of a state id; None for a digest, or an id that `state_id` never makes."""
     state_type, colon, rest = id.rpartition(":")
     tag, text = (rest[:2], rest[2:]) if rest[1:2] == "." else ("", rest)
     if not colon or tag == "h.":

@@ -1,7 +1,7 @@
-"""The message as every part of the system sees it, free of any wire format.
+"""The message, independent of any wire format.
 
-A `Message` is what a bus carries: the body's bytes and the few properties that the protocols need.  Adapters
-translate it to and from their wire; nothing here does.  The property names are the public wire contract.
+A `Message` holds the body's bytes and the properties that the protocols need.  Adapters translate it to and from their
+wire.  The property names are the public wire contract.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NewType
 import msgspec
 
 MessageId = NewType("MessageId", str)
-"""The identity of a logical message: the same on every copy, retry and re-send."""
+"""The identity of a logical message: the same for every copy, redelivery and duplicate."""
 
 PROPERTY_ID = "outbox-id"
 PROPERTY_TYPE = "outbox-type"
@@ -27,24 +27,24 @@ PROPERTY_CAUSATION = "causation-id"
 PROPERTY_TRACEPARENT = "traceparent"
 
 Scalar = str | int | float | bool | None
-"""What a user's own property may hold on every wire that is supported."""
+"""The types of a user's own properties on every supported wire."""
 
 ID_BYTES_MAX = 4_096
 """The longest identity, correlation id, causation id and trace context.
 
-What a handler sends carries its input's on, the correlation id where a broker looks for it as well, so four of them and
-the rest must stay below the 64 KB that Service Bus takes of properties.
+Outputs inherit their input's, the correlation id also in the broker's own property, so four of them and the rest must
+stay below the 64 KB of properties that Service Bus allows.
 """
 
 PROPERTIES_BYTES_MAX = 54 << 10
 """The most that a message may carry beside its body, of ours and of its sender's.
 
-A copy that comes later carries all of it on, and a dead letter its reason of up to 8 KB too; so they fit into 64 KB.
+A rescheduled copy carries all of it, and a dead letter its reason of up to 8 KB too; so they fit into 64 KB.
 """
 
 SLIGHT_LENGTH_MAX = 512
 _PROPERTY_BYTES = 8
-"""What a property takes beside its name and its text; also the longest number."""
+"""The bytes of a property beside its name and its text; also the longest number."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -75,7 +75,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
     wire: bytes = b""
     wire_body: bytes = b""
     failures: int = 0
-    """How often handling it has failed, where a delayed copy has to carry that."""
+    """The failure count that a delayed copy carries."""
 
     @property
     def identity(self) -> str:
@@ -84,7 +84,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
 
     @property
     def schema(self) -> int:
-        """The schema version of the body: what the property says, else 1; it travels among the sender's own."""
+        """The schema version of the body: a property among the sender's own, else 1."""
         if self.properties is None:
             return 1
         try:
@@ -100,12 +100,12 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=Tr
 
 
 def schema_properties(version: int) -> dict[str, Scalar] | None:
-    """The properties that say of which schema version a body is; none where it is the first."""
+    """The properties with a body's schema version; none for version 1."""
     return {PROPERTY_SCHEMA: version} if version > 1 else None
 
 
 def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Message:
-    """The message that a body and a foreign sender's application properties mean; `message-id` is the broker's."""
+    """The message of a foreign sender's body and application properties; `message-id` is the broker's."""
     own = dict(properties)
 
     def text(name: str) -> str:
@@ -140,7 +140,7 @@ def message_from_properties(body: bytes, properties: Mapping[str, Scalar]) -> Me
 
 
 def properties_of(message: Message) -> dict[str, Scalar]:
-    """The application properties that a message carries on a wire: those of ours that are set, and the sender's."""
+    """The application properties of a message on a wire: ours that are set, and the sender's."""
     found: dict[str, Scalar] = dict(message.properties or {})
     for name, value in (
         (PROPERTY_ID, message.identity),
@@ -160,14 +160,14 @@ def properties_of(message: Message) -> dict[str, Scalar]:
 
 
 def is_slight(message: Message) -> bool:
-    """Whether a message plainly carries little; most do, and need not be measured."""
+    """Whether a message is obviously within the limits, as most are, and needs no measuring."""
     ids_length = len(message.outbox_id) + len(message.correlation_id) + len(message.causation_id)
     others_length = len(message.traceparent) + len(message.reply_to)
     return message.properties is None and ids_length + others_length <= SLIGHT_LENGTH_MAX
 
 
 def excess(message: Message) -> str:
-    """Why what a message carries beside its body cannot be carried on, and the cure; empty where it can."""
+    """Why a message's ids and properties exceed the limits, and the cure; empty if they do not."""
     for name, text in (
         ("identity", message.identity),
         ("correlation id", message.correlation_id),
@@ -176,19 +176,19 @@ def excess(message: Message) -> str:
     ):
         if (size_bytes := _size_bytes(text)) > ID_BYTES_MAX:
             return (
-                f"its {name} takes {size_bytes} bytes, over {ID_BYTES_MAX}, and what a handler sends carries it on; "
+                f"its {name} takes {size_bytes} bytes, over {ID_BYTES_MAX}, and a handler's outputs inherit it; "
                 "give a shorter one"
             )
     if (size_bytes := properties_bytes(message)) > PROPERTIES_BYTES_MAX:
         return (
-            f"its properties take {size_bytes} bytes, over {PROPERTIES_BYTES_MAX}, so a copy of it might not be taken "
-            "by a broker; put what is long into the body"
+            f"its properties take {size_bytes} bytes, over {PROPERTIES_BYTES_MAX}, so a broker might refuse a copy of "
+            "it; put long values into the body"
         )
     return ""
 
 
 def properties_bytes(message: Message) -> int:
-    """About how much a copy of a message takes on a wire beside its body: properties of ours, its sender's, its own."""
+    """About the size of a copy of a message on a wire beside its body: all properties and ids."""
     named = properties_of(message).items()
     texts = (message.correlation_id, message.reply_to, message.session_id, message.broker_id)
     size_bytes = sum(_size_bytes(text) + _PROPERTY_BYTES for text in texts)

@@ -1,7 +1,7 @@
-"""What the runtime asks of the world: a store, a bus, a place for blobs, or one journal that is all of them.
+"""The ports of the runtime: a store, a bus and a blob store, or one journal with all of them.
 
-A port returns what is normal and raises what is not: a conditional write gives `Won` or `Lost`; it raises
-`OutcomeUnknown` when nobody can tell, `Throttled` and `Refused` when nothing was written.  Every `await` in the
+A port returns normal results and raises errors: a conditional write returns `Won` or `Lost`; it raises `OutcomeUnknown`
+when it may have been written, `Throttled` and `Refused` when nothing was written.  Every `await` in the
 runtime is one call of one of these, so every `await` is a crash point and wrapping a port is fault injection.
 
     StateStore   documents with compare-and-swap, one at a time or in a batch within a partition
@@ -79,7 +79,7 @@ __all__ = [
 BLOBS_CURE = (
     "connect(..., blobs=...) names one, in a Functions app the setting OUTBOX_BLOBS__blobServiceUri or OUTBOX_BLOBS"
 )
-"""What to do where a blob store is missing."""
+"""The cure for a missing blob store."""
 
 # Documents
 
@@ -89,7 +89,7 @@ class StateStore(Protocol):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What the store can promise; the same for as long as it is used."""
+        """The capabilities of the store; they never change."""
         ...
 
     async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
@@ -117,23 +117,23 @@ class MessageBus(Protocol):
     """A broker with peek-lock."""
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        """Send all of them; an unknown outcome is repeated by the caller under the same ids."""
+        """Send all of them; the caller repeats an unknown outcome under the same ids."""
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         """Up to `count_max` messages, at least one unless `wait_s` passes without any."""
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
-        """End a delivery.
+        """Settle a delivery.
 
         Raises:
-            LockLost: it is not ours any more.
+            LockLost: its lock is lost.
         """
 
     async def renew(self, delivery: Delivery) -> int:
-        """Extend the lock; its new end in milliseconds since 1970.
+        """Renew the lock; its new end in milliseconds since 1970.
 
         Raises:
-            LockLost: it is not ours any more.
+            LockLost: the lock is lost.
         """
 
 
@@ -144,7 +144,7 @@ class BlobStore(Protocol):
     """Write-once bytes under names."""
 
     async def write(self, name: str, data: bytes) -> bool:
-        """Write a blob that must not exist; False, and nothing changed, where it does."""
+        """Write a blob that must not exist; False, and no change, where it does."""
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
         """The blob, or None where there is none.
@@ -154,11 +154,11 @@ class BlobStore(Protocol):
         """
 
     async def delete(self, name: str) -> None:
-        """Delete a blob; one that is not there is fine."""
+        """Delete a blob, if it exists."""
 
 
 class NoBlobs:
-    """A blob store for applications that need none: it refuses, and says what to do."""
+    """The blob store of a backend without one: it refuses, with the cure."""
 
     async def write(self, name: str, data: bytes) -> bool:
         """Write nothing.
@@ -177,7 +177,7 @@ class NoBlobs:
         raise NoBlobStore(f"blob {name} needs a blob store; {BLOBS_CURE}")
 
     async def delete(self, name: str) -> None:
-        """Nothing can be there."""
+        """No blob can exist."""
 
 
 _nothing: type[BlobStore] = NoBlobs
@@ -192,39 +192,39 @@ class Journal(Protocol):
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         """Up to `count_max` messages of these queues, locked; the claim's write has returned before this does.
 
-        A journal may show what waits behind a dead letter that blocks its key, so that it is put on record in time:
-        then all of what it gives `waits`, and is not given again in this block unless it is released.
+        A journal may also return messages behind a dead letter that blocks their key, so that they get a waiting record
+        in time: then all returned deliveries `waits`, and are not returned again in this block unless released.
         """
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
     ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
-        """Those of these states (by id) and markers (by inbox key) that there are."""
+        """The existing ones of these states (by id) and markers (by inbox key)."""
 
     async def commit(self, commit: Commit) -> Conflict | None:
         """Commit all of it or nothing; on return it survives the declared failures."""
 
     async def durable(self) -> None:
-        """Wait until everything that was handed out so far survives the declared failures."""
+        """Wait until everything returned so far survives the declared failures."""
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        """Extend the locks that are still ours; how many were."""
+        """Renew the locks that are still held; how many were."""
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Give back uncounted what is still ours."""
+        """Release, uncounted, the deliveries whose locks are still held."""
 
 
-# What clients and operators ask
+# Operations
 
 
 class BusOperations(Protocol):
-    """What a client or an operator asks of whatever holds the queues; everything returned has passed the gate."""
+    """The operations of clients and operators on queues; everything returned has passed the gate."""
 
     def now_ms(self) -> int:
         """The backend's time, milliseconds since 1970."""
 
     async def declare(self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]]) -> None:
-        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist."""
+        """Create missing queues (name to ordering) and topics (name to subscriptions)."""
 
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send messages from outside; on return they survive the declared failures."""
@@ -233,7 +233,7 @@ class BusOperations(Protocol):
         """The dead letters of a queue, oldest first."""
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        """Run the dead letter of a `sequence` number again, as a new attempt; LookupError where there is none."""
+        """Resubmit the dead letter of a `sequence` number, as a new attempt; LookupError where there is none."""
 
     async def discard(self, queue: str, sequence: int) -> None:
         """Delete the dead letter of a `sequence` number; LookupError where there is none."""
@@ -242,32 +242,32 @@ class BusOperations(Protocol):
         """Whether nothing in these queues waits or is being handled."""
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
-        """Whether nothing is left for these queues: waiting, put off, dead-lettered, or committed and not sent yet."""
+        """Whether nothing is left for these queues: waiting, rescheduled, dead-lettered, or committed, not pushed."""
 
 
 class Operations(BusOperations, Protocol):
-    """What a client or an operator asks of a backend: of its queues, its states and the framework's own notes."""
+    """The operations of clients and operators on a backend: queues, states and the framework's own notes."""
 
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
     ) -> None:
-        """Make sure that queues (name to ordering) and topics (name to subscriptions) exist.
+        """Create missing queues (name to ordering) and topics (name to subscriptions).
 
-        In the queues `stop_keys` a dead letter stops its key, also one that the backend itself makes; a declaration
-        switches this on and never off, because an application that only sends does not know who handles.
+        In the queues `stop_keys` a dead letter blocks its key, also a dead letter made by the backend; a declaration
+        enables this and never disables it, because an application that only sends does not know the handlers.
         """
 
     async def state(self, id: str) -> StateDocument | None:
         """A state by id; None where there is none or it was deleted."""
 
     async def unblock(self, queue: str, session_id: str, identity: str) -> bool:
-        """Let a session go on that stands still behind a dead letter which is gone; False where none does."""
+        """Unblock a session whose dead letter is gone; False if this identity does not block it."""
 
     async def note(self, name: str) -> Document | None:
-        """What the framework itself keeps here under a name."""
+        """A note of the framework by name; None without one."""
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
-        """Write a note that still has this version (empty: is not there); whether it was written."""
+        """Write a note that still has this version (empty: absent); whether it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +281,9 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class StorePorts:
-    """The ports of a backend whose store and bus are apart: partition or item scope, as the store's capabilities say.
+    """The ports of a backend with a separate store and bus: partition or item scope, by the store's capabilities.
 
-    `infrastructure` keeps the protocol's own documents where that is not where the states are; item scope only.
+    `infrastructure` holds the protocol's own documents where states have a store of their own; item scope only.
     """
 
     store: StateStore
@@ -294,14 +294,14 @@ class StorePorts:
 
 
 class Backend(Protocol):
-    """Whatever a worker or client runs on."""
+    """The backend of a worker or client."""
 
     def ports(self) -> Ports | StorePorts:
         """Its ports; their kind decides which commit protocol runs."""
 
 
 class Clock(Protocol):
-    """Time, passed in."""
+    """A clock."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""

@@ -1,4 +1,4 @@
-"""What a handler may say about its own failure, and how often it is tried."""
+"""The answers of a handler, `Reject` and `Retry`, and the limits of its retries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from outbox.errors import OutboxError
 
 DELAY_S_MAX = 10 * 366 * 86_400.0
-"""The longest delay, ten years: what is later is not a delay."""
+"""The longest delay, ten years."""
 
 
 class Reject(OutboxError):  # it is raised as an answer, not as an error
@@ -26,7 +26,7 @@ class Retry(OutboxError):  # it is raised as an answer, not as an error
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How failed deliveries are repeated: at most `limit` of them, with these delays in seconds, the last repeating."""
+    """The retries of failed deliveries: at most `limit` attempts, with these delays in seconds, the last repeating."""
 
     limit: int = 5
     delays_s: tuple[float, ...] = (1.0, 10.0, 60.0)
@@ -38,7 +38,7 @@ class Retries:
             raise ValueError(f"delays_s={self.delays_s}: give seconds, each 0 to {DELAY_S_MAX:.0f}")
 
     def delay_s(self, failures: int) -> float:
-        """The delay in seconds after so many `failures`, at least one."""
+        """The delay in seconds after this many `failures`, at least one."""
         if not self.delays_s:
             return 0.0
         return self.delays_s[min(failures, len(self.delays_s)) - 1]

@@ -1,7 +1,7 @@
-"""Spark jobs as an application sees them: what is asked for, what a run is, and who starts one.
+"""Spark jobs of an application: requests, runs, and the port that starts them.
 
 `ctx.submit_spark_job` captures a `RunRequest` as an output on the reserved queue `SPARK_RUNS`, so it commits with the
-handler's state or not at all.  Whoever reads that queue hands it to `SparkRuns`, which starts each run once, however
+handler's state or not at all.  The handler of that queue passes it to `SparkRuns`, which starts each run once, however
 often it is asked.  Nothing here knows Synapse or spark-submit.
 """
 
@@ -16,20 +16,20 @@ import msgspec
 from outbox.errors import OutcomeUnknown, Refused
 
 SPARK_RUNS = "spark-runs"
-"""The queue that requests for runs lie in."""
+"""The queue of requests for runs."""
 
 RUN_TYPE = "outbox.spark-run"
 """Their type on the wire."""
 
 ARGUMENT_BYTES_MAX = 32_000
-"""How much all arguments of a run may take: Synapse takes 100 kB for the whole of a request."""
+"""The size limit of all arguments of a run: Synapse allows 100 kB for a whole request."""
 ARGUMENT_COUNT_MAX = 200
 
 RunId = NewType("RunId", str)
-"""What a run is known by: the identity of the message that asks for it, so the same on every attempt."""
+"""The id of a run: the identity of the message that requests it, so the same for every attempt."""
 
 Phase = Literal["waiting", "submitted", "running", "succeeded", "failed", "cancelled", "unknown"]
-"""`waiting`: not started yet; `submitted`: the service has it; `unknown`: nobody knows a run of this id any more."""
+"""`waiting`: not started yet; `submitted`: the service has it; `unknown`: no service has a run of this id any more."""
 
 ENDED: frozenset[Phase] = frozenset(("succeeded", "failed", "cancelled"))
 
@@ -41,14 +41,14 @@ _SECRET = re.compile(
 
 
 class RunRequest(msgspec.Struct, frozen=True):
-    """A request for a run of a job: `arguments` are those of its command line."""
+    """A request for a run of a job with these command-line arguments."""
 
     job: str
     arguments: tuple[str, ...] = ()
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a run; `batch` is its id with the service that runs it, `detail` says why where it ended badly."""
+    """The status of a run; `batch` is its id in the service that runs it, `detail` the reason of a failure."""
 
     run: str
     job: str = ""
@@ -58,7 +58,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunPending(OutcomeUnknown):
-    """A run may be starting by somebody's hand; look again after `after_s` seconds, under the same id."""
+    """Another caller may be starting the run; ask again after `after_s` seconds, under the same id."""
 
     def __init__(self, message: str, *, after_s: float) -> None:
         super().__init__(message)
@@ -66,32 +66,32 @@ class RunPending(OutcomeUnknown):
 
 
 class NotRunnable(Refused):
-    """A run that can never be started as it was asked for; nothing was started."""
+    """The run can never be started as requested; nothing was started."""
 
 
 class SparkRuns(Protocol):
-    """Who starts Spark jobs, each run once."""
+    """Starts Spark jobs, each run once."""
 
     async def submit(self, run: RunId, request: RunRequest) -> RunStatus:
-        """Start a run, or say what became of it; any number of callers may ask, at once and again.
+        """Start a run, or return its status; any number of callers may ask, concurrently and repeatedly.
 
         Raises:
-            RunPending: somebody else may be starting it; ask again later.
-            OutcomeUnknown: nobody can tell now; ask again later.
+            RunPending: another caller may be starting it; ask again later.
+            OutcomeUnknown: it may have been started; ask again later.
             Throttled: nothing was started; ask again later.
-            NotRunnable: it can never be started as it was asked for; the text tells what to change.
-            Refused: nothing was started; whoever runs this service has to mend something.
+            NotRunnable: it can never be started as requested; the text says what to change.
+            Refused: nothing was started; the operator of this service has to fix something.
         """
 
     async def status(self, run: RunId) -> RunStatus:
-        """What became of a run.
+        """The status of a run.
 
         Raises:
-            OutcomeUnknown, Throttled: nobody can tell now.
+            OutcomeUnknown, Throttled: it cannot be read now.
         """
 
     async def cancel(self, run: RunId) -> RunStatus:
-        """End a run, also one that is not started yet; one that has ended stays as it is.
+        """Cancel a run, also before its start; an ended run is unchanged.
 
         Raises:
             OutcomeUnknown, Throttled: ask again.
@@ -99,10 +99,10 @@ class SparkRuns(Protocol):
 
 
 def run_id(text: str) -> RunId:
-    """A text as the id of a run.
+    """Check the id of a run.
 
     Raises:
-        Refused: it cannot be one.
+        Refused: it is invalid.
     """
     if not _RUN_ID.fullmatch(text):
         raise Refused(
@@ -112,10 +112,10 @@ def run_id(text: str) -> RunId:
 
 
 def run_request(job: str, arguments: Sequence[str] = ()) -> RunRequest:
-    """A request that can be sent.
+    """Make a valid request.
 
     Raises:
-        NotRunnable: the job's name or its arguments cannot be taken.
+        NotRunnable: the job's name or its arguments are invalid.
     """
     if isinstance(arguments, str) or not all(isinstance(argument, str) for argument in arguments):
         raise NotRunnable(f"{job}: the arguments are a list of texts, such as ['--input', 'transfers.csv']")
@@ -129,7 +129,7 @@ def run_request(job: str, arguments: Sequence[str] = ()) -> RunRequest:
         )
     if any(_SECRET.search(argument) for argument in arguments):
         raise NotRunnable(
-            f"{job}: an argument looks like a secret, and arguments are shown to whoever may look at the workspace; "
+            f"{job}: an argument looks like a secret, and arguments are visible to every reader of the workspace; "
             "name a secret of Key Vault in the settings instead"
         )
     return RunRequest(job, tuple(arguments))

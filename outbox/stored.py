@@ -1,20 +1,20 @@
 """The documents that the store protocols keep: states, records, staged results and processed markers.
 
-Bodies are JSON objects, so that a user can query them where they lie.  A document with a member `pending` is unfinished
-business: a record whose outputs may not have left yet, or a state that points to the transaction which changed it.
-What has no time to live stays until it is finished.
+Bodies are JSON objects, so that users can query them.  A document with a member `pending` is unfinished: a record whose
+outputs may not be pushed yet, or a state with a pointer to the transaction that changed it.  A pending document has no
+time to live.
 
     partition = state id      `state`          the state, its version, and in item scope its pointer
-                              `inbox:<key>`    partition scope: the record of one handled message, or of one that waits
-                              `done:<key>`     item scope: the processed marker of one handled message, or that it waits
-                              `staged:<tx>`    item scope: what an attempt will do if its state is swapped in
-                              `overflow:<tx>`  the blob that an attempt may have written outputs to that did not fit
-                              `failures:<key>` how often a message of an ordered source has failed
+                              `inbox:<key>`    partition scope: the record of a handled message, or a waiting record
+                              `done:<key>`     item scope: the processed marker of a handled message, or a waiting one
+                              `staged:<tx>`    item scope: the effects of an attempt if its swap lands
+                              `overflow:<tx>`  the blob with an attempt's outputs that did not fit
+                              `failures:<key>` the failure count of a message of an ordered source
     partition = inbox:<key>   `inbox:<key>`    the record of a stateless handler's message
-    partition = claim:<key>   `claim`          which HTTP request an idempotency key stands for
-    partition = session:<..>  `stopped`        the dead letter behind which a session stands still
+    partition = claim:<key>   `claim`          the HTTP request of an idempotency key
+    partition = session:<..>  `stopped`        the dead letter that blocks a session
 
-Markers and staged records share a partition, because a session token is good for the partition that it came from.
+Markers and staged records share a partition, because a session token is valid for its own partition only.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ NO_VALUE = msgspec.Raw(b"null")
 class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
     """A state as stored: its value (null: a tombstone), schema version, and a version that only grows.
 
-    `at_ms` is when this version was written.  `pending` is the transaction that wrote it, until everything that one
-    emitted has left; `token` a session token at which its staged record, or the marker of the last, can be read.
+    `at_ms` is the write time of this version.  `pending` is the transaction that wrote it, until its outputs are
+    pushed; with the session token `token` its staged record, or the marker of the last transaction, can be read.
     """
 
     value: msgspec.Raw = NO_VALUE
@@ -50,17 +50,17 @@ class StateItem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether there is no state here."""
+        """Whether the state was deleted, or never existed."""
         return bytes(self.value) == b"null"
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one handled message did: the outputs of its effect, or the reason of its refusal.
+    """The record of a handled message: its outputs, or the reason of its refusal.
 
     `fingerprint` is the digest of its payload, `at_ms` the time of its commit, `attempt` the resubmission that it
-    answers, `spilled` the blob that holds the outputs where they do not fit in here, `reply` what an HTTP request is
-    answered with, for as long as the record lives.  `life_ms` is how long that is to be when its outputs have left,
-    whoever sends them: of several applications in one container each has a retention of its own.
+    records, `spilled` the blob with outputs that do not fit, `reply` the reply to an HTTP request.  `life_ms` is the
+    record's time to live once its outputs are pushed, whichever application pushes them: several applications in one
+    container have retentions of their own.
     """
 
     tx: str
@@ -81,15 +81,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         return PoisonMessage(self.reason, self.description) if self.reason else None
 
     def marked(self) -> Record:
-        """The same when its outputs have left: without them, they are not needed any more."""
+        """The record once its outputs are pushed: without them."""
         return msgspec.structs.replace(self, pending=False, outputs=(), spilled="", life_ms=0)
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Item scope: what the transaction `pending` does if the state's swap lands; kept until the pointer is cleared.
+    """Item scope: the effects of the transaction `pending` if its swap lands; kept until the pointer is cleared.
 
-    `version` is the state version that the attempt had loaded: once the state is past it without ever having pointed
-    here, the transaction can not take effect any more.
+    `version` is the state version that the attempt loaded: once the state is past it without a pointer to this record,
+    the transaction can not take effect any more.
     """
 
     pending: str
@@ -101,7 +101,7 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """A staged record as it was read or written: its version, and a session in which it can be read."""
+    """A staged record as read or written: its version, and a session token that sees it."""
 
     staged: Staged
     version: Version
@@ -109,10 +109,10 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Overflow(msgspec.Struct, frozen=True):
-    """The blob that the attempt `pending` may have written, for which message, over which version of which state.
+    """The announcement of a blob of the attempt `pending`: its message, and the state version that it loaded.
 
-    `attempt` is the resubmission that it answers; None: whoever announced it did not say.  At the age of `life_ms` no
-    write of that attempt can be in flight any more.
+    `attempt` is the message's resubmission; None: an older version of the code did not store it.  At the age of
+    `life_ms` no write of that attempt can be in flight any more.
     """
 
     pending: str
@@ -125,8 +125,8 @@ class Overflow(msgspec.Struct, frozen=True):
     life_ms: int = 0
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """Which request an idempotency key stands for: its payload's digest, its state and key, and when it came first."""
+class IdempotencyClaim(msgspec.Struct, frozen=True):
+    """The request of an idempotency key: its payload's digest, its state and key, and its first creation time."""
 
     fingerprint: bytes
     state: str
@@ -135,57 +135,53 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Failures(msgspec.Struct, frozen=True):
-    """How often a message of an ordered source has failed; it may undercount."""
+    """The failure count of a message of an ordered source; it may undercount."""
 
     count: int
 
 
 def state_key(state_id: str) -> DocumentKey:
-    """Where a state lies."""
     return DocumentKey(state_id, STATE)
 
 
 def record_key(state_id: str | None, inbox: bytes) -> DocumentKey:
-    """Where the record of a message lies: beside its state, or in a partition of its own."""
+    """The key of a record: in the state's partition, or in a partition of its own."""
     id = RECORD_PREFIX + inbox.hex()
     return DocumentKey(state_id or id, id)
 
 
 def failures_key(state_id: str | None, inbox: bytes) -> DocumentKey:
-    """Where the failures of a message are counted."""
     return DocumentKey(state_id or RECORD_PREFIX + inbox.hex(), "failures:" + inbox.hex())
 
 
 def claim_key(inbox: bytes) -> DocumentKey:
-    """Where the idempotency key of a request is claimed, whatever state it names."""
+    """The key of a claim: it depends on the idempotency key, not on the request's state."""
     return DocumentKey("claim:" + inbox.hex(), "claim")
 
 
 def staged_key(state_id: str, tx: str) -> DocumentKey:
-    """Where an attempt's result is staged."""
     return DocumentKey(state_id, STAGED_PREFIX + tx)
 
 
 def overflow_key(partition: str, tx: str) -> DocumentKey:
-    """Where an attempt says which blob it is about to write."""
     return DocumentKey(partition, OVERFLOW_PREFIX + tx)
 
 
 def processed_key(state_id: str, inbox: bytes) -> DocumentKey:
-    """Where the marker of a message lies in item scope."""
+    """The key of a message's marker in item scope."""
     return DocumentKey(state_id, "done:" + inbox.hex())
 
 
 encode = msgspec.json.Encoder().encode
 
-Item = TypeVar("Item", StateItem, Record, Staged, Overflow, Claim, Failures)
+Item = TypeVar("Item", StateItem, Record, Staged, Overflow, IdempotencyClaim, Failures)
 
 
 def decode(document: Document, kind: type[Item]) -> Item:
-    """A document as what it must be.
+    """Decode a document.
 
     Raises:
-        CorruptRecord: it is not; somebody else writes to this container.
+        CorruptRecord: it is of another kind; another program writes to this container.
     """
     try:
         return msgspec.json.decode(document.body, type=kind)
@@ -195,5 +191,5 @@ def decode(document: Document, kind: type[Item]) -> Item:
 
 
 def state_in(document: Document | None) -> StateItem:
-    """What a read of a state found; one without a value where there is none."""
+    """The state in a document that was read; an empty one for None."""
     return StateItem() if document is None else decode(document, StateItem)

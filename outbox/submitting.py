@@ -1,8 +1,8 @@
-"""The handler of requests for Spark runs: it starts each once and is done; nobody waits for a job here.
+"""The handler of requests for Spark runs: it starts each once, and does not wait for its end.
 
-The start is a call outside, made at least once and idempotent by the run's id, which is the request's identity.  What
-cannot be told yet comes again uncounted, what can never be started is dead-lettered with its reason, and any other
-failure counts: then somebody has to mend the settings and resubmit.
+The start is an external call, made at least once and idempotent by the run's id, which is the request's identity.  A
+request with an unknown outcome is rescheduled uncounted, one that can never be started is dead-lettered with its
+reason, and any other failure counts: then an operator has to fix the settings and resubmit.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 HANDLER_NAME = "submit_spark_job"
 AGAIN_AFTER_S = 15.0
-"""When a request is looked at again whose start nobody can tell."""
+"""When a request with an unknown outcome is retried."""
 
 
 def submitting(runs: Callable[[], SparkRuns]) -> Callable[[RunRequest, Context], Awaitable[None]]:
-    """A handler of requests; `runs` is asked for who starts them when the first one comes."""
+    """A handler of requests; `runs` is called at the first request."""
 
     async def submit(request: RunRequest, ctx: Context) -> None:
         await heeded(ctx.call(lambda: runs().submit(run_id(ctx.message_id), request), idempotent=True))
@@ -32,10 +32,11 @@ def submitting(runs: Callable[[], SparkRuns]) -> Callable[[RunRequest, Context],
 
 
 async def heeded(asked: Awaitable[T]) -> T:
-    """What `SparkRuns` answers; what it raises, as a handler says it: ask again later, or never.
+    """Await a call of `SparkRuns`, and translate its errors.
 
     Raises:
-        Retry, Reject: so.
+        Retry: ask again later.
+        Reject: the run can never be started.
     """
     try:
         return await asked

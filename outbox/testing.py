@@ -7,8 +7,8 @@
 
 The runtime and the engine are those of production; only the disk, the clock and chance are the harness's, so the same
 seed runs the same way.  With `faults` the worker's ports fail as planned: after a crash the harness reopens the engine
-on what was durable and goes on.  What a worker would log of handlers that failed, the harness adds to the exception of
-a test that fails, as a note with their tracebacks.
+on the durable bytes and continues.  The log lines of failed handlers, with their tracebacks, are added as a note to the
+exception of a failing test.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ START_S = 1_767_225_600.0
 """When a harness's time begins: 2026-01-01 00:00 UTC, in seconds since 1970."""
 
 FAILURE_COUNT_MAX = 8
-"""How many of the last failures of handlers the note of a failed test holds."""
+"""How many log lines the note of a failing test holds."""
 
 STEP_COUNT_MAX = 100_000
 BATCH_COUNT_MAX = 8
@@ -94,7 +94,7 @@ class VirtualClock:
 class SentRecord(msgspec.Struct, frozen=True):
     """A committed output: its identity, decoded message, properties and due time.
 
-    `due` is in seconds since 1970, None for a message that is seen at once.
+    `due` is in seconds since 1970, None for a message that is visible at once.
     """
 
     id: str
@@ -187,7 +187,7 @@ class Harness:
         self._http_clients.open(ports, self._scope)
 
     def __getattr__(self, name: str) -> Any:
-        """Tell the cure where a harness is used that was never opened."""
+        """Name the cure for the use of an unopened harness."""
         if name in ("_engine", "_client", "_ports", "_intake", "_scope"):
             raise RuntimeError(
                 "the harness is not open; write `async with Harness(app) as world:` and use `world` in it"
@@ -195,7 +195,7 @@ class Harness:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _watched(self, ports: Ports | StorePorts) -> Ports | StorePorts:
-        """Ports that fail as planned and keep what is committed."""
+        """Ports that fail as planned and record the commits."""
         plan = self._faults
         blobs = FaultyBlobs(ports.blobs, plan)
         if isinstance(ports, Ports):
@@ -219,7 +219,7 @@ class Harness:
 
     @property
     def faults_fired(self) -> int:
-        """How many of the planned faults have happened; `fault_log` tells which."""
+        """How many planned faults have happened; `fault_log` lists them."""
         return len(self._faults.fired)
 
     @property
@@ -229,13 +229,13 @@ class Harness:
 
     @property
     def engine(self) -> Engine:
-        """The engine of this life; a restart makes another."""
+        """The open engine; a restart opens another."""
         return self._engine
 
     # Arrange
 
     async def given(self, kind: type[Any], key: Key, state: Any) -> None:
-        """Put a state in place of what a key has.
+        """Set the state of a key.
 
         Raises:
             UnknownType: no handler has such a state.
@@ -296,7 +296,7 @@ class Harness:
         return await self._http_clients.request(method, path, json, key, headers, body)
 
     async def wait_idle(self) -> None:
-        """Handle everything that is due; time does not move.  RuntimeError where messages go in a circle."""
+        """Handle everything that is due; time does not move.  RuntimeError if messages form a cycle."""
         for _ in range(STEP_COUNT_MAX):
             try:
                 if not await self._step():
@@ -306,7 +306,7 @@ class Harness:
         raise RuntimeError(f"the application is not idle after {STEP_COUNT_MAX} steps; messages seem to go in a circle")
 
     async def _step(self) -> bool:
-        """Claim and handle one batch; False when there is nothing left to do."""
+        """Claim and handle one batch; False when nothing is due."""
         self._engine.tick()
         count_max = self._chance.randint(1, BATCH_COUNT_MAX)
         try:
@@ -339,7 +339,7 @@ class Harness:
         self._in_flight -= len(deliveries)
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
-        """Let time pass, and what falls due run, in order; ValueError where that is less than a millisecond."""
+        """Move time, and handle what falls due, in order; ValueError below a millisecond."""
         span = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
         span_ms = round(span.total_seconds() * 1_000)
         if span_ms < 1:
@@ -354,18 +354,18 @@ class Harness:
         await self.wait_idle()
 
     async def _sweep(self) -> None:
-        """Finish what crashes have left, as a worker does every so often."""
+        """Sweep once, as a worker does every 30 s."""
         if isinstance(self._scope, StoreScope) and isinstance(self._ports, StorePorts):
             try:
                 scope, stores = self._scope, stores_of(self._ports)
-                await Recovery(scope.protocol, stores, scope.unsent, now_ms=self._engine.now_ms).sweep()
+                await Recovery(scope.protocol, stores, scope.failed_pushes, now_ms=self._engine.now_ms).sweep()
             except SimulatedCrash:
                 await self._crash()
             except MAY_RETRY:
                 pass  # the next one will
 
     async def restart(self) -> None:
-        """Kill the process and open the engine again on what was durable."""
+        """Kill the process and reopen the engine on the durable bytes."""
         await self._crash()
 
     async def _crash(self) -> None:
@@ -383,7 +383,7 @@ class Harness:
         self._stopping = False
 
     async def _double(self, deliveries: Sequence[Delivery]) -> None:
-        """Deliver a second time: a copy from outside, or a lock that runs out under its owner."""
+        """Deliver a second time: a duplicate from outside, or an expired lock."""
         for delivery in deliveries:
             if delivery.from_outside:
                 copy = msgspec.structs.replace(delivery.message, message_id=f"copy-{self._new_id()}")
@@ -438,7 +438,7 @@ class Harness:
         ]
 
     def _with_body(self, message: Message) -> Message:
-        """A message with its body back; the harness's blobs lie in memory, so that nothing has to be awaited."""
+        """A message with its body; the harness's blobs are in memory, so nothing waits."""
         try:
             self._client.with_body(message).send(None)
         except StopIteration as stop:
@@ -447,7 +447,7 @@ class Harness:
         raise RuntimeError("the harness's blob store waited; it must answer at once")
 
     async def blob(self, ref: BlobRef) -> bytes:
-        """What a handler wrote with `ctx.write_blob`."""
+        """Read a blob that a handler wrote with `ctx.write_blob`."""
         return await self._client.blob(ref)
 
     async def resubmit(self, queue: str, id: str) -> None:

@@ -1,7 +1,7 @@
 """The HTTP side of a harness: requests to an application under test, from a client that retries.
 
-A process that dies under a request is opened again on what was durable, and the same request is sent again under the
-same key, as a client would.  A response that was received before counts.
+After a crash under a request the engine is reopened on the durable bytes, and the request is repeated under the same
+key, as a client would.  A response received before the crash counts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,6 @@ class HttpClients:
         )
 
     def stop(self) -> None:
-        """The process is about to end."""
         if self._entry is not None:
             self._entry.stop()
 
@@ -84,7 +83,7 @@ class HttpClients:
         """Send a request until there is a response.
 
         Raises:
-            UnknownDestination: the application serves nothing there; a 404 of a state that is not there looks alike.
+            UnknownDestination: the application serves nothing there; a missing state would be a 404 too.
             TypeError: it has two bodies.
         """
         check_served(self._app, method, path)
@@ -99,7 +98,7 @@ class HttpClients:
         raise RuntimeError(f"the process died {CRASH_COUNT_MAX} times under {method} {path}")
 
     async def _sent(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Response | None:
-        """Send a request once, and see to the end of what it set off; None where the process died before it spoke."""
+        """Send a request once, and wait for its task; None if the process died before it answered."""
         entry, life = self._entry, self._life
         assert entry is not None, "the harness is open"
         response: Response | None = None

@@ -1,11 +1,11 @@
-"""A worker: claims messages in batches, handles them, and leaves none behind when it stops.
+"""A worker: claims messages in batches, handles them, and releases the rest when it stops.
 
 `concurrency` is how many messages may be in flight.  A batch whose handlers do not wait is one turn of the loop and
 one commit.  Any number of workers may share a backend, in one process or in several.
 
-Stopping (`drain`, or leaving the context): claim nothing more, let what is in flight end for `drain_s` seconds, cancel
-the rest and give it back uncounted.  What cannot be cancelled, a blocking handler in its thread, is left behind: its
-message is given back as well, and nothing that it does afterwards is committed.
+Stopping (`drain`, or leaving the context): claim nothing more, wait `drain_s` seconds for messages in flight, cancel
+the rest and release them uncounted.  A blocking handler in its thread cannot be cancelled and is abandoned: its message
+is released as well, and nothing that it does afterwards is committed.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ LOOKS_A_LOCK = 8
 PORT_ERROR_PAUSE_S = 0.2
 IDLE_POLL_S = 0.005
 TURN_S = 0.005
-"""How long a worker that always finds something to do keeps the loop to itself."""
+"""How long a busy worker keeps the event loop before it yields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A worker in numbers, since it was made; over a store and a bus also what there is to worry about.
+    """The counts of a worker since its start; over a store and a bus also failed pushes and the fullest partition.
 
-    `unsent_count` counts pushes that came to nothing.  `fullest_state` heads for the largest share of what a partition
-    of the store can hold, `fullest_share`, if messages go on as they do; empty and 0 where the store has no limit.
+    `unsent_count` counts failed pushes.  `fullest_state` heads for the largest share of its partition's limit,
+    `fullest_share`, at its present rate; empty and 0 where the store has no limit.
     """
 
     handled_count: int
@@ -70,22 +70,22 @@ class Figures:
     fullest_share: float = 0.0
 
 
-class _Reach:
-    """Queues that are claimed from together, and what is in flight of them, by sequence."""
+class _ClaimGroup:
+    """Queues claimed together, and their deliveries in flight, by sequence."""
 
     def __init__(self, paths: list[str]) -> None:
         self.paths = paths
         self.in_flight: dict[int, Delivery] = {}
-        self.room = asyncio.Event()
+        self.has_capacity = asyncio.Event()
         self.claiming: asyncio.Task[None] | None = None
-        """The task that claims; it handles what it has claimed, and another takes its place when that has to wait."""
+        """The claiming task; it also handles its batch, and a fresh task replaces it at the first wait."""
 
 
 class Worker(Client):
     """Handles an application's messages on a backend; use it as an async context manager.
 
-    `concurrency` is how many messages may be in flight, `drain_s` how many seconds they may take to end when it stops,
-    `threads` how many blocking handlers may run at a time, or what several workers of a process share for that.
+    `concurrency` limits the messages in flight, `drain_s` the seconds that they may take when the worker stops,
+    `threads` the concurrent blocking handlers; workers of one process may share one `HandlerThreads`.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class Worker(Client):
         self._drain_s = drain_s
         self._monotonic_s = monotonic_s
         self._turn_ends_s = 0.0
-        self._reaches = self._reaches_over(self._plan.paths)
-        self._reach_of = {path: reach for reach in self._reaches for path in reach.paths}
+        self._claim_groups = self._claim_groups_over(self._plan.paths)
+        self._claim_group_of = {path: claim_group for claim_group in self._claim_groups for path in claim_group.paths}
         self._lock_ms: dict[str, int] = {}
-        """How long a lock of each queue is, as its newest claim told."""
+        """The lock duration of each queue, by its newest claim."""
         self._shortest_ms = sys.maxsize
         self._look = asyncio.Event()
         self._draining = asyncio.Event()
@@ -124,7 +124,7 @@ class Worker(Client):
         self._renewing: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] | None = None
         self.handled_count = 0
-        """Deliveries that ended here: committed, given back or lost."""
+        """Deliveries that ended here: committed, released or lost."""
         ports = self._ports
         self._intake: Intake = ports.journal if isinstance(ports, Ports) else BusIntake(ports.bus)
         self._scope = scope_over(
@@ -142,19 +142,19 @@ class Worker(Client):
         self._recovery: Recovery | None = None
         if isinstance(ports, StorePorts) and isinstance(self._scope, StoreScope):
             scope, now_ms = self._scope, self._operations.now_ms
-            self._recovery = Recovery(scope.protocol, stores_of(ports), scope.unsent, now_ms=now_ms)
+            self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=now_ms)
 
     async def __aenter__(self) -> Self:
         await self.declare()
         await register_handlers(self.app, self._operations)
-        await register_retention(self.app.name, self._plan.memory, self._operations)
+        await register_retention(self.app.name, self._plan.retention, self._operations)
         self._failed = asyncio.get_running_loop().create_future()
         self._watch.start()
         if self._plan.paths:
-            for reach in self._reaches:
-                reach.claiming = self._tasks.start(self._claim_loop(reach), "claims")
+            for claim_group in self._claim_groups:
+                claim_group.claiming = self._tasks.start(self._claim_loop(claim_group), "claims")
             self._renewing = self._tasks.start(self._renew_loop(), "renewals")
-        has_work = bool(self._plan.paths or self.app.routes)  # HTTP entries leave something to finish as well
+        has_work = bool(self._plan.paths or self.app.routes)  # HTTP entries leave pending records as well
         if has_work and self._recovery is not None:
             self._sweeping = self._tasks.start(self._recovery.sweep_for_ever(), "sweeps")
         return self
@@ -168,19 +168,19 @@ class Worker(Client):
 
     @property
     def figures(self) -> Figures:
-        """What there is to watch."""
+        """The counts of this worker."""
         if not isinstance(self._scope, StoreScope):
             return Figures(self.handled_count)
         protocol = self._scope.protocol
         fullest = protocol.fullness.fullest() if isinstance(protocol, PartitionScope | ItemScope) else ("", 0.0)
-        return Figures(self.handled_count, self._scope.unsent.count, *fullest)
+        return Figures(self.handled_count, self._scope.failed_pushes.count, *fullest)
 
     # Waiting
 
     async def drain(self) -> None:
-        """Stop: claim nothing more, let what is in flight end, give back what does not."""
+        """Stop: claim nothing more, wait for messages in flight, release the rest."""
         self._draining.set()
-        claiming = [reach.claiming for reach in self._reaches]
+        claiming = [claim_group.claiming for claim_group in self._claim_groups]
         loops = [loop for loop in (*claiming, self._renewing, self._sweeping) if loop is not None]
         for loop in loops:
             loop.cancel()
@@ -191,7 +191,7 @@ class Worker(Client):
             await self._recovery.finish()
         if self._owns_threads:
             self._threads.close()
-        left = [delivery for reach in self._reaches for delivery in reach.in_flight.values()]
+        left = [delivery for claim_group in self._claim_groups for delivery in claim_group.in_flight.values()]
         if left and not self._has_failed:
             log.warning("messages released unhandled", extra={"count": len(left)})
             await self._intake.release(left)
@@ -203,10 +203,10 @@ class Worker(Client):
 
     @property
     def _is_busy(self) -> bool:
-        return any(reach.in_flight for reach in self._reaches)
+        return any(claim_group.in_flight for claim_group in self._claim_groups)
 
     async def wait_idle(self, *, timeout_s: float = 30.0) -> None:
-        """Wait until nothing of this application's queues waits or is being handled; scheduled messages do not count.
+        """Wait until this application's queues are empty and idle; scheduled messages do not count.
 
         Raises:
             TimeoutError: it took longer.
@@ -224,49 +224,48 @@ class Worker(Client):
 
     # Claiming
 
-    def _reaches_over(self, paths: list[str]) -> list[_Reach]:
-        """A journal claims from all queues at once; of a bus each queue is waited for by itself."""
+    def _claim_groups_over(self, paths: list[str]) -> list[_ClaimGroup]:
+        """A journal claims from all queues at once; a bus needs a wait for each queue."""
         together = isinstance(self._ports, Ports)
-        return [_Reach(paths)] if together else [_Reach([path]) for path in paths]
+        return [_ClaimGroup(paths)] if together else [_ClaimGroup([path]) for path in paths]
 
-    async def _claim_loop(self, reach: _Reach) -> None:
-        """Claim and handle one batch after the other, up to one that has to wait: another loop goes on after that."""
-        intake, paths = self._intake, reach.paths
+    async def _claim_loop(self, claim_group: _ClaimGroup) -> None:
+        """Claim and handle batches up to the first that waits; then another loop continues."""
+        intake, paths = self._intake, claim_group.paths
         while not self._draining.is_set():
-            room = self._concurrency - len(reach.in_flight)
-            if room <= 0:
-                reach.room.clear()
-                await reach.room.wait()
+            free_count = self._concurrency - len(claim_group.in_flight)
+            if free_count <= 0:
+                claim_group.has_capacity.clear()
+                await claim_group.has_capacity.wait()
                 continue
             try:
-                deliveries = await intake.claim(paths, count_max=room, wait_s=CLAIM_WAIT_S)
+                deliveries = await intake.claim(paths, count_max=free_count, wait_s=CLAIM_WAIT_S)
             except (Refused, OutcomeUnknown) as error:
                 log.warning("claim failed", extra={"error": str(error)})
                 await asyncio.sleep(PORT_ERROR_PAUSE_S)
                 continue
-            if deliveries and not await self._take_on(reach, deliveries):
+            if deliveries and not await self._take_on(claim_group, deliveries):
                 return
 
-    async def _take_on(self, reach: _Reach, deliveries: Sequence[Delivery]) -> bool:
-        """Handle a batch in this very task; whether the task is free to claim again.
+    async def _take_on(self, claim_group: _ClaimGroup, deliveries: Sequence[Delivery]) -> bool:
+        """Handle a batch in this task; whether the task is free to claim again.
 
-        A task of its own for each batch would cost a small one more than its handling.  At the first wait, be it a
-        handler's or a port's, this task stays with the batch (a handler must end in the task that it began in) and a
-        fresh one claims.
+        A task for each batch would cost more than a small batch.  At the first wait, of a handler or a port, this task
+        stays with the batch (a handler must end in the task that it began in) and a fresh task claims.
         """
-        self._note(reach, deliveries)
+        self._note(claim_group, deliveries)
         attempt = self._scope.attempt(deliveries)
         try:
             waits_for = attempt.send(None)
         except StopIteration:
             await self._yield_when_due()
             return True
-        reach.claiming = self._tasks.start(self._claim_loop(reach), "claims")
+        claim_group.claiming = self._tasks.start(self._claim_loop(claim_group), "claims")
         await go_on(attempt, waits_for)
         return False
 
     async def _yield_when_due(self) -> None:
-        """Let whoever else runs on this loop have a turn, every so often: a turn costs as much as several messages."""
+        """Yield to the event loop now and then; each turn of it costs as much as several messages."""
         if self._monotonic_s() >= self._turn_ends_s:
             await asyncio.sleep(0)
             self._turn_ends_s = self._monotonic_s() + TURN_S
@@ -274,22 +273,22 @@ class Worker(Client):
     def _settled(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
             return
-        reach = self._reach_of[deliveries[0].queue]  # those of one call are of one reach
-        in_flight = reach.in_flight
+        claim_group = self._claim_group_of[deliveries[0].queue]  # the deliveries of one call are of one group
+        in_flight = claim_group.in_flight
         for delivery in deliveries:
             in_flight.pop(delivery.sequence, None)
         self.handled_count += len(deliveries)
-        reach.room.set()
+        claim_group.has_capacity.set()
 
     # Renewing
 
-    def _note(self, reach: _Reach, deliveries: Sequence[Delivery]) -> None:
-        """Note what is in flight, and how long the locks of these queues are: of one just claimed all is left."""
-        now_ms, in_flight = self._operations.now_ms(), reach.in_flight
+    def _note(self, claim_group: _ClaimGroup, deliveries: Sequence[Delivery]) -> None:
+        """Note deliveries in flight, and the lock duration of their queues: a fresh claim has all of it left."""
+        now_ms, in_flight = self._operations.now_ms(), claim_group.in_flight
         queue = None
         for delivery in deliveries:
             in_flight[delivery.sequence] = delivery
-            if delivery.queue != queue:  # the messages of one claim share their lock
+            if delivery.queue != queue:  # the messages of one claim have equal locks
                 queue = delivery.queue
                 self._lock_ms[queue] = lock_ms = delivery.locked_until_ms - now_ms
                 if lock_ms < self._shortest_ms:
@@ -310,12 +309,12 @@ class Worker(Client):
                 log.warning("renewal failed", extra={"error": str(error)})
 
     async def _renew_due(self) -> None:
-        """Renew the locks of which less than two thirds is left."""
-        for reach in self._reaches:
-            await self._renew_reach(reach)
+        """Renew the locks with less than two thirds left."""
+        for claim_group in self._claim_groups:
+            await self._renew_claim_group(claim_group)
 
-    async def _renew_reach(self, reach: _Reach) -> None:
-        now_ms, lock_ms, in_flight = self._operations.now_ms(), self._lock_ms, reach.in_flight
+    async def _renew_claim_group(self, claim_group: _ClaimGroup) -> None:
+        now_ms, lock_ms, in_flight = self._operations.now_ms(), self._lock_ms, claim_group.in_flight
         due = [held for held in in_flight.values() if 3 * (held.locked_until_ms - now_ms) < 2 * lock_ms[held.queue]]
         if not due:
             return
@@ -326,7 +325,7 @@ class Worker(Client):
                 in_flight[held.sequence] = msgspec.structs.replace(held, locked_until_ms=until_ms)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait for so long, or until the worker stops."""
+        """Pause, or return early when the worker stops."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._draining.wait()
@@ -346,7 +345,7 @@ class Worker(Client):
             log.error("worker stopped", extra={"app": self.app.name}, exc_info=error)
             if self._failed is not None and not self._failed.done():
                 self._failed.set_exception(error)
-                self._failed.exception()  # somebody may look at it later, or nobody
+                self._failed.exception()  # marks it as retrieved
         self._draining.set()
-        for reach in self._reaches:
-            reach.room.set()
+        for claim_group in self._claim_groups:
+            claim_group.has_capacity.set()

@@ -144,11 +144,11 @@ async def swept_part(settings: Sweeping, part: Part) -> dict[str, Any]:
             counts.add(found)
             if not (found.left and found.finished) or len(passes) == PASS_COUNT_MAX:
                 break  # else what is left may have been in the way of each other, or is gone with what is finished
-        unsent = [f"{one.destination}: {one.count} not sent, {one.error}" for one in endings.unsent.take()]
+        unsent = [f"{one.destination}: {one.count} not sent, {one.error}" for one in endings.failed_pushes.take()]
         return {
             "part": part.name,
             **msgspec.structs.asdict(counts),
-            "unsent": endings.unsent.count,
+            "unsent": endings.failed_pushes.count,
             "reads": sum(reading.read_count for reading in passes),
             "seconds": time.monotonic() - started_s,
             "is_whole": reading.is_whole,

@@ -32,7 +32,7 @@ CORE = (  # what a handler and a port are
     ("deliveries", "http"),
     ("lineage",),
     ("message",),
-    ("errors", "seldom"),
+    ("errors", "log_throttle", "printable"),
 )
 FLOORS = (  # a floor imports only from those below it; what shares a floor may import each other
     ("__main__",),
@@ -63,9 +63,10 @@ BELOW_ADAPTERS = (
     "lineage",
     "message",
     "errors",
-    "seldom",
+    "log_throttle",
+    "printable",
 )
-BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "seldom")
+BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "log_throttle", "printable")
 JUDGE = tuple(  # judges recorded histories
     f"verify.{name}"
     for name in (

@@ -24,7 +24,7 @@ from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
-from outbox.seldom import Seldom
+from outbox.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class ServiceBusServer:
         self.limits = replace(limits or Limits(), message_size_max_bytes=message_size_max_bytes)
         self.pool = Pool(max(POOL_MAX_BYTES, 16 * message_size_max_bytes))
         """What unfinished messages and links of all connections hold."""
-        self.log_lines = Seldom(LOG_EVERY_MS, engine.now_ms)
+        self.log_lines = LogThrottle(LOG_EVERY_MS, engine.now_ms)
         """Which lines about connections are due: a client that connects in a loop does not fill the log."""
         self.faults = Faults() if faults is None else faults
         """What is to go wrong; rules may be installed and removed while clients are connected."""

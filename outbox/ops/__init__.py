@@ -1,1 +1,1 @@
-"""What an operator uses: the command line and the control endpoint of a running host."""
+"""The command line, and the control endpoint of a running host."""

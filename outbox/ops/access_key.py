@@ -1,8 +1,8 @@
-"""The access key of a data folder: what a client of `outbox run` must hold to use Service Bus or Cosmos DB.
+"""The access key of a data folder, which clients of `outbox run` need for Service Bus and Cosmos DB.
 
-Any process on this machine, of any user and in any container that shares the network, reaches a port of loopback; only
-who may read the folder gets the key.  It is made once and kept over restarts and `kill -9`, because clients hold the
-connection string meanwhile.  The caller holds the folder's lock, so that two hosts never make two keys.
+Any process on this machine, of any user and in any container that shares the network, reaches a port of loopback; the
+key goes only to users with read access to the folder.  It is made once and survives restarts and `kill -9`, because
+clients keep the connection string.  The caller holds the folder's lock, so that two hosts never make two keys.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def new_key() -> str:
 
 
 def access_key(folder: Path, *, replace: bool = False) -> str:
-    """The folder's key; made where there is none yet, or to `replace` the one that there is.
+    """The folder's key; made where there is none yet, or to `replace` the old one.
 
     Raises:
-        Refused: the file is not a key, or others than its owner can read it.
+        Refused: the file is not a key, or other users can read it.
     """
     found = None if replace else _read(folder / FILE_NAME)
     if found is not None:
@@ -46,7 +46,7 @@ def _read(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Refused(f"{path} cannot be read ({error.strerror}); mend that, or start with --new-key") from error
+        raise Refused(f"{path} cannot be read ({error.strerror}); fix that, or start with --new-key") from error
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         mode = stat.S_IMODE(found.st_mode)
@@ -56,7 +56,7 @@ def _read(path: Path) -> str | None:
     if mode & 0o077:
         raise Refused(
             f"{path} can be read by others (mode {mode:04o}); replace the key with --new-key, "
-            f"or if nobody has seen it: chmod 600 {path}"
+            f"or if no other user has read it: chmod 600 {path}"
         )
     try:
         size_bytes = len(base64.b64decode(data, validate=True))
@@ -68,7 +68,7 @@ def _read(path: Path) -> str | None:
 
 
 def _write(folder: Path, key: str) -> None:
-    """Put the file there whole and durably: a key that a client was given must be there after a power loss."""
+    """Write the file whole and durably: after a power loss clients still use the key."""
     temporary = folder / f"{FILE_NAME}.tmp"
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

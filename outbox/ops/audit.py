@@ -1,9 +1,9 @@
-"""A host's history: recorded beside its data, begun and ended with what the engine itself counts.
+"""Record a host's history beside its data, with the engine's own counts at the start and the end.
 
-At the start the engine tells what it holds: how many messages each queue ever got and how many have left it.  That is
-the other witness: an acknowledged commit that a log has lost makes these numbers smaller than what the history of the
-life before adds up to.  At the end, when nothing waits, they are compared once more.  The machine's run tells a judge
-whether lines can be missing: a process that was killed leaves all it had written, a machine without power does not.
+At the start the history gets the engine's tallies: how many messages each queue ever received, and how many have left
+it.  They are independent evidence: if a log lost an acknowledged commit, they are smaller than the sums of the earlier
+history.  At the end, with idle queues, they are compared again.  The machine's boot id tells the judge whether lines
+can be missing: a killed process leaves all it had written, a machine that lost power may not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outbox.verify.recorded.recording import recorded
 from outbox.verify.recorded.verdict import Verdict
 
 BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
-"""Linux names each run of the machine; elsewhere every start may follow a power loss."""
+"""Linux has an id for each boot; elsewhere every start may follow a power loss."""
 
 DEAD_COUNT_MAX = 1_000_000
 
@@ -46,7 +46,7 @@ class Audit:
         )
 
     def end(self) -> None:
-        """The workers have ended: tell whether everything has, and close."""
+        """Record the final tallies if the queues are idle, and close; call it after the workers."""
         engine = self._engine
         if engine.stopped is None and engine.broker.is_idle(self._queues):
             self.history.quiesce(self._queues, tallies=tallies(engine), dead=dead(engine, self._queues))
@@ -54,7 +54,7 @@ class Audit:
 
 
 def tallies(engine: Engine) -> dict[str, Tally]:
-    """What an engine counts for each queue; not those that drop messages by themselves, as expired or as repeated."""
+    """The engine's counts for each queue, without queues that drop expired or duplicate messages."""
     return {
         queue.path: Tally(queue.received_count, queue.received_count - len(queue.tasks))
         for queue in engine.state.queues
@@ -79,7 +79,7 @@ def judge(path: Path, *, alone: bool = False) -> Verdict:
 
 
 def as_json(verdict: Verdict) -> bytes:
-    """A verdict for programs: whether each promise holds, what was found and what was counted."""
+    """A verdict as JSON: whether each promise holds, the findings and the counts."""
     holds = {name: verdict.first(name) is None for name in verdict.guarantees}
     found = {"ok": verdict.ok, "guarantees": holds, "findings": verdict.findings, "counts": verdict.counts}
     return msgspec.json.encode(found)

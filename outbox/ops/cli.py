@@ -1,7 +1,7 @@
-"""The command line: what may be asked and how, and which exit code an outcome has.
+"""The command line: its commands and arguments as a table, and the exit codes.
 
 0 done, 1 refused (one line on stderr says why and what to do), 2 usage, 130 interrupted by Ctrl-C.  Built on argparse
-and free of everything that takes long to import, so that `outbox --help` is there at once; `commands` does the work.
+and without slow imports, so that `outbox --help` prints at once; `commands` does the work.
 """
 
 from __future__ import annotations
@@ -11,19 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from outbox.errors import OutboxError
+from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
-from outbox.seldom import printable
 
 DONE, REFUSED, USAGE, INTERRUPTED = 0, 1, 2, 130
 DISTRIBUTION = "outbox-azure"
-"""What is installed to get this; the name `outbox` belongs to somebody else on PyPI."""
-
-_APP_HELP = "the application as module:attribute; the current folder is importable"
-_CLOCK_HELP = "confirm a wall clock far ahead of the log"
-_DATA_HELP = "the engine's folder; a host that holds it is asked, else its log is opened"
+"""The distribution's name; on PyPI `outbox` is another project."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except commands.Usage as error:
         options.parser.error(str(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
         return REFUSED
     except (OutboxError, OSError) as error:
         return _refuse(str(error))
@@ -59,9 +55,9 @@ def _refuse(text: str) -> int:
 
 
 def _place(options: argparse.Namespace) -> None:
-    """Settle where a command is to look: in a folder, or on Azure as options or the environment say.
+    """Decide where a command looks: in a folder, or on Azure by options or the environment.
 
-    The environment is asked only where no folder is named, so that a setting left in a shell moves no command.
+    The environment is read only without a folder, so that a variable left in a shell redirects no command.
     """
     named = [name for name in _AZURE_OPTIONS if getattr(options, name)]
     if options.data is not None:
@@ -80,7 +76,7 @@ def _place(options: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints repeat no secret of the command line."""
+    """A parser whose errors repeat no secret of the command line."""
 
     def error(self, message: str) -> NoReturn:
         super().error(redacted(message))
@@ -95,18 +91,19 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and leave")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    _add_new(commands)
-    _add_run(commands)
-    _add_emulator(commands)
-    _add_send(commands)
-    _add_status(commands)
-    _add_state(commands)
-    _add_export(commands)
-    _add_dead_letters(commands)
-    _add_log(commands)
-    _add_audit(commands)
-    _add_bench(commands)
+    groups = {"": parser.add_subparsers(dest="command", metavar="COMMAND", required=True)}
+    for name, (text, arguments) in _COMMANDS.items():
+        group, _, verb = name.rpartition(" ")
+        command = groups[group].add_parser(verb, help=text, description=text, allow_abbrev=False)
+        command.set_defaults(action=name, parser=command)
+        if arguments is None:
+            groups[name] = command.add_subparsers(dest="verb", metavar="VERB", required=True)
+        for names, how in arguments or ():
+            command.add_argument(*names, **how)
+        if name == "state":
+            _add_key_kind(command)
+        if name in _ON_AZURE:
+            _add_place(command)
     return parser
 
 
@@ -124,184 +121,25 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-_Commands = argparse._SubParsersAction  # argparse has no public name for what add_subparsers returns
-
-
-def _add(commands: _Commands[_Parser], name: str, text: str) -> _Parser:
-    parser = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-    parser.set_defaults(action=name, parser=parser)
-    return parser
-
-
-def _add_data(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument("--data", required=required, type=Path, metavar="FOLDER", help=_DATA_HELP)
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
-    parser.add_argument("--accept-clock", action="store_true", help=_CLOCK_HELP)
-
-
-_AZURE_OPTIONS = {
-    "cosmos": (
-        ("OUTBOX_COSMOS", "OUTBOX_COSMOS__accountEndpoint"),
-        "",
-        "Cosmos DB: its endpoint, or a connection string",
-    ),
-    "servicebus": (
-        ("OUTBOX_SERVICEBUS", "OUTBOX_SERVICEBUS__fullyQualifiedNamespace"),
-        "",
-        "Service Bus: its host name, or a connection string",
-    ),
-    "blobs": (("OUTBOX_BLOBS", "OUTBOX_BLOBS__blobServiceUri"), "", "Blob Storage, where large bodies lie"),
-    "database": (("OUTBOX_DATABASE",), "bank", "the database"),
-    "container": (("OUTBOX_CONTAINER",), "outbox", "the container of records and states"),
-    "states": (("OUTBOX_STATES",), "", "the container in which only states lie, if there is one"),
-}
-"""Options that name an application on Azure: the variables that stand in for them, the default, and what they are."""
+def _add_key_kind(parser: argparse.ArgumentParser) -> None:
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--int", dest="kind", action="store_const", const="int", help="the key is an integer")
+    kind.add_argument("--uuid", dest="kind", action="store_const", const="uuid", help="the key is a UUID")
+    parser.set_defaults(kind="text")
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     """Let a command look in a folder or on Azure."""
-    _add_data(parser, required=False)
+    for names, how in (_data(required=False), *_ANSWER):
+        parser.add_argument(*names, **how)
     azure = parser.add_argument_group(
         "on Azure, or on emulators",
-        "in place of --data; an address is asked with your identity (DefaultAzureCredential)",
+        "in place of --data; plain addresses are used with your identity (DefaultAzureCredential)",
     )
     for name, (variables, default, text) in _AZURE_OPTIONS.items():
         known = f" ({default})" if default else ""
         metavar = "ADDRESS" if name in ("cosmos", "servicebus", "blobs") else "NAME"
         azure.add_argument(f"--{name}", metavar=metavar, default="", help=f"{text}{known}; or {variables[0]}")
-
-
-def _add_new(commands: _Commands[_Parser]) -> None:
-    parser = _add(commands, "new", "Write a project that runs as it stands: handlers, tests, a Functions app.")
-    parser.add_argument("name", metavar="NAME", help="its name, and that of the folder to make here")
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
-
-
-def _add_run(commands: _Commands[_Parser]) -> None:
-    parser = _add(commands, "run", "Run an application: durable engine, workers, Service Bus endpoint on loopback.")
-    parser.add_argument("app", metavar="APP", help=_APP_HELP)
-    parser.add_argument("--data", required=True, type=Path, metavar="FOLDER", help="the engine's folder")
-    parser.add_argument("--workers", type=count, default=1, metavar="N", help="workers in this process (1)")
-    parser.add_argument("--concurrency", type=count, default=64, metavar="N", help="messages in hand a worker (64)")
-    parser.add_argument("--threads", type=count, default=16, metavar="N", help="blocking handlers at a time (16)")
-    parser.add_argument("--history", type=Path, metavar="FILE", help="record what the workers do, for `outbox audit`")
-    parser.add_argument(
-        "--http", type=port, metavar="PORT", help="serve the HTTP entries on this port of loopback (0: any)"
-    )
-    key_help = "make a new access key for the folder's endpoints; clients need the new connection string"
-    parser.add_argument("--new-key", action="store_true", help=key_help)
-    names = "a name that the HTTP entries go by besides loopback's, as behind a proxy; may be repeated"
-    parser.add_argument("--http-name", action="append", default=[], metavar="NAME", help=names)
-    _add_host(parser)
-
-
-def _add_emulator(commands: _Commands[_Parser]) -> None:
-    parser = _add(
-        commands, "emulator", "Serve Service Bus, and on request Cosmos DB, on loopback without an application."
-    )
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)")
-    _add_host(parser)
-
-
-def _add_host(parser: argparse.ArgumentParser) -> None:
-    amqp_help = "port of the Service Bus endpoint (5672; 0: any free one; none: no endpoint)"
-    parser.add_argument("--amqp-port", type=port_or_none, default=5672, metavar="PORT", help=amqp_help)
-    cosmos_help = "also serve Cosmos DB, on this port (8081 is what its clients expect; 0: any free one)"
-    parser.add_argument("--cosmos-port", type=port, metavar="PORT", help=cosmos_help)
-    parser.add_argument(
-        "--entities", type=Path, metavar="FILE", help="queues and topics in the official emulator's JSON"
-    )
-    parser.add_argument(
-        "--sync", default="every", metavar="POLICY", help="every (default), every_n:COUNT, interval:SECONDS or never"
-    )
-    parser.add_argument("--accept-clock", action="store_true", help=_CLOCK_HELP)
-
-
-def _add_send(commands: _Commands[_Parser]) -> None:
-    parser = _add(commands, "send", "Send a message, or one for each line of stdin.")
-    parser.add_argument("queue", metavar="QUEUE", help="a queue or topic")
-    parser.add_argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin')
-    parser.add_argument("--type", default="", help="the wire type; a queue with one type needs none")
-    parser.add_argument("--id", help="its identity (default: a fresh one); sent again it has no further effect")
-    parser.add_argument("--created", type=seconds, metavar="SECONDS", help="its time, since 1970 (default: now)")
-    parser.add_argument("--key", "--session", dest="key", default="", help="its key, where the queue is ordered by key")
-    parser.add_argument("--correlation-id", default="", metavar="ID")
-    app_help = "check the message by this application's types (module:attribute); a host that runs one does so itself"
-    parser.add_argument("--app", metavar="APP", help=app_help)
-    parser.add_argument("--id-field", metavar="NAME", help="with -: lines are bodies, and this field is the identity")
-    parser.add_argument("--key-field", metavar="NAME", help="with --id-field: this field is the key")
-    _add_data(parser)
-
-
-def _add_status(commands: _Commands[_Parser]) -> None:
-    _add_place(_add(commands, "status", "Count messages and dead letters of every queue."))
-
-
-def _add_state(commands: _Commands[_Parser]) -> None:
-    parser = _add(commands, "state", "Show the state of a key.")
-    parser.add_argument("type", metavar="TYPE", help="the state's name")
-    parser.add_argument("key", metavar="KEY")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--int", dest="kind", action="store_const", const="int", help="the key is an integer")
-    kind.add_argument("--uuid", dest="kind", action="store_const", const="uuid", help="the key is a UUID")
-    parser.set_defaults(kind="text")
-    _add_place(parser)
-
-
-def _add_export(commands: _Commands[_Parser]) -> None:
-    parser = _add(commands, "export", "Write all states of one instant as JSON lines.")
-    parser.add_argument("--type", default="", help="only states of this name")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to (default: stdout)")
-    _add_data(parser)
-
-
-def _add_dead_letters(commands: _Commands[_Parser]) -> None:
-    parent = _add(commands, "dead-letters", "List, show, resubmit or discard refused messages.")
-    verbs = parent.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for verb, text in (
-        ("list", "List the dead letters of a queue, oldest first."),
-        ("show", "Show a dead letter with its body."),
-        ("resubmit", "Run a dead letter again, as a new attempt."),
-        ("discard", "Delete a dead letter."),
-    ):
-        parser = _add(verbs, verb, text)
-        parser.set_defaults(action=f"dead-letters {verb}")
-        parser.add_argument("queue", metavar="QUEUE")
-        if verb == "show":
-            parser.add_argument("id", metavar="ID")
-        elif verb != "list":
-            parser.add_argument("id", metavar="ID", nargs="?")
-            parser.add_argument("--all", action="store_true", help="all of the queue's, instead of one ID")
-        _add_place(parser)
-
-
-def _add_log(commands: _Commands[_Parser]) -> None:
-    parent = _add(commands, "log", "Look at, compact or salvage a folder's log.")
-    verbs = parent.add_subparsers(dest="verb", metavar="VERB", required=True)
-    inspect = _add(verbs, "inspect", "Read every segment and tell what is there; change nothing.")
-    compact = _add(verbs, "compact", "Snapshot the state and drop the log before it.")
-    compact.add_argument(
-        "--sealed", action="store_true", help="read the sealed segments beside a running host, and leave the host alone"
-    )
-    salvage = _add(verbs, "salvage", "Copy what is left of a log that an open refuses into a fresh folder.")
-    salvage.add_argument("--into", required=True, type=Path, metavar="FOLDER", help="an empty or new folder")
-    for verb, parser in (("inspect", inspect), ("compact", compact), ("salvage", salvage)):
-        parser.set_defaults(action=f"log {verb}")
-        _add_data(parser)
-
-
-def _add_audit(commands: _Commands[_Parser]) -> None:
-    text = "Judge a history that `run --history` recorded: which promises hold, and the first event that breaks one."
-    parser = _add(commands, "audit", text)
-    parser.add_argument("history", type=Path, metavar="FILE")
-    parser.add_argument("--alone", action="store_true", help="nobody else takes messages from the application's queues")
-    parser.add_argument("--json", action="store_true", help="answer in JSON")
-
-
-def _add_bench(commands: _Commands[_Parser]) -> None:
-    parser = _add(commands, "bench", "Measure this machine: the same work here and in hand-written SQLite.")
-    parser.add_argument("--messages", type=count, default=5_000, metavar="N")
-    parser.add_argument("--repeats", type=count, default=1, metavar="N")
 
 
 def count(text: str) -> int:
@@ -331,3 +169,188 @@ def seconds(text: str) -> float:
     if not 0 <= value <= 1e11:
         raise argparse.ArgumentTypeError(f"{text} is not a time in seconds since 1970")
     return value
+
+
+# The commands
+
+_Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+def _argument(*names: str, **how: Any) -> _Argument:
+    """The names and settings of one `add_argument`."""
+    return names, how
+
+
+def _data(*, required: bool = True) -> _Argument:
+    text = "the engine's folder; its host answers if one runs, else its log is opened"
+    return _argument("--data", required=required, type=Path, metavar="FOLDER", help=text)
+
+
+_AZURE_OPTIONS = {
+    "cosmos": (
+        ("OUTBOX_COSMOS", "OUTBOX_COSMOS__accountEndpoint"),
+        "",
+        "Cosmos DB: its endpoint, or a connection string",
+    ),
+    "servicebus": (
+        ("OUTBOX_SERVICEBUS", "OUTBOX_SERVICEBUS__fullyQualifiedNamespace"),
+        "",
+        "Service Bus: its host name, or a connection string",
+    ),
+    "blobs": (("OUTBOX_BLOBS", "OUTBOX_BLOBS__blobServiceUri"), "", "Blob Storage with the large bodies"),
+    "database": (("OUTBOX_DATABASE",), "bank", "the database"),
+    "container": (("OUTBOX_CONTAINER",), "outbox", "the container of records and states"),
+    "states": (("OUTBOX_STATES",), "", "the separate container of states, if there is one"),
+}
+"""Options that name an application on Azure: their environment variables, the default, and the help text."""
+
+_JSON = _argument("--json", action="store_true", help="answer in JSON")
+_ACCEPT_CLOCK = _argument("--accept-clock", action="store_true", help="confirm a wall clock far ahead of the log")
+_ANSWER = (_JSON, _ACCEPT_CLOCK)
+_QUEUE = _argument("queue", metavar="QUEUE")
+_ID_OR_ALL = (
+    _argument("id", metavar="ID", nargs="?"),
+    _argument("--all", action="store_true", help="all of the queue's, instead of one ID"),
+)
+_HOST = (
+    _argument(
+        "--amqp-port",
+        type=port_or_none,
+        default=5672,
+        metavar="PORT",
+        help="port of the Service Bus endpoint (5672; 0: any free one; none: no endpoint)",
+    ),
+    _argument(
+        "--cosmos-port",
+        type=port,
+        metavar="PORT",
+        help="also serve Cosmos DB, on this port (8081 is what its clients expect; 0: any free one)",
+    ),
+    _argument("--entities", type=Path, metavar="FILE", help="queues and topics in the official emulator's JSON"),
+    _argument(
+        "--sync", default="every", metavar="POLICY", help="every (default), every_n:COUNT, interval:SECONDS or never"
+    ),
+    _ACCEPT_CLOCK,
+)
+
+_ON_AZURE = frozenset(
+    ("status", "state", "dead-letters list", "dead-letters show", "dead-letters resubmit", "dead-letters discard")
+)
+"""The commands that take a folder or an application on Azure."""
+
+_COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
+    "new": (
+        "Write a project that runs as it stands: handlers, tests, a Functions app.",
+        (_argument("name", metavar="NAME", help="its name, and that of the folder to make here"), _JSON),
+    ),
+    "run": (
+        "Run an application: durable engine, workers, Service Bus endpoint on loopback.",
+        (
+            _argument(
+                "app", metavar="APP", help="the application as module:attribute; the current folder is importable"
+            ),
+            _argument("--data", required=True, type=Path, metavar="FOLDER", help="the engine's folder"),
+            _argument("--workers", type=count, default=1, metavar="N", help="workers in this process (1)"),
+            _argument("--concurrency", type=count, default=64, metavar="N", help="messages in hand a worker (64)"),
+            _argument("--threads", type=count, default=16, metavar="N", help="blocking handlers at a time (16)"),
+            _argument("--history", type=Path, metavar="FILE", help="record what the workers do, for `outbox audit`"),
+            _argument(
+                "--http", type=port, metavar="PORT", help="serve the HTTP entries on this port of loopback (0: any)"
+            ),
+            _argument(
+                "--new-key",
+                action="store_true",
+                help="make a new access key for the folder's endpoints; clients need the new connection string",
+            ),
+            _argument(
+                "--http-name",
+                action="append",
+                default=[],
+                metavar="NAME",
+                help="a name of the HTTP entries besides loopback's, as behind a proxy; may be repeated",
+            ),
+            *_HOST,
+        ),
+    ),
+    "emulator": (
+        "Serve Service Bus, and on request Cosmos DB, on loopback without an application.",
+        (_argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)"), *_HOST),
+    ),
+    "send": (
+        "Send a message, or one for each line of stdin.",
+        (
+            _argument("queue", metavar="QUEUE", help="a queue or topic"),
+            _argument("body", metavar="JSON", help='the message, or - for lines of {"id": ..., "body": ...} on stdin'),
+            _argument("--type", default="", help="the wire type; a queue with one type needs none"),
+            _argument("--id", help="its identity (default: a fresh one); a duplicate has no further effect"),
+            _argument("--created", type=seconds, metavar="SECONDS", help="its time, since 1970 (default: now)"),
+            _argument("--key", "--session", dest="key", default="", help="its key, where the queue is ordered by key"),
+            _argument("--correlation-id", default="", metavar="ID"),
+            _argument(
+                "--app",
+                metavar="APP",
+                help="check the message by this application's types (module:attribute); a host does so by its own",
+            ),
+            _argument("--id-field", metavar="NAME", help="with -: lines are bodies, and this field is the identity"),
+            _argument("--key-field", metavar="NAME", help="with --id-field: this field is the key"),
+            _data(),
+            *_ANSWER,
+        ),
+    ),
+    "status": ("Count messages and dead letters of every queue.", ()),
+    "state": (
+        "Show the state of a key.",
+        (_argument("type", metavar="TYPE", help="the state's name"), _argument("key", metavar="KEY")),
+    ),
+    "export": (
+        "Write all states of one instant as JSON lines.",
+        (
+            _argument("--type", default="", help="only states of this name"),
+            _argument("--output", type=Path, metavar="FILE", help="where to (default: stdout)"),
+            _data(),
+            *_ANSWER,
+        ),
+    ),
+    "dead-letters": ("List, show, resubmit or discard refused messages.", None),
+    "dead-letters list": ("List the dead letters of a queue, oldest first.", (_QUEUE,)),
+    "dead-letters show": ("Show a dead letter with its body.", (_QUEUE, _argument("id", metavar="ID"))),
+    "dead-letters resubmit": ("Run a dead letter again, as a new attempt.", (_QUEUE, *_ID_OR_ALL)),
+    "dead-letters discard": ("Delete a dead letter.", (_QUEUE, *_ID_OR_ALL)),
+    "log": ("Look at, compact or salvage a folder's log.", None),
+    "log inspect": ("Read every segment and print what is in it; change nothing.", (_data(), *_ANSWER)),
+    "log compact": (
+        "Snapshot the state and drop the log before it.",
+        (
+            _argument(
+                "--sealed",
+                action="store_true",
+                help="read the sealed segments beside a running host, and leave the host alone",
+            ),
+            _data(),
+            *_ANSWER,
+        ),
+    ),
+    "log salvage": (
+        "Copy what is left of a log that an open refuses into a fresh folder.",
+        (
+            _argument("--into", required=True, type=Path, metavar="FOLDER", help="an empty or new folder"),
+            _data(),
+            *_ANSWER,
+        ),
+    ),
+    "audit": (
+        "Judge a history that `run --history` recorded: which promises hold, and the first event that breaks one.",
+        (
+            _argument("history", metavar="FILE", type=Path),
+            _argument("--alone", action="store_true", help="no other client takes messages from the app's queues"),
+            _JSON,
+        ),
+    ),
+    "bench": (
+        "Measure this machine: the same work here and in hand-written SQLite.",
+        (
+            _argument("--messages", type=count, default=5_000, metavar="N"),
+            _argument("--repeats", type=count, default=1, metavar="N"),
+        ),
+    ),
+}

@@ -1,4 +1,4 @@
-"""What each command does: reach an operator, ask it, print the answer."""
+"""The work of each command: connect an operator, ask it, print the answer."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import msgspec
 
 from outbox.errors import Refused
 from outbox.ops import text
-from outbox.ops.values import BATCH_COUNT_MAX, Letter, NewMessage, Operates
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, NewMessage, Operator
 
 Options = argparse.Namespace
 
 
 class Usage(Exception):
-    """The command line asks for what does not go together."""
+    """Arguments that contradict each other."""
 
 
 def run(options: Options) -> None:
-    """Do what a parsed command line asks for.
+    """Run a parsed command line.
 
     Raises:
-        Usage: arguments that do not go together.
+        Usage: arguments contradict each other.
         OutboxError, LookupError, OSError: it was refused.
     """
     COMMANDS[options.action](options)
@@ -39,16 +39,13 @@ def run(options: Options) -> None:
 
 
 def new(options: Options) -> None:
-    """Write a project into a folder of its own."""
     from outbox.ops.new import new_project
 
     made = new_project(options.name, Path.cwd())
-    if options.json:
-        _print_json({"folder": made.name, "package": made.package, "files": made.paths})
-    else:
-        run = f"outbox run {made.package}.handlers:app --data {made.name}.data"
-        steps = (f"cd {made.name}", "pip install -r requirements-dev.txt", "python -m pytest", run)
-        print("\n".join([f"{made.name}: {len(made.paths)} files; next:", "", *(f"    {step}" for step in steps)]))
+    run = f"outbox run {made.package}.handlers:app --data {made.name}.data"
+    steps = (f"cd {made.name}", "pip install -r requirements-dev.txt", "python -m pytest", run)
+    text = "\n".join([f"{made.name}: {len(made.paths)} files; next:", "", *(f"    {step}" for step in steps)])
+    _answer(options, {"folder": made.name, "package": made.package, "files": made.paths}, text)
 
 
 # Hosts
@@ -84,7 +81,6 @@ def _check_app_name(name: str) -> None:
 
 
 def emulate(options: Options) -> None:
-    """Serve the emulators alone."""
     _log_to_stderr()
     _check_sync(options.sync)
     from outbox.ops.endpoints import EndpointSettings
@@ -126,10 +122,9 @@ def _log_to_stderr() -> None:
 
 
 def send(options: Options) -> None:
-    """Send one message, or those of stdin."""
     check = _judge(options)
     if options.body == "-":
-        from outbox.ops.lines import send_lines
+        from outbox.ops.send_lines import send_lines
 
         if options.id is not None:
             raise Usage("--id names one message; lines of stdin carry their own, or give --id-field")
@@ -155,7 +150,7 @@ def send(options: Options) -> None:
 
 
 def _judge(options: Options) -> Callable[[NewMessage], NewMessage]:
-    """What judges a message before it is sent: the application, where one is named; else the host does, if it can."""
+    """The check of a message before it is sent, by the application of --app; without one the host checks it."""
     if options.app is None:
         return lambda message: message
     _check_app_name(options.app)
@@ -169,11 +164,8 @@ def _judge(options: Options) -> Callable[[NewMessage], NewMessage]:
 
 
 def _done(options: Options, sent: dict[str, Any]) -> None:
-    if options.json:
-        _print_json(sent)
-    else:
-        what = f"{sent['ids'][0]}" if sent["count"] == 1 else f"{sent['count']} messages"
-        print(f"sent {what} to {options.queue}")
+    what = f"{sent['ids'][0]}" if sent["count"] == 1 else f"{sent['count']} messages"
+    _answer(options, sent, f"sent {what} to {options.queue}")
 
 
 def _check_json(body: str) -> None:
@@ -194,16 +186,11 @@ def _encoded(body: str) -> bytes:
 
 
 def status(options: Options) -> None:
-    """Print the queues in numbers."""
     found = _ask(options, lambda operator: operator.status())
-    if options.json:
-        _print_json(found)
-    else:
-        print(text.status(found))
+    _answer(options, found, text.status(found))
 
 
 def state(options: Options) -> None:
-    """Print the state of a key."""
     found = _ask(options, lambda operator: operator.state(options.type, options.key, options.kind))
     if options.json:
         sys.stdout.buffer.write((found or b"null") + b"\n")
@@ -214,7 +201,7 @@ def state(options: Options) -> None:
 
 
 def export(options: Options) -> None:
-    """Write states as JSON lines, to a file only when all are there."""
+    """Write states as JSON lines; a file appears only when it is complete."""
 
     async def write(operator: Any, out: Any) -> int:
         count = 0
@@ -231,49 +218,36 @@ def export(options: Options) -> None:
     with temporary.open("wb") as out:
         count = _ask(options, lambda operator: write(operator, out))
     temporary.replace(options.output)
-    if options.json:
-        _print_json({"count": count, "output": str(options.output)})
-    else:
-        print(f"exported {count} states to {options.output}")
+    answer = {"count": count, "output": str(options.output)}
+    _answer(options, answer, f"exported {count} states to {options.output}")
 
 
 # Dead letters
 
 
-def list_letters(options: Options) -> None:
-    """Print all dead letters of a queue."""
-
-    async def collect(operator: Any) -> list[Letter]:
-        letters: list[Letter] = []
-        while page := await operator.dead_letters(options.queue, after=letters[-1].sequence if letters else 0):
-            letters += page
+def list_dead_letters(options: Options) -> None:
+    async def collect(operator: Any) -> list[DeadLetterView]:
+        found: list[DeadLetterView] = []
+        while page := await operator.dead_letters(options.queue, after=found[-1].sequence if found else 0):
+            found += page
             if len(page) < BATCH_COUNT_MAX:
                 break
-        return letters
+        return found
 
-    letters = _ask(options, collect)
-    if options.json:
-        _print_json(letters)
-    else:
-        print(text.letters(options.queue, letters))
+    found = _ask(options, collect)
+    _answer(options, found, text.dead_letters(options.queue, found))
 
 
-def show_letter(options: Options) -> None:
-    """Print a dead letter with its body."""
-    letter = _ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
-    if options.json:
-        _print_json(letter)
-    else:
-        print(text.indented(msgspec.json.encode(letter)))
+def show_dead_letter(options: Options) -> None:
+    found = _ask(options, lambda operator: operator.dead_letter(options.queue, options.id))
+    _answer(options, found, text.indented(msgspec.json.encode(found)))
 
 
 def resubmit(options: Options) -> None:
-    """Run dead letters again."""
     _move(options, "resubmitted", lambda operator, id: operator.resubmit(options.queue, id))
 
 
 def discard(options: Options) -> None:
-    """Delete dead letters."""
     _move(options, "discarded", lambda operator, id: operator.discard(options.queue, id))
 
 
@@ -281,20 +255,17 @@ def _move(options: Options, verb: str, move: Callable[[Any, str | None], Awaitab
     if (options.id is None) is not options.all:
         raise Usage("name one ID, or give --all")
     moved = _ask(options, lambda operator: move(operator, options.id))
-    if options.json:
-        _print_json(moved)
-    else:
-        why = "somebody is receiving them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
-        left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
-        which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
-        print(f"{verb} {moved.count} of {options.queue}{which}{left}")
+    why = "a receiver has them" + (", or they were too-old" if verb == "resubmitted" and options.all else "")
+    left = f"; {moved.in_hand} left, {why}" if moved.in_hand else ""
+    which = f": {moved.id!r}" if isinstance(moved.id, str) and moved.id != options.id else ""
+    _answer(options, moved, f"{verb} {moved.count} of {options.queue}{which}{left}")
 
 
 # The log
 
 
 def log_command(options: Options) -> None:
-    """Inspect, compact or salvage; what needs no engine at work is in `logs`."""
+    """Inspect, compact or salvage; `logs` has the parts without a running engine."""
     from outbox.ops import logs
 
     if options.action == "log compact" and not options.sealed:
@@ -306,10 +277,7 @@ def log_command(options: Options) -> None:
         done, line = logs.inspect(options.data)
     else:
         done, line = logs.salvage(options.data, options.into)
-    if options.json:
-        _print_json(done)
-    else:
-        print(line)
+    _answer(options, done, line)
 
 
 def audit(options: Options) -> None:
@@ -327,38 +295,38 @@ def audit(options: Options) -> None:
 
 
 def bench(options: Options) -> None:
-    """Measure, where the benchmarks are."""
     from outbox.ops.bench import run_bench
 
     run_bench(options.messages, options.repeats)
 
 
 def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:
-    """Reach whoever answers for the folder, or the application on Azure, and ask."""
+    """Connect an operator for the folder or the application on Azure, and ask it."""
 
     async def asked() -> Any:
-        async with _reached(options) as operator:
+        async with _connected(options) as operator:
             return await ask(operator)
 
     return asyncio.run(asked())
 
 
-def _reached(options: Options) -> AbstractAsyncContextManager[Operates]:
+def _connected(options: Options) -> AbstractAsyncContextManager[Operator]:
     if options.data is not None:
-        from outbox.ops.reach import reach
+        from outbox.ops.connect_operator import connect_operator
 
-        return reach(options.data, accept_clock=options.accept_clock)
+        return connect_operator(options.data, accept_clock=options.accept_clock)
     import logging
 
-    from outbox.ops.store_operator import Addresses, reach_azure
+    from outbox.ops.store_operator import Addresses, connect_azure_operator
 
-    logging.getLogger("azure").addHandler(logging.NullHandler())  # what it says of connections is no answer
+    logging.getLogger("azure").addHandler(logging.NullHandler())  # its lines about connections are no answer
     names = ("cosmos", "servicebus", "database", "container", "states", "blobs")
-    return reach_azure(Addresses(**{name: getattr(options, name) for name in names}))
+    return connect_azure_operator(Addresses(**{name: getattr(options, name) for name in names}))
 
 
-def _print_json(value: Any) -> None:
-    print(msgspec.json.encode(value).decode())
+def _answer(options: Options, value: Any, line: str) -> None:
+    """Print an answer: JSON where asked for, else its text."""
+    print(msgspec.json.encode(value).decode() if options.json else line)
 
 
 COMMANDS: dict[str, Callable[[Options], None]] = {
@@ -369,8 +337,8 @@ COMMANDS: dict[str, Callable[[Options], None]] = {
     "status": status,
     "state": state,
     "export": export,
-    "dead-letters list": list_letters,
-    "dead-letters show": show_letter,
+    "dead-letters list": list_dead_letters,
+    "dead-letters show": show_dead_letter,
     "dead-letters resubmit": resubmit,
     "dead-letters discard": discard,
     "log inspect": log_command,

@@ -1,8 +1,8 @@
 """The control endpoint of a running host: an `Operator` over HTTP on loopback.
 
-Whoever can read `control.json` (mode 0600, in the data folder) may ask.  Every request names the token, compared in
-constant time, and a loopback Host, so that a page in a browser that had its name rebound to 127.0.0.1 gets nothing.
-Routes are data in, data out; what an error means travels as the name of its class.
+The right to read `control.json` (mode 0600, in the data folder) is the right to ask.  Every request carries the token,
+compared in constant time, and a loopback Host header, against DNS rebinding.  Routes take and return data; an error
+travels as the name of its class.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ from outbox.errors import (
     TooLarge,
     UnknownDestination,
 )
+from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
-from outbox.ops.doors import LOOPBACK, Doors, named_host
-from outbox.ops.values import BATCH_COUNT_MAX, Operates
+from outbox.ops.values import BATCH_COUNT_MAX, Operator
 from outbox.ops.wire import MoveRequest, PageQuery, SendRequest, StateQuery
 
 log = logging.getLogger("outbox.control")
-_quiet = logging.getLogger("outbox.control.http")
-_quiet.setLevel(logging.CRITICAL)  # anybody on this machine can send nonsense; it is answered and not worth a traceback
 
 BODY_MAX_BYTES = 32 << 20
 BODY_WITHIN_S = 30.0
@@ -66,15 +64,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Control:
-    """The routes, and who may use them."""
+    """The routes, behind the token."""
 
-    def __init__(self, operator: Operates, token: str) -> None:
+    def __init__(self, operator: Operator, token: str) -> None:
         self._operator = operator
         self._token = token.encode()
         self._free = REQUEST_COUNT_MAX
 
     def application(self) -> web.Application:
-        """An aiohttp application with every route."""
         app = web.Application(middlewares=[self._guard], client_max_size=BODY_MAX_BYTES)
         app.add_routes(
             [
@@ -92,7 +89,7 @@ class Control:
         )
         return app
 
-    # Who may ask, and what an error becomes
+    # Authorization and errors
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -146,13 +143,13 @@ class Control:
 
     async def _export(self, request: web.Request) -> web.StreamResponse:
         pages = self._operator.export(request.query.get("type", ""))
-        first = await anext(pages, b"")  # a refusal must come before the answer's first byte
+        first = await anext(pages, b"")  # a refusal must precede the response's first byte
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         await response.write(first)
         async for page in pages:
             await response.write(page)
-            await asyncio.sleep(0)  # a write that does not have to wait would let nobody else run
+            await asyncio.sleep(0)  # a write that does not wait would starve the loop
         await response.write_eof()
         return response
 
@@ -178,33 +175,24 @@ class Control:
 
 
 @asynccontextmanager
-async def serve_control(operator: Operates, folder: Path) -> AsyncIterator[int]:
-    """Serve an operator on a port of loopback and say in the folder where; its port.  The caller holds the folder."""
+async def serve_control(operator: Operator, folder: Path) -> AsyncIterator[int]:
+    """Serve an operator on a port of loopback, and write its control file; the port.  The caller holds the folder."""
     token = secrets.token_urlsafe(32)
-    runner = web.AppRunner(
+    async with serve_guarded(
         Control(operator, token).application(),
-        access_log=None,
-        logger=_quiet,
+        0,
+        connection_count_max=CONNECTION_COUNT_MAX,
+        idle_max_s=IDLE_MAX_S,
         handler_cancellation=True,
-        auto_decompress=False,
         max_line_size=LINE_MAX_BYTES,
         max_field_size=LINE_MAX_BYTES,
         shutdown_timeout=STOP_WITHIN_S,
-        keepalive_timeout=IDLE_MAX_S,
-    )
-    await runner.setup()
-    assert runner.server is not None, "a runner that is set up has a server"
-    doors = Doors(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=IDLE_MAX_S)
-    listening = await asyncio.get_running_loop().create_server(doors, "127.0.0.1", 0)
-    try:
-        port = int(listening.sockets[0].getsockname()[1])
-        write_control_file(folder, ControlFile(port, os.getpid(), token))
-        yield port
-    finally:
-        remove_control_file(folder)
-        listening.close()
-        doors.stop()
-        await runner.cleanup()
+    ) as port:
+        try:
+            write_control_file(folder, ControlFile(port, os.getpid(), token))
+            yield port
+        finally:
+            remove_control_file(folder)
 
 
 async def _body(request: web.Request, kind: type[T]) -> T:

@@ -1,7 +1,7 @@
-"""Where a folder's host is to be asked: `control.json`, and whether anybody holds the folder at all.
+"""The control file of a folder's host, `control.json`, and the check whether a host holds the folder.
 
-Only the holder of the folder's lock writes or removes the file.  What a killed host left behind is therefore known by
-the lock being free, and its token is never sent to whoever has the port by now.
+Only the holder of the folder's lock writes or removes the file.  So a file beside a free lock is a killed host's, and
+its token is never sent to the process that has the port by now.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SIZE_MAX_BYTES = 4_096
 class ControlFile(msgspec.Struct, frozen=True):
     """Port, process and token of a host's control endpoint.
 
-    As soon as they listen also the ports of the emulators (0: there is none), and the token that their fault endpoints
-    at `/_outbox/faults` ask for.
+    Once they listen, also the ports of the emulators (0: none) and the token of their fault endpoints at
+    `/_outbox/faults`.
     """
 
     port: int
@@ -36,7 +36,7 @@ class ControlFile(msgspec.Struct, frozen=True):
 
 
 def read_control_file(folder: Path) -> ControlFile | None:
-    """What the file says, or None where there is none that can be read."""
+    """The control file, or None without a readable one."""
     try:
         descriptor = os.open(folder / FILE_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def read_control_file(folder: Path) -> ControlFile | None:
 
 
 def write_control_file(folder: Path, content: ControlFile) -> None:
-    """Put the file there whole, readable by its owner alone; the caller holds the folder's lock."""
+    """Write the file whole, readable by its owner alone; the caller holds the folder's lock."""
     temporary = folder / (FILE_NAME + ".tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -59,8 +59,8 @@ def write_control_file(folder: Path, content: ControlFile) -> None:
     temporary.replace(folder / FILE_NAME)
 
 
-def tell_endpoints(folder: Path, amqp_port: int, cosmos_port: int, faults_token: str) -> None:
-    """Add where the emulators listen to the file that the host has written; the caller holds the folder's lock."""
+def add_endpoints(folder: Path, amqp_port: int, cosmos_port: int, faults_token: str) -> None:
+    """Add the emulators' ports to the host's file; the caller holds the folder's lock."""
     content = read_control_file(folder)
     if content is not None:
         more = {"amqp_port": amqp_port, "cosmos_port": cosmos_port, "faults_token": faults_token}
@@ -68,12 +68,12 @@ def tell_endpoints(folder: Path, amqp_port: int, cosmos_port: int, faults_token:
 
 
 def remove_control_file(folder: Path) -> None:
-    """Take the file away; the caller holds the folder's lock."""
+    """Remove the file; the caller holds the folder's lock."""
     (folder / FILE_NAME).unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the folder now.  Looks by a shared lock that is let go at once."""
+    """Whether a process holds the folder now, by a try of a shared lock."""
     try:
         descriptor = os.open(folder / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

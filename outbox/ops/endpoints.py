@@ -1,8 +1,8 @@
-"""What a host lets clients in by: the Service Bus endpoint, and on request the Cosmos DB one, on loopback.
+"""The endpoints of a host for clients: Service Bus, and on request Cosmos DB and HTTP, on loopback.
 
-Of a host that runs an application both check the folder's access key (`access_key`); without one they are as open as
-Microsoft's emulators.  Both take fault rules from whoever knows one token.  It is made anew for each host and stands in
-the folder's control file, which only the folder's owner can read.
+A host with an application checks the folder's access key (`access_key`); without one the endpoints are as open as
+Microsoft's emulators.  Both emulators take fault rules under a token, made anew for each host and written to the
+folder's control file, which only the folder's owner can read.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ AMQP_OPTION, COSMOS_OPTION, HTTP_OPTION = "--amqp-port", "--cosmos-port", "--htt
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
     return secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """Where to listen: None is not at all, 0 any free port.
+    """The ports to listen on: None is no endpoint, 0 any free port.
 
-    `http_names` are the names that the application goes by over HTTP besides those of loopback.
+    `http_names` are the names of the HTTP endpoint besides those of loopback.
     """
 
     amqp_port: int | None = AMQP_PORT
@@ -49,14 +48,14 @@ class EndpointSettings:
 
     @property
     def ports(self) -> tuple[tuple[int, str], ...]:
-        """The ports that are wanted, each with the option that names another."""
+        """The wanted ports, each with its command-line option."""
         wanted = ((self.amqp_port, AMQP_OPTION), (self.cosmos_port, COSMOS_OPTION), (self.http_port, HTTP_OPTION))
         return tuple((port, option) for port, option in wanted if port is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a host listens: ports (0: not at all), and what clients are told."""
+    """The open endpoints of a host: ports (0: none), and connection strings."""
 
     amqp_port: int
     cosmos_port: int
@@ -70,7 +69,7 @@ async def listen(
     """Open the endpoints, which check `key` if there is one; they close with the stack.
 
     Raises:
-        Refused: a port cannot be had.
+        Refused: a port cannot be used.
     """
     amqp_port = cosmos_port = 0
     lines: list[str] = []
@@ -101,10 +100,10 @@ async def listen(
 async def listen_http(
     stack: AsyncExitStack, app: App, backend: Backend, settings: EndpointSettings, threads: HandlerThreads
 ) -> tuple[str, ...]:
-    """Serve an application's HTTP entries, if that is wanted, blocking ones in `threads`; what clients are told.
+    """Serve an application's HTTP entries, if a port is given, blocking ones in `threads`; its address.
 
     Raises:
-        Refused: the port cannot be had.
+        Refused: the port cannot be used.
     """
     if settings.http_port is None:
         if app.routes:
@@ -123,10 +122,10 @@ async def listen_http(
 
 
 def check_ports(settings: EndpointSettings) -> None:
-    """Make sure that the ports are free before anything is made; they are taken only when all else is up.
+    """Check that the ports are free before the start; they are opened last.
 
     Raises:
-        Refused: one is not.
+        Refused: a port is in use.
     """
     for port, option in settings.ports:
         try:
@@ -138,7 +137,7 @@ def check_ports(settings: EndpointSettings) -> None:
 
 
 def _port_refused(error: OSError, port: int, option: str) -> Exception:
-    """What to tell of a port that cannot be had; an error that says something else goes on as it is."""
+    """The refusal for a port in use or without permission; any other error is returned unchanged."""
     if error.errno not in (errno.EADDRINUSE, errno.EACCES):
         return error
     why = os.strerror(error.errno).lower()

@@ -1,9 +1,9 @@
-"""The host process: an engine, its workers, the endpoints for clients and one for commands, until told to stop.
+"""The host process: an engine, its workers, the endpoints for clients and one for commands, until a signal.
 
-Order matters.  Up: the log, queues, workers, then the clients' endpoints, so that whoever connects finds everything
-there; the control endpoint follows in the background, because its library takes longer to import than all else, and
-commands wait for it.  Down, on the first SIGINT or SIGTERM: the endpoints close, workers finish what they hold, then
-the control endpoint and the log close.  A second signal ends the process at once; nothing acknowledged is lost by it.
+Order matters.  Start: the log, queues, workers, then the clients' endpoints, so that a client finds everything ready;
+the control endpoint starts in the background, because its library takes longest to import, and commands wait for it.
+Stop, on the first SIGINT or SIGTERM: the endpoints close, workers finish their messages, then the control endpoint and
+the log close.  A second signal ends the process at once; nothing acknowledged is lost by it.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from outbox.engine.engine import Engine
 from outbox.engine.state.tasks import Task
 from outbox.errors import AlreadyOpen, EngineStopped
 from outbox.ops.access_key import access_key, new_key
-from outbox.ops.control_file import read_control_file, remove_control_file, tell_endpoints
+from outbox.ops.control_file import add_endpoints, read_control_file, remove_control_file
 from outbox.ops.endpoints import Endpoints, EndpointSettings, check_ports, listen, listen_http
+from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.meter import Meter, Metered
-from outbox.ops.operator import Operator
 from outbox.ports import Backend
+from outbox.printable import printable
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
-from outbox.seldom import printable
 from outbox.worker import Worker
 
 log = logging.getLogger("outbox.host")
 
 OPEN_WITHIN_S = 5.0
-"""How long a command that is using the log is waited for; another host, which has a control file, is not."""
+"""How long to wait for a command that has the log open; for another host, which has a control file, not at all."""
 OPEN_EVERY_S = 0.05
 READY_LINE = "ready"
-"""What a host announces that has no endpoint whose address it could announce."""
+"""The announcement of a host without endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What to serve; without a `folder` in memory only."""
+    """The settings of a host; without a `folder` it runs in memory."""
 
     folder: Path | None
     app: App | None = None
@@ -63,7 +63,7 @@ class HostSettings:
 
 
 async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None:
-    """Serve until a signal arrives, then drain; `announce` gets the connection strings when everything is ready.
+    """Serve until a signal arrives, then drain; `announce` gets the connection strings once everything is ready.
 
     Raises:
         OutboxError: it could not start, or the engine stopped.
@@ -85,7 +85,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
         control: _Control | None = None
         http: tuple[str, ...] = ()
         if settings.folder is not None:
-            operator = Operator(engine, meter if settings.app is not None else None, settings.app)
+            operator = EngineOperator(engine, meter if settings.app is not None else None, settings.app)
             control = _Control(operator, settings.folder, settings.endpoints.faults_token)
             watched.append(await stack.enter_async_context(control))
         if settings.app is not None:
@@ -96,14 +96,14 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
                 worker = Worker(settings.app, metered, concurrency=settings.concurrency, threads=threads)
                 await stack.enter_async_context(worker)
                 watched.append(asyncio.ensure_future(worker.wait_stopped()))
-            _tell_unhandled(engine, settings.app)
+            _log_unhandled(engine, settings.app)
             metered = Metered(backend, meter)
             http = await listen_http(stack, settings.app, metered, settings.endpoints, threads)
         for part in watched:
             part.add_done_callback(_seen)
         endpoints = await listen(stack, engine, settings.endpoints, key)
         if control is not None:
-            control.tell(endpoints)
+            control.add_endpoints(endpoints)
         for line in (*endpoints.lines, *http) or (READY_LINE,):
             announce(line)
         await _first_of(stopping, watched)
@@ -111,7 +111,7 @@ async def serve(settings: HostSettings, announce: Callable[[str], None]) -> None
 
 
 def _access_key(settings: HostSettings) -> str | None:
-    """What clients of the endpoints must hold; nothing for the emulators alone, which take Microsoft's settings.
+    """The access key of the clients' endpoints; none for the emulators alone, which take Microsoft's settings.
 
     Raises:
         Refused: the folder's key cannot be used.
@@ -122,7 +122,7 @@ def _access_key(settings: HostSettings) -> str | None:
 
 
 def _recorded(stack: AsyncExitStack, engine: Engine, app: App, path: Path) -> Backend:
-    """The engine with everything that workers ask of it recorded; the history ends after they have."""
+    """The engine behind a recorder; the history ends after the workers."""
     audit = import_module("outbox.ops.audit").Audit(engine, app, path)
     stack.callback(audit.end)
     backend: Backend = audit.backend
@@ -130,7 +130,7 @@ def _recorded(stack: AsyncExitStack, engine: Engine, app: App, path: Path) -> Ba
 
 
 async def _first_of(stopping: asyncio.Event, watched: list[asyncio.Future[Any]]) -> None:
-    """Wait for the signal, or raise what stopped a part."""
+    """Wait for the signal; raise the error of a part that stopped."""
     signalled = asyncio.ensure_future(stopping.wait())
     done, _ = await asyncio.wait([signalled, *watched], return_when=asyncio.FIRST_COMPLETED)
     for part in watched:
@@ -140,13 +140,13 @@ async def _first_of(stopping: asyncio.Event, watched: list[asyncio.Future[Any]])
 
 
 def _seen(part: asyncio.Future[Any]) -> None:
-    """Look at how a part ended, so that asyncio does not complain about what is known or of no interest any more."""
+    """Read how a part ended, so that asyncio does not log it as never retrieved."""
     if not part.cancelled():
         part.exception()
 
 
 async def open_engine(settings: HostSettings) -> Engine:
-    """The engine to serve, as soon as no command has its log open any more.
+    """Open the engine, as soon as no command has its log open any more.
 
     Raises:
         AlreadyOpen: another host has the folder.
@@ -162,7 +162,7 @@ async def open_engine(settings: HostSettings) -> Engine:
                 raise
             await asyncio.sleep(OPEN_EVERY_S)
             continue
-        remove_control_file(settings.folder)  # a killed host's; nobody is to ask where it listened
+        remove_control_file(settings.folder)  # a killed host's
         cut_bytes = 0 if engine.log is None else engine.log.recovered.cut_bytes
         if cut_bytes:
             log.info("%s: opened, cut %d bytes of unsynced tail", settings.folder, cut_bytes)
@@ -184,7 +184,7 @@ def _watch(engine: Engine) -> asyncio.Future[Any]:
 
 
 def _log_given_up(queue: str, task: Task) -> None:
-    """Log a dead letter that no worker makes: its deliveries never ended, or its time to live ran out."""
+    """Log a dead letter made by the engine: too many unsettled deliveries, or its time to live has expired."""
     fields = {"id": printable(task.message.identity) or "-", "queue": queue, "handler": "-", "reason": task.reason}
     log.error("message dead-lettered", extra=fields | {"error": task.description})
 
@@ -201,8 +201,8 @@ def _declare(engine: Engine, entities: Path | None) -> None:
             engine.declare(entity)
 
 
-def _tell_unhandled(engine: Engine, app: App) -> None:
-    """Say which queues hold messages that nobody here handles; an application of another name may have left them."""
+def _log_unhandled(engine: Engine, app: App) -> None:
+    """Log queues with messages that no handler here reads; an application of another name may have left them."""
     handled = {handler.source for handler in app.handlers}
     left = {
         path: len(engine.broker.queue(path).tasks) for path in sorted(engine.topology.queues) if path not in handled
@@ -213,18 +213,20 @@ def _tell_unhandled(engine: Engine, app: App) -> None:
     }
     for path, count in left.items():
         if count and path in declared:
-            log.info("%s: %d messages; %s has no handler for it, others are to receive them", path, count, app.name)
+            log.info(
+                "%s: %d messages; %s has no handler for it, so they wait for other receivers", path, count, app.name
+            )
         elif count:
             log.warning("%s: %d messages, but %s neither handles nor declares it; check APP", path, count, app.name)
 
 
 class _Control:
-    """The control endpoint as a task that imports its library off the loop, opens, and closes when left.
+    """The control endpoint as a task: it imports its library off the loop, opens, and closes on exit.
 
-    What stands in the control file besides follows when both are known.
+    The clients' endpoints are added to the control file once both are open.
     """
 
-    def __init__(self, operator: Operator, folder: Path, faults_token: str) -> None:
+    def __init__(self, operator: EngineOperator, folder: Path, faults_token: str) -> None:
         self._operator = operator
         self._folder = folder
         self._faults_token = faults_token
@@ -248,15 +250,15 @@ class _Control:
             await self._closing.wait()
             self._is_open = False
 
-    def tell(self, endpoints: Endpoints) -> None:
-        """Say where the clients' endpoints listen, and what their fault endpoints ask for."""
+    def add_endpoints(self, endpoints: Endpoints) -> None:
+        """Add the clients' endpoints, and the token of their fault endpoints, to the control file."""
         self._endpoints = endpoints
         self._write()
 
     def _write(self) -> None:
         if self._is_open and self._endpoints is not None:
             known = self._endpoints
-            tell_endpoints(self._folder, known.amqp_port, known.cosmos_port, self._faults_token)
+            add_endpoints(self._folder, known.amqp_port, known.cosmos_port, self._faults_token)
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> None:

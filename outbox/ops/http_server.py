@@ -1,7 +1,7 @@
-"""An application's HTTP entries on a port of loopback: what the network brings becomes requests, or is turned away.
+"""An application's HTTP entries on a port of loopback.
 
-Lines, headers, bodies and connections have limits, and everything that is waited for a time.  What only the network
-knows is decided here; what a request means is decided by its entry.
+Lines, headers, bodies and connections have limits, and every wait has a timeout.  The limits of the network are checked
+here, the request itself by its entry.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from aiohttp import web
 from outbox.entry import HttpEntry
 from outbox.errors import EngineStopped
 from outbox.http import KEY_HEADER, Response, problem
-from outbox.ops.doors import LOOPBACK, Doors, named_host
+from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 
 log = logging.getLogger("outbox.http")
-_quiet = logging.getLogger("outbox.http.connections")
-_quiet.setLevel(logging.CRITICAL)  # anybody can send nonsense; it is answered and not worth a traceback
 
 LINE_MAX_BYTES = 8 << 10
 CONNECTION_COUNT_MAX = 1_024
@@ -28,17 +26,17 @@ HEAD_WITHIN_S = 10.0
 """How long a connection may take for a request's head, the first or the next."""
 BODY_WITHIN_S = 30.0
 BODIES_MAX_BYTES = 64 << 20
-"""Of all requests that are being read or answered; more are turned away for a moment."""
+"""The bodies of all requests in progress; above it requests get 503."""
 LINGER_S = 2.0
-"""How long what a client still sends of a body that was turned away is read, so that it comes to read why."""
+"""How long the rest of a refused body is read, so that the client reads the response."""
 STOP_WITHIN_S = 30.0
-"""How long requests under way may take when the host stops."""
+"""How long requests in progress may take when the host stops."""
 STOP_BODY_WITHIN_S = 1.0
-"""How long a body may then still take to arrive: of a request that was not there nothing is under way."""
+"""How long a body may then still take to arrive: without it the request has not begun."""
 
 
 class Site:
-    """Requests from the network to one entry, by the names that the host goes by."""
+    """Passes HTTP requests to one entry, under the host's names."""
 
     def __init__(self, entry: HttpEntry, names: Collection[str]) -> None:
         self._entry = entry
@@ -46,16 +44,15 @@ class Site:
         self._reading: set[asyncio.Timeout] = set()
         self._is_stopping = False
         self.body_bytes = 0
-        """Of the bodies that are held."""
+        """The size of all bodies held."""
 
     def application(self) -> web.Application:
-        """An aiohttp application that hands everything to the entry."""
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         return app
 
     def stop(self) -> None:
-        """Wait no longer than a moment for bodies."""
+        """Shorten the timeout of bodies still arriving."""
         self._is_stopping = True
         for limit in self._reading:
             limit.reschedule(asyncio.get_running_loop().time() + STOP_BODY_WITHIN_S)
@@ -76,7 +73,7 @@ class Site:
 
     async def _answer(self, request: web.Request) -> Response:
         if named_host(request.headers.getall("host", [])) not in self._names:
-            text = "this host does not go by that name; ask for 127.0.0.1, or name others by --http-name"
+            text = "this host has another name; use 127.0.0.1, or declare the name by --http-name"
             return problem(421, "unknown-host", text)
         if len(request.headers.getall(KEY_HEADER, [])) > 1:
             return problem(400, "idempotency-key-unfit", "send one Idempotency-Key header")
@@ -87,7 +84,7 @@ class Site:
             self.body_bytes -= sum(map(len, parts))
 
     async def _read(self, request: web.Request, parts: list[bytes]) -> Response | None:
-        """Read a body, which counts in `body_bytes` until its parts are let go; why not, if it cannot be read."""
+        """Read a body, counted in `body_bytes` until the request ends; the problem if it cannot be read."""
         size_bytes, size_max_bytes = 0, self._entry.body_bytes_max
         try:
             async with asyncio.timeout(STOP_BODY_WITHIN_S if self._is_stopping else BODY_WITHIN_S) as limit:
@@ -103,7 +100,7 @@ class Site:
                         return problem(503, "try-again", text, retry_after_s=1)
         except TimeoutError:
             return problem(408, "too-slow", f"the body did not arrive within {BODY_WITHIN_S:.0f} s")
-        except (web.RequestPayloadError, ConnectionError):  # of a client that hung up nobody reads this
+        except (web.RequestPayloadError, ConnectionError):  # a client that hung up does not read this
             return problem(400, "undecodable", "the body is not what its headers say")
         finally:
             self._reading.discard(limit)
@@ -118,35 +115,23 @@ class Site:
 
 @asynccontextmanager
 async def serve_http(entry: HttpEntry, port: int, names: Collection[str] = ()) -> AsyncIterator[int]:
-    """Serve an entry on loopback, to whoever asks for it by a loopback name or one of `names`; the port.
+    """Serve an entry on loopback, under a loopback name or one of `names`; the port.
 
-    Left, it takes no more connections and lets requests under way end.
+    On exit it takes no more connections and lets requests in progress end.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port cannot be used.
     """
     site = Site(entry, names)
-    runner = web.AppRunner(
+    async with serve_guarded(
         site.application(),
-        access_log=None,
-        logger=_quiet,
-        auto_decompress=False,
+        port,
+        connection_count_max=CONNECTION_COUNT_MAX,
+        idle_max_s=HEAD_WITHIN_S,
+        stop=site.stop,
         max_line_size=LINE_MAX_BYTES,
         max_field_size=LINE_MAX_BYTES,
         shutdown_timeout=STOP_WITHIN_S,
-        keepalive_timeout=HEAD_WITHIN_S,
         lingering_time=LINGER_S,
-    )
-    await runner.setup()
-    assert runner.server is not None, "a runner that is set up has a server"
-    doors = Doors(runner.server, connection_count_max=CONNECTION_COUNT_MAX, idle_max_s=HEAD_WITHIN_S)
-    try:
-        listening = await asyncio.get_running_loop().create_server(doors, "127.0.0.1", port)
-        try:
-            yield int(listening.sockets[0].getsockname()[1])
-        finally:
-            listening.close()
-            site.stop()
-            doors.stop()
-    finally:
-        await runner.cleanup()
+    ) as served:
+        yield served

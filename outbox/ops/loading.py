@@ -13,11 +13,11 @@ from outbox.errors import Refused
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _INSTALLED = tuple({Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-"""Where the standard library and installed packages lie: lines there do not tell a user what to change."""
+"""The folders of the standard library and installed packages, whose lines no user can change."""
 
 
 def load_app(name: str) -> App:
-    """The application that a name means.
+    """Import an application.
 
     Raises:
         Refused: there is no such module or attribute, importing it failed, or it is not an App.
@@ -43,7 +43,7 @@ def load_app(name: str) -> App:
 
 
 def _place_of(error: Exception) -> str:
-    """Where an import failed: the innermost line of the user's own code, else of any; empty where none is known."""
+    """The line of a failed import: the innermost of the user's own code, else of any; empty if unknown."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]

@@ -1,4 +1,4 @@
-"""What can be done to a folder's log without an engine at work: inspect, salvage, compact beside a host."""
+"""Work on a folder's log without a running engine: inspect, salvage, compact beside a host."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from outbox.engine.log import records, snapshot
 from outbox.engine.log import salvage as salvaging
 from outbox.engine.log.disk import FolderDisk
 from outbox.errors import Refused
+from outbox.ops.connect_operator import check_folder
 from outbox.ops.control_file import is_held
-from outbox.ops.reach import check_folder
 
 Answer = tuple[dict[str, Any], str]
 """The answer as data and as text."""
@@ -23,10 +23,10 @@ BLOBS = "blobs"
 
 
 def inspect(folder: Path) -> Answer:
-    """Read every segment and tell what is there.
+    """Read every segment and report its content.
 
     Raises:
-        Refused: it is no engine's folder, or a host retired files meanwhile.
+        Refused: it is not an engine's folder, or a host retired files meanwhile.
     """
     check_folder(folder)
     try:

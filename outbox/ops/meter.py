@@ -1,7 +1,7 @@
-"""How long a host's messages take from their claim to the durable commit of what they did.
+"""Measure a host's latency, from the claim of a message to its durable commit.
 
-A wrapper round the journal, one clock reading a call: cheap enough to be always on.  The newest batches are kept, so
-that quantiles tell of now and memory is bounded.
+A wrapper round the journal, one clock reading a call: cheap enough to be always on.  Only the newest batches are kept,
+so that quantiles are recent and memory is bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class Meter:
     _batches: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=BATCH_COUNT_MAX))
 
     def note(self, latency_s: float, count: int) -> None:
-        """Note a commit of so many messages."""
         self.handled_count += count
         self._batches.append((latency_s, count))
 
@@ -57,7 +56,6 @@ class Metered:
         self._journal = MeteredJournal(self._ports.journal, meter)
 
     def ports(self) -> Ports:
-        """The backend's ports, with a clock on the journal."""
         return Ports(self._journal, self._ports.operations, self._ports.blobs)
 
 
@@ -72,7 +70,7 @@ class MeteredJournal:
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
         now_s = time.monotonic()
-        if len(self._claimed_s) > CLAIM_COUNT_MAX:  # those whose lock was lost are never heard of again
+        if len(self._claimed_s) > CLAIM_COUNT_MAX:  # claims with a lost lock never commit
             self._claimed_s.clear()
         self._claimed_s.update([(delivery.sequence, now_s) for delivery in deliveries])
         return deliveries

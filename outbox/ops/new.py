@@ -1,9 +1,9 @@
 """`outbox new`: a project that runs as it stands, from the files in `template/`.
 
-A project has handlers, tests, an exploration and a Functions app.  It is written beside its place and then moved there
-whole, so that nothing half made is left, and nothing that is there is overwritten.
+A project has handlers, tests, an exploration and a Functions app.  It is written to a temporary folder and then
+renamed, so that no half-made project is left, and no existing file is overwritten.
 
-The template's files end in `.txt`, so that no tool takes them for what they become.  `$name` in them is the project's
+The template's files end in `.txt`, so that no tool treats them as code.  `$name` in them is the project's
 name, `$package` its Python package; a dollar sign is `$$`.
 """
 
@@ -27,7 +27,7 @@ from outbox.errors import Refused
 NAME_LENGTH_MAX = 40
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _TAKEN = frozenset(("azure", "conftest", "function_app", "infra", "local", "outbox", "tests"))
-"""Names that mean something else in a project."""
+"""Names with another meaning in a project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def new_project(name: str, folder: Path) -> Project:
     """Write the project `name` into a folder of that name below `folder`.
 
     Raises:
-        Refused: the name cannot be a project's, or something is there already.
+        Refused: the name cannot be a project's, or the folder exists.
         OSError: it cannot be written.
     """
     package = package_of(name)
@@ -61,7 +61,7 @@ def new_project(name: str, folder: Path) -> Project:
             made.rename(target)  # onto nothing, or onto an empty folder
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise Refused(f"{target} was made by somebody else meanwhile and is left as it is") from error
+                raise Refused(f"{target} was made by another process meanwhile and is left as it is") from error
             raise
     return Project(name, package, tuple(sorted(pages)))
 
@@ -70,7 +70,7 @@ def package_of(name: str) -> str:
     """The Python package of a project.
 
     Raises:
-        Refused: the name cannot be one; the text says why.
+        Refused: the name cannot be a package; the text says why.
     """
     if not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:
         raise Refused(

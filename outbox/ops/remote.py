@@ -1,7 +1,7 @@
-"""An operator that asks a running host over its control endpoint.
+"""The operator of a running host, over its control endpoint.
 
-The standard library's client, in a thread: it starts in a tenth of the time that aiohttp's takes, and a command asks
-one thing at a time.  Nothing is repeated here: a request whose answer was lost may have been done, and says so.
+It uses the standard library's client in a thread, which imports in a tenth of aiohttp's time; a command makes one
+request at a time.  No request is repeated: after a lost response it may have taken effect, and the error says so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
-from outbox.ops.values import BATCH_COUNT_MAX, Compacted, KeyKind, Letter, Moved, NewMessage, Operates, Status
+from outbox.ops.values import BATCH_COUNT_MAX, Compacted, DeadLetterView, KeyKind, Moved, NewMessage, Operator, Status
 from outbox.ops.wire import MoveRequest, SendRequest
 
 ANSWER_WITHIN_S = 60.0
@@ -73,11 +73,15 @@ class RemoteOperator:
         finally:
             connection.close()
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
-        return await self._get("/dead-letters", {"queue": queue, "after": after, "count": count_max}, list[Letter])
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
+        return await self._get(
+            "/dead-letters", {"queue": queue, "after": after, "count": count_max}, list[DeadLetterView]
+        )
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
-        return await self._get("/dead-letter", {"queue": queue, "id": id}, Letter)
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
+        return await self._get("/dead-letter", {"queue": queue, "id": id}, DeadLetterView)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         return await self._post("/dead-letters/resubmit", MoveRequest(queue, id), Moved)
@@ -102,7 +106,7 @@ class RemoteOperator:
             return msgspec.json.decode(data, type=kind)
         except msgspec.DecodeError as error:
             raise OutboxError(
-                f"{self._folder}: the host answers what this version does not read; run both from one"
+                f"{self._folder}: the host responds in a format of another version; run both from one"
             ) from error
 
     def _ask(self, method: str, path: str, body: bytes | None, within_s: float = ANSWER_WITHIN_S) -> bytes:
@@ -144,7 +148,7 @@ class RemoteOperator:
         )
 
     def _refused(self, data: bytes) -> Exception:
-        """The error that the host had, as its own class where it is one of ours."""
+        """The host's error, as its own class if that is one of `outbox.errors`."""
         try:
             found = msgspec.json.decode(data, type=_Error)
         except msgspec.DecodeError:
@@ -156,4 +160,4 @@ class RemoteOperator:
         return kind(found.error) if is_ours else Refused(found.error)
 
 
-_conforms: type[Operates] = RemoteOperator
+_conforms: type[Operator] = RemoteOperator

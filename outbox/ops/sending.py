@@ -1,8 +1,8 @@
-"""A message that is sent by hand, judged by the application that will handle it.
+"""Check a message sent by an operator against the application that will handle it.
 
-A host knows its application, and so does a command with `--app`.  There the body is decoded as the handler's message,
-so that a slip is refused with its field rather than dead-lettered later, and the key of a `per_key` queue is taken from
-it, as `Client.send` does.  Where nobody knows a handler the body goes as it is.
+A host has its application, and so has a command with `--app`.  The body is decoded as the handler's message, so that a
+mistake is refused with its field rather than dead-lettered later, and the key of a `per_key` queue is taken from it, as
+`Client.send` does.  Without a known handler the body is sent as it is.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from outbox.ops.values import NewMessage
 
 
 def as_handled(app: App, queue: str, new: NewMessage, *, versions: Mapping[str, int] | None = None) -> NewMessage:
-    """The message as the application's handlers take it, with its key.
+    """Check a message by the application's handlers, and add its key.
 
-    `versions` are the newest registered schema versions of types: what is newer than the code cannot be judged by it.
+    `versions` are the newest registered schema versions of types: a newer type than the code's is not checked.
 
     Raises:
-        Refused: its handlers could not take it; the text names the field, or what to say besides.
+        Refused: its handlers could not decode it; the text names the field, or the missing option.
     """
     codec = _codec(app, queue, new)
     if codec is None or (versions or {}).get(codec.name, 1) > codec.version:
@@ -44,7 +44,7 @@ def as_handled(app: App, queue: str, new: NewMessage, *, versions: Mapping[str, 
 
 
 def _codec(app: App, queue: str, new: NewMessage) -> Codec | None:
-    """The codec of a message: of what its handlers take, else of any type that it names; None where nobody knows."""
+    """The codec of a message: of its handlers' types, else of any type with its name; None if unknown."""
     codecs = taken(app, queue)
     if not codecs:
         return next((codec for codec in app.codecs() if codec.name == new.type), None)

@@ -1,7 +1,7 @@
-"""What an operator does where store and bus are apart, as on Azure: dead letters of both places, states, counts.
+"""The operator of a separate store and bus, as on Azure: dead letters of both, states, counts.
 
-No application code is needed: types go by their wire names, and which a queue takes stands in the store, registered by
-whoever handles it.  Nothing is made or declared here.  What an engine alone can do is refused, with the way to do it.
+No application code is needed: types go by their wire names, and a queue's types are registered in the store by its
+workers.  Nothing is made or declared here.  Operations of an engine alone are refused, with the alternative.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol
 
-from outbox.deliveries import is_copy, told_apart
+from outbox.deliveries import is_copy, split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.lineage import state_id
-from outbox.ops.operator import listed, parse_key, whole_id, with_body
+from outbox.ops.engine_operator import full_id, listed, parse_key, with_body
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
+    DeadLetterView,
     KeyKind,
-    Letter,
     Moved,
     NewMessage,
-    Operates,
+    Operator,
     QueueStatus,
     Status,
 )
@@ -37,7 +37,7 @@ from outbox.runtime.verdict import check_resubmittable
 
 KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000
-"""How far dead letters in the store, and unfinished transactions, are counted for a status: each is read for it."""
+"""The limits to which a status counts stored dead letters and pending transactions: each costs a read."""
 
 
 _SDKS = ("azure", "aiohttp", "msal")
@@ -62,7 +62,7 @@ Counts = Callable[[], Awaitable[Mapping[str, Counted]]]
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where an application's store and bus are; addresses or connection strings, which no text here repeats."""
+    """The addresses or connection strings of an application's store and bus, which no text here repeats."""
 
     cosmos: str
     servicebus: str
@@ -76,12 +76,12 @@ class Addresses:
 
 
 @asynccontextmanager
-async def reach_azure(addresses: Addresses) -> AsyncIterator[Operates]:
-    """An operator for an application on Azure or on emulators; addresses are asked with an identity.
+async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator]:
+    """Connect an operator to an application on Azure or on emulators; plain addresses need an identity.
 
     Raises:
-        Refused: an address cannot be used, or what it names is not there or not allowed.
-        OutcomeUnknown: nobody answers.
+        Refused: an address cannot be used, or its resource is missing or forbidden.
+        OutcomeUnknown: the service does not answer.
     """
     try:
         connect = import_module("outbox.azure.connecting").connect
@@ -101,13 +101,13 @@ async def reach_azure(addresses: Addresses) -> AsyncIterator[Operates]:
         raise Refused(f"{error}; look at --cosmos, --servicebus and --blobs, or at their variables") from None
     async with backend:
         with _no_foreign_errors():
-            await backend.operations.declare({}, {})  # looks whether the container is there, and makes nothing
+            await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
             yield StoreOperator(backend.ports(), backend.operations.counts)
 
 
 @contextmanager
 def _no_foreign_errors() -> Iterator[None]:
-    """Let an SDK's complaint about what it was given not out as it is: it may repeat that, and a key is part of it."""
+    """Replace an SDK's ValueError, whose text may repeat a key."""
     try:
         yield
     except ValueError as error:
@@ -125,19 +125,19 @@ class StoreOperator:
         self._operations = StoreOperations(ports)
         self._kept = StoredDeadLetters(self._infrastructure, ports.blobs)
         self._counts = counts
-        self._listed: list[Letter] = []
-        """What was listed last, for its further pages."""
+        self._listed: list[DeadLetterView] = []
+        """The last list, for its further pages."""
 
     # Look
 
     async def check(self) -> None:
-        """Nothing stands between this and the store."""
+        """The store is asked directly; there is no host to check."""
 
     async def status(self) -> Status:
-        """Count what the bus tells, and the dead letters that lie in the store.
+        """Count the messages on the bus, and the dead letters in the store.
 
         Raises:
-            Refused: who asks has no right to manage, without which Service Bus counts nothing.
+            Refused: the identity lacks the right to manage, which Service Bus needs for counts.
         """
         queues = {}
         for path, counted in sorted((await self._counts()).items()):
@@ -161,12 +161,6 @@ class StoreOperator:
         return count
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
-        """The JSON of a state; None where there is none or it was deleted.
-
-        Raises:
-            Refused: the key is not of its kind.
-            LookupError: no handler that is registered here has a state of that type.
-        """
         found = await self._operations.state(state_id(type, parse_key(key, kind)))
         if found is None:
             known = await states_of(self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
@@ -176,22 +170,18 @@ class StoreOperator:
 
     # Dead letters
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
-        """A page of the dead letters of both places, oldest first; the first page looks, others show what it found."""
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
+        """A page of the dead letters of bus and store, oldest first; the first page reads, others show its result."""
         if not after:
             only = await self._only_type(queue)
-            self._listed = [_letter(buried, only) for buried in await self._operations.dead_letters(queue)]
+            self._listed = [_view_of(buried, only) for buried in await self._operations.dead_letters(queue)]
         places = [letter.sequence for letter in self._listed]
         first = places.index(after) + 1 if after in places else 0
         return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
-        """The newest dead letter of an id, with its body.
-
-        Raises:
-            LookupError: there is none.
-            Refused: its body lies in a blob that is gone, or in a blob store that was not named.
-        """
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id, found = await self._of(queue, id)
         buried = found[-1]
         message = buried.message
@@ -200,46 +190,37 @@ class StoreOperator:
                 message = await redeem(message, self._ports.blobs)
             except PoisonMessage as gone:
                 raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_letter(buried, await self._only_type(queue)), message.body)
+        return with_body(_view_of(buried, await self._only_type(queue)), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        """Run the newest dead letter of an id again, or (None) all of the queue's but those that were too old.
-
-        Raises:
-            LookupError: there is none, or somebody is receiving it.
-            Refused: the one that is named was too old.
-        """
         if id is not None:
             id, found = await self._of(queue, id)
             newest = next((x for x in reversed(found) if x.reason != "payload-differs"), found[-1])
             check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
             await self._operations.resubmit(queue, newest.sequence)
             return Moved(1, id=id)
-        return await self._move_all(queue, self._operations.resubmit, is_again=True)
+        return await self._move_all(queue, self._operations.resubmit, is_resubmission=True)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        """Delete the dead letters of an id, or (None) all of the queue's.
-
-        Raises:
-            LookupError: there is none, or somebody is receiving it.
-        """
         if id is None:
-            return await self._move_all(queue, self._operations.discard, is_again=False)
+            return await self._move_all(queue, self._operations.discard, is_resubmission=False)
         id, found = await self._of(queue, id)
         for buried in found:
             await self._operations.discard(queue, buried.sequence)
         return Moved(len(found), id=id)
 
-    async def _move_all(self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_again: bool) -> Moved:
-        """Move every dead letter that may be; a resubmission takes its older copies with it."""
+    async def _move_all(
+        self, queue: str, move: Callable[[str, int], Awaitable[None]], *, is_resubmission: bool
+    ) -> Moved:
+        """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
         found = await self._operations.dead_letters(queue)
         moved: list[Buried] = []
         left = 0
         for buried in reversed(found):
-            if is_again and any(is_copy(buried.message, other.message) for other in moved):
+            if is_resubmission and any(is_copy(buried.message, other.message) for other in moved):
                 continue
             try:
-                if is_again:
+                if is_resubmission:
                     check_resubmittable(f"{queue}/{buried.message.identity}", buried.reason, buried.description)
                 await move(queue, buried.sequence)
             except (LookupError, Refused):
@@ -249,17 +230,17 @@ class StoreOperator:
         return Moved(len(found) - left, left)
 
     async def _of(self, queue: str, text: str) -> tuple[str, list[Buried]]:
-        """The dead letters of an id, or of the one id that begins so, and that id."""
+        """The full id of a text, and its dead letters."""
         buried = await self._operations.dead_letters(queue)
-        id = whole_id(queue, text, {one.message.identity for one in buried})
+        id = full_id(queue, text, {one.message.identity for one in buried})
         return id, [one for one in buried if one.message.identity == id]
 
     async def _only_type(self, queue: str) -> str:
-        """The type that a queue's handlers take where it is one: what a message without one is to them."""
+        """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
         types = await types_of(queue, self._infrastructure.scan(NOTES, prefix=NOTE_PREFIX))
         return next(iter(types)) if len(types) == 1 else ""
 
-    # What an engine's folder alone can do
+    # Only on an engine's folder
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
         _only_a_folder("send", "send with Client.send, or as any Service Bus sender")
@@ -275,10 +256,10 @@ def _only_a_folder(what: str, instead: str) -> NoReturn:
     raise Refused(f"{what} works on an engine's folder, by --data; {instead}")
 
 
-def _letter(buried: Buried, only_type: str) -> Letter:
+def _view_of(buried: Buried, only_type: str) -> DeadLetterView:
     message = buried.message
-    description, stack = told_apart(buried.description)
-    return Letter(
+    description, stack = split_stack(buried.description)
+    return DeadLetterView(
         id=message.identity,
         sequence=buried.sequence,
         queue=buried.queue,
@@ -295,4 +276,4 @@ def _letter(buried: Buried, only_type: str) -> Letter:
     )
 
 
-_conforms: type[Operates] = StoreOperator
+_conforms: type[Operator] = StoreOperator

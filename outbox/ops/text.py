@@ -1,4 +1,4 @@
-"""Answers as text for a terminal, and log lines that show their fields."""
+"""Answers as text for a terminal, and log lines with their fields."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import msgspec
 
 from outbox.errors import OutboxError
-from outbox.ops.values import Letter, Status
-from outbox.seldom import printable
+from outbox.ops.values import DeadLetterView, Status
+from outbox.printable import printable
 
 REASON_LENGTH_MAX = 60
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class LogFormatter(logging.Formatter):
-    """A line with its fields behind it: `claim failed error=...`; our own errors say what to do without a traceback."""
+    """A log line with its fields: `claim failed error=...`; our own errors are logged without a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = record.exc_info[1] if record.exc_info else None
@@ -27,11 +27,10 @@ class LogFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name that logging calls
         fields = [f"{name}={printable(str(value))}" for name, value in record.__dict__.items() if name not in _ORDINARY]
-        return " ".join([printable(super().formatMessage(record)), *fields])  # names of queues are a peer's words too
+        return " ".join([printable(super().formatMessage(record)), *fields])  # a peer chooses names of queues too
 
 
 def status(found: Status) -> str:
-    """Queues in columns."""
     head = ("queue", "active", "scheduled", "deferred", "dead letters", "oldest")
     rows = [
         (name, str(q.active), str(q.scheduled), str(q.deferred), str(q.dead_letters), age(q.oldest_s))
@@ -49,8 +48,7 @@ def status(found: Status) -> str:
     return "\n".join(lines)
 
 
-def letters(queue: str, found: Sequence[Letter]) -> str:
-    """Dead letters in columns."""
+def dead_letters(queue: str, found: Sequence[DeadLetterView]) -> str:
     if not found:
         return f"{queue} has no dead letters"
     head = ("id", "created", "type", "deliveries", "reason", "description")
@@ -69,7 +67,7 @@ def letters(queue: str, found: Sequence[Letter]) -> str:
 
 
 def indented(data: bytes) -> str:
-    """JSON for a reader; what JSON need not escape and a terminal might obey (U+009B, U+202E) is escaped as well."""
+    """Indented JSON, with characters escaped that a terminal obeys and JSON allows (U+009B, U+202E)."""
     shown = msgspec.json.format(data, indent=2).decode()
     return "".join(letter if letter.isprintable() or letter == "\n" else _escaped(letter) for letter in shown)
 
@@ -80,7 +78,7 @@ def _escaped(letter: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells with the columns under each other; what a terminal would obey is shown instead."""
+    """Aligned columns; characters that a terminal obeys are replaced."""
     shown = [
         ["".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in cell) for cell in row] for row in rows
     ]
@@ -89,7 +87,6 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """An age in the unit that suits it."""
     if seconds is None:
         return "-"
     for unit, size_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -99,11 +96,9 @@ def age(seconds: float | None) -> str:
 
 
 def moment(seconds: float) -> str:
-    """A time since 1970 in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def shortened(text: str) -> str:
-    """The first line of a text, cut."""
     line = " ".join(text.split())
     return line if len(line) <= REASON_LENGTH_MAX else line[: REASON_LENGTH_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -1,4 +1,4 @@
-"""What operators send and see, and the one interface behind which a host or a log is asked.
+"""The values that operators send and get, and the interface of every operator.
 
 The values are the control endpoint's wire format as well: JSON, unknown fields refused, each list with a limit.
 """
@@ -34,8 +34,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class QueueStatus(msgspec.Struct, frozen=True):
-    """A queue in numbers; `active` counts messages in hand too, `oldest_s` is the age of the oldest active one,
-    `received` how many messages have ever been put in, `standing` how many keys stand still behind a dead letter.
+    """The counts of a queue; `active` includes locked messages, `oldest_s` is the age of the oldest active one,
+    `received` counts all messages ever sent to it, `standing` the keys blocked by a dead letter.
     """
 
     active: int
@@ -48,7 +48,7 @@ class QueueStatus(msgspec.Struct, frozen=True):
 
 
 class Handling(msgspec.Struct, frozen=True):
-    """What a host's workers did since it started; the times from claim to durable commit, None before the first."""
+    """The work of a host since its start; latencies from claim to durable commit, None before the first."""
 
     handled: int
     p50_ms: float | None
@@ -56,9 +56,9 @@ class Handling(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All queues; `pending` counts the transactions under way: messages in hand that are not settled yet.
+    """All queues; `pending` counts transactions in progress: locked messages that are not settled yet.
 
-    `handling` is there where a host with workers answers.
+    Only a host with workers reports `handling`.
     """
 
     queues: dict[str, QueueStatus]
@@ -66,12 +66,11 @@ class Status(msgspec.Struct, frozen=True, omit_defaults=True):
     handling: Handling | None = None
 
 
-class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter; its body, where it is shown, is JSON or else text or else base64.  `created` in seconds.
+class DeadLetterView(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead letter; its body, if shown, is JSON, else text, else base64.  `created` in seconds since 1970.
 
-    `type` is what the message itself names; one that names none is to its handler of the one type that the queue
-    takes, which `handled_as` says (empty where several could be meant, or none is known).  `traceback` is where the
-    application's code raised what the description says; empty where it did not.
+    `type` is the message's own wire type, `handled_as` that or the queue's only type (empty if there are several, or
+    none is known).  `traceback` is the stack of the application's error; empty without one.
     """
 
     id: str
@@ -93,9 +92,9 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """How many dead letters were resubmitted or discarded; `in_hand` were left because somebody receives them.
+    """How many dead letters were resubmitted or discarded; `in_hand` were left because a receiver has them.
 
-    `id` is the whole identity where one was asked for.
+    `id` is the full identity of a single one.
     """
 
     count: int
@@ -104,42 +103,82 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Compacted(msgspec.Struct, frozen=True):
-    """A compaction: the last ordinal in the snapshot, and what the log took on disk before and after."""
+    """A compaction: the last ordinal in the snapshot, and the log's size before and after."""
 
     ordinal: int
     before_bytes: int
     after_bytes: int
 
 
-class Operates(Protocol):
-    """What an operator can do with an engine, without the application's code; each answer has passed the gate."""
+class Operator(Protocol):
+    """The operations on an application's queues and states, without its code; each answer has passed the gate."""
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
-        """Send up to BATCH_COUNT_MAX messages to a queue or topic, all or none."""
+        """Send up to BATCH_COUNT_MAX messages to a queue or topic, all or none; on return they are durable.
+
+        Raises:
+            UnknownDestination: no such queue or topic.
+            Refused: a body is not JSON or not its handler's message, a key or one type of several is missing, a key
+                is not the message's, or the backend takes no more.
+        """
 
     async def check(self) -> None:
-        """Raise what keeps it from answering, if anything does."""
+        """Raise the error that keeps it from answering, if any."""
 
     async def status(self) -> Status:
-        """Count what every queue holds."""
+        """Count the messages of every queue."""
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
-        """The JSON of a state; None where there is none or it was deleted."""
+        """The JSON of a state; None where there is none or it was deleted.
+
+        Raises:
+            Refused: the key is not of its kind.
+            LookupError: no state and no handler has this type.
+        """
 
     def export(self, type: str = "") -> AsyncIterator[bytes]:
-        """Every state of one instant, or those of one type, as JSON lines in pieces of any length."""
+        """Every state of one instant, or those of one type, as JSON lines in pieces of any length.
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
-        """A page of dead letters without bodies, oldest first, behind the sequence `after`."""
+        Raises:
+            LookupError: no state is of that type.
+        """
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
-        """The newest dead letter of an id, or of the one id that begins so, with its body."""
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
+        """A page of dead letters without bodies, oldest first, after the sequence `after`.
+
+        Raises:
+            UnknownDestination: no such queue.
+        """
+
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
+        """The newest dead letter of an id, or of the one id with this prefix, with its body.
+
+        Raises:
+            LookupError: there is none.
+            Refused: several ids have this prefix, or the body lies in a blob that is gone.
+        """
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        """Run the newest dead letter of an id, or of the one that begins so, again, or all of the queue's."""
+        """Run the newest dead letter of an id or prefix again, or (None) all of the queue's but those that were too
+        old.
+
+        Raises:
+            LookupError: there is none, or a receiver has it.
+            Refused: the named one was too old.
+        """
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        """Delete the dead letters of an id, or of the one that begins so, or all of the queue's."""
+        """Delete the dead letters of an id or prefix, or (None) all of the queue's.
+
+        Raises:
+            LookupError: there is none, or a receiver has it.
+        """
 
     async def compact(self) -> Compacted:
-        """Snapshot what the engine holds and drop the log before it."""
+        """Snapshot the engine in the background and drop the log before it.
+
+        Raises:
+            EngineStopped: the disk failed.
+        """

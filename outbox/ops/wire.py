@@ -1,4 +1,4 @@
-"""The requests of the control endpoint, decoded with limits; answers are the values themselves."""
+"""The requests of the control endpoint, with limits; its answers are `values`."""
 
 from __future__ import annotations
 

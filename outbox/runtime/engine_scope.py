@@ -1,16 +1,16 @@
 """Engine scope: queues, states and markers share one log, so one record commits a whole batch of messages.
 
-Theory of operation.  One attempt is three port calls: `load` what the batch's messages need, run their handlers on
-copies, `commit` everything they did as one record: inputs completed or dead-lettered, states under the versions that
-were loaded, outputs, markers.  The record takes effect whole or not at all, so there is nothing to stage, nothing to
-push and nothing to sweep.  A crash before it leaves the messages in their queues; a crash after it leaves nothing to
-do.  A conflict (another worker moved a state, a lock ran out) means that nothing was written: run again, singly.  An
-unknown outcome is treated alike, after asking whether the lock is still ours: a message that was committed has none.
+Theory of operation.  One attempt is three steps: `load` the states and markers of a batch, run the handlers on copies,
+`commit` everything as one record: inputs completed or dead-lettered, states under the loaded versions, outputs,
+markers.  The record takes effect whole or not at all, so there is nothing to stage, nothing to push and nothing to
+sweep.  A crash before it leaves the messages in their queues; a crash after it leaves nothing to do.  A conflict
+(another worker changed a state, a lock expired) means that nothing was written: the messages are handled again,
+singly.  So they are after an unknown outcome, if the lock is still held: a committed message has no lock.
 
-A handler that does not suspend is run in the batch, one after the other, at the cost of a function call.  At the
-first that does, the task stays with it and a fresh task goes on with the rest, so that a slow call never holds up its
-neighbours and `asyncio.timeout` inside a handler finds the task it began in.  Messages of one lane (one state, or one
-session of an ordered queue) are never handled at the same time here.
+Handlers that do not suspend run in the batch, in turn, each at the cost of a function call.  At the first suspension
+the task stays with that handler and a fresh task continues with the rest, so that a slow call never delays its
+neighbours and `asyncio.timeout` inside a handler finds the task that it began in.  Messages of one lane (one state, or
+one session of an ordered queue) are never handled at the same time here.
 
 Every `await` of a port is a crash point.
 """
@@ -41,7 +41,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class EngineScope:
-    """Handles the batches of deliveries of one worker."""
+    """Handles the deliveries of one worker over a journal."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class EngineScope:
         is_stopping: Callable[[], bool],
         failure_log: FailureLog | None = None,
     ) -> None:
-        """Take the parts; without a `failure_log` what is not applied leaves no line, as in an exploration."""
+        """Take the parts; without a `failure_log` refusals and retries are not logged, as in an exploration."""
         self._plan = plan
         self._journal = journal
         self._blobs = blobs
@@ -69,12 +69,12 @@ class EngineScope:
         self._settled = settled
         self._failure_log = failure_log
         self.suspending = plan.threaded
-        """Handlers that were seen or are known to suspend; their messages are handled on their own from the start."""
+        """Handlers that suspend, known or observed; their messages are handled on their own from the start."""
         self._lanes: Lanes[Work] = Lanes()
-        """Those in which a message is being handled on its own."""
+        """The lanes in which a message is handled on its own."""
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
-        """Handle a batch: every delivery ends completed, dead-lettered, postponed or given back."""
+        """Handle a batch: every delivery is completed, dead-lettered, rescheduled or released."""
         if deliveries and deliveries[0].waits:  # then all of them
             await self._put_on_record(deliveries)
             return
@@ -99,9 +99,9 @@ class EngineScope:
         return bool(self._lanes.taken or self.suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
 
     def _joined(self, works: Sequence[Work]) -> list[Work]:
-        """Those that are handled together; the others wait for their lane or go their own way.
+        """The messages to handle together; the others wait for their lane, or each gets a task.
 
-        One that goes its own way stays behind whoever of its lane comes before it.
+        A message that needs a task of its own stays behind earlier messages of its lane.
         """
         together: list[Work] = []
         for work in works:
@@ -127,7 +127,7 @@ class EngineScope:
         return EngineTransaction(self._plan, self._now_ms(), documents, markers, self._journal.durable)
 
     async def _run(self, group: EngineTransaction, works: Sequence[Work], *, mixed: bool) -> None:
-        """Run messages in order into one group and commit it; at the first that suspends, hand the rest over."""
+        """Run messages in order into one group and commit it; at the first suspension, hand the rest over."""
         plan = self._plan
         held: set[str | None] = set()
         given_back: list[Delivery] = []
@@ -161,10 +161,10 @@ class EngineScope:
         given_back: list[Delivery],
         held: set[str | None],
     ) -> None:
-        """Stay with a handler that suspended, and let a fresh task go on with the rest of its batch.
+        """Stay with a suspended handler, and continue with the rest of its batch in a fresh task.
 
-        Whoever shares its lane waits behind it.  A handling that came after others of its lane, or saw a state that
-        its group may yet fail to commit, is run again when they are committed.
+        Messages of its lane wait behind it.  If earlier messages of its lane are in the group, or it read a state that
+        the group has not committed yet, the handler is cancelled and runs again after that commit.
         """
         work = suspended.attempt.work
         lane = work.lane
@@ -185,7 +185,7 @@ class EngineScope:
     async def _finish(
         self, group: EngineTransaction, given_back: list[Delivery], rest: Sequence[Work], held: set[str | None]
     ) -> None:
-        """Commit a group, then handle what is left of its batch; in a lane that is held back nothing goes on."""
+        """Commit a group, then handle the rest of its batch, except in held lanes."""
         if group.works:
             held |= await self._commit_group(group)
         if held:
@@ -197,7 +197,7 @@ class EngineScope:
             await self._handle(rest)
 
     async def _commit_group(self, group: EngineTransaction) -> set[str | None]:
-        """Commit a group, or handle its messages singly; the lanes in which nothing may go on."""
+        """Commit a group, or handle its messages singly; returns the lanes that are held now."""
         lost: frozenset[int] = frozenset()
         try:
             if not self._may_be_over_limit(group):
@@ -206,16 +206,16 @@ class EngineScope:
                     return set()
                 lost = conflict.locks
         except (*MAY_RETRY, UnknownDestination):
-            pass  # run again, singly: each asks first whether its lock is still held
+            pass  # singly: each checks first that its lock is still held
         gone = [work for work in group.works if work.delivery.sequence in lost]
         self._settled([work.delivery for work in gone])
         held = {work.lane for work in gone if work.in_order}
         return await self._one_by_one([work for work in group.works if work.delivery.sequence not in lost], held)
 
     def _may_be_over_limit(self, group: EngineTransaction) -> bool:
-        """Whether a handler of a group may have taken longer than it may; looked at once a batch, it costs nothing.
+        """Whether a handler of a group may have exceeded its time limit; one check a batch costs nothing.
 
-        Such a group is not committed: its messages are handled singly, and there each handling is measured.
+        Such a group is not committed: its messages are handled singly, each under its own time limit.
         """
         plan, taken_ms = self._plan, self._now_ms() - group.now_ms
         if taken_ms <= plan.least_limit_ms:
@@ -223,7 +223,7 @@ class EngineScope:
         return any(work.handler is not None and taken_ms > plan.limit_ms(work.handler) for work in group.works)
 
     async def _one_by_one(self, works: Sequence[Work], held: set[str | None]) -> set[str | None]:
-        """Handle messages singly, in order, after their common commit did not take effect for sure."""
+        """Handle messages singly, in order, because their common commit is not known to have taken effect."""
         for work in works:
             if work.in_order and work.lane in held:
                 await self._release([work.delivery])
@@ -246,14 +246,14 @@ class EngineScope:
         return conflict
 
     async def _release(self, deliveries: Sequence[Delivery]) -> None:
-        with suppress(*MAY_RETRY):  # a lock that is not given back runs out
+        with suppress(*MAY_RETRY):  # else the lock expires
             await self._journal.release(deliveries)
         self._settled(deliveries)
 
     # One message on its own
 
     async def _occupy(self, work: Work, suspended: Suspended[EngineTransaction] | None) -> None:
-        """Handle one message on its own; whoever shares its lane waits, and is handled after it."""
+        """Handle one message on its own; messages of its lane wait, and are handled after it."""
         lane = work.lane
         if lane is not None:
             self._lanes.enter(lane)
@@ -270,7 +270,7 @@ class EngineScope:
     async def _alone(
         self, work: Work, suspended: Suspended[EngineTransaction] | None, *, retried: bool = False
     ) -> bool:
-        """Handle and commit one message, again while nothing was written; whether its lane may go on."""
+        """Handle and commit one message, with retries; whether its lane may continue."""
         attempt = attempt_at(work) if suspended is None else suspended.attempt
         try:
             async for turn in self._backoff.attempts():
@@ -288,10 +288,10 @@ class EngineScope:
         return False
 
     async def _try(self, attempt: Attempt, suspended: Suspended[EngineTransaction] | None) -> bool:
-        """One attempt at one message; whether its lane may go on.
+        """One attempt at one message; whether its lane may continue.
 
         Raises:
-            NothingCommitted: nothing was written, or nobody can tell.
+            NothingCommitted: nothing was written, or the outcome is unknown.
         """
         try:
             if suspended is None:
@@ -309,7 +309,7 @@ class EngineScope:
             for branch in attempt.branches:
                 branch.refuse(PoisonMessage("oversize", str(error)))
             raise NothingCommitted from error
-        except UnknownDestination as error:  # declared after the worker had started
+        except UnknownDestination as error:  # declared after the worker started
             for branch in attempt.branches:
                 branch.refuse(PoisonMessage("failed", safe_text(str(error))))
             raise NothingCommitted from error
@@ -317,14 +317,14 @@ class EngineScope:
             raise NothingCommitted from error
         if conflict is None:
             return not _holds_lane(attempt.work, outcome)
-        if conflict.markers:  # a copy from outside was here first: look it up next time
+        if conflict.markers:  # a duplicate from outside was first: load its marker next time
             attempt.work = msgspec.structs.replace(attempt.work, remembered=True)
         raise NothingCommitted
 
     # Behind a dead letter
 
     async def _put_on_record(self, deliveries: Sequence[Delivery]) -> None:
-        """Put on record that messages wait behind a blocked key; `waiting_commit` says what of which."""
+        """Create waiting markers for messages behind a blocked key (`waiting_commit`)."""
         left = list(deliveries)
         try:
             async for turn in self._backoff.attempts():
@@ -337,13 +337,13 @@ class EngineScope:
             await self._release(left)
 
     async def _try_waiting(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """One attempt at it; the deliveries of which nothing was written, though their locks are held.
+        """One attempt; returns the deliveries that still need a marker and whose locks are held.
 
         Raises:
-            NothingCommitted: nothing was written, or nobody can tell.
+            NothingCommitted: nothing was written, or the outcome is unknown.
         """
         works = await self._admission.admit(deliveries, self._now_ms())
-        inboxes = [part.inbox for work in works for part in (work, *work.others) if part.inbox]
+        inboxes = [branch.inbox for work in works for branch in (work, *work.others) if branch.inbox]
         try:
             _, markers = await self._journal.load([], inboxes)
             conflict = await self._journal.commit(waiting_commit(self._plan, works, markers, self._now_ms()))
@@ -354,7 +354,7 @@ class EngineScope:
         return [] if conflict is None else [d for d in deliveries if d.sequence not in conflict.locks]
 
     async def _is_held(self, work: Work) -> bool:
-        """Whether the lock is still ours; where it is not, the message is committed already or somebody else's."""
+        """Whether the lock is still held; otherwise the message is committed, or another worker has it."""
         try:
             held = await self._journal.renew([work.delivery])
         except MAY_RETRY as error:
@@ -365,8 +365,8 @@ class EngineScope:
 
 
 def _holds_lane(work: Work, outcome: Outcome) -> bool:
-    """Whether what became of a message keeps its successors back."""
-    return isinstance(outcome, Later) or (work.stops_key and isinstance(outcome, PoisonMessage))
+    """Whether the outcome of a message keeps its successors back."""
+    return isinstance(outcome, Later) or (work.blocks_key and isinstance(outcome, PoisonMessage))
 
 
 def _has_lane(works: Sequence[Work], lane: str | None) -> bool:

@@ -14,12 +14,12 @@ repaired where exploring it found holes.  One attempt:
      9  create the marker, then turn the staged record to `dispatched`
     10  clear the pointer; only then may the staged record go
 
-A crash before 7 leaves a staged record that nothing points to; one after it leaves a pointer, and whoever comes next,
-a worker with the key's next message or the sweeper, goes on from there with what is staged.  A staged record is kept
-after any failure: it is reclaimed when a state was seen past the version that its attempt had loaded, with a pointer
-that is not its own, because then its swap can not land any more.  A pointer whose staged record cannot be found stops
-its key and raises an alarm; clearing it would lose outputs and apply the message again.
-A stateless handler's record is the commit by itself, as in partition scope.
+A crash before 7 leaves a staged record without a pointer to it; a crash after 7 leaves a pointer, and a worker with the
+key's next message, or the sweeper, continues with the staged record.  A staged record outlives any failure: it is
+reclaimed when its state is past the version that its attempt loaded, and points elsewhere, because then its swap can
+not land any more.  A pointer without its staged record blocks the key and is logged as critical; clearing it would lose
+outputs and apply the message again.
+A stateless handler's record is the whole commit, as in partition scope.
 Every `await` of a port is a crash point.
 """
 
@@ -50,11 +50,11 @@ from outbox.ports import (
 )
 from outbox.runtime.commit import overflow
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
-from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import CachedState, cached_state
-from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_one
+from outbox.runtime.commit.store_io import LOOK_COUNT_MAX, read, write_blobs, write_known, write_one
 from outbox.runtime.commit.store_transaction import StoreTransaction, Superseded, run_in
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S
 from outbox.runtime.delivery.claim_check import without_blobs
@@ -83,7 +83,7 @@ log = logging.getLogger("outbox.item_scope")
 
 
 class Quarantined(Exception):
-    """A state points to a transaction that cannot be found: its key stands still until somebody has looked."""
+    """A state points to a staged record that is missing: its key is blocked until an operator restores that."""
 
 
 class ItemScope:
@@ -104,7 +104,7 @@ class ItemScope:
         new_tx: Callable[[], str],
         is_stopping: Callable[[], bool],
     ) -> None:
-        """Take the parts; `stateless` is the protocol of messages that have no state, over `infrastructure`."""
+        """Take the parts; `stateless` handles messages without a state, over `infrastructure`."""
         self._plan = plan
         self._states = states
         self._infrastructure = infrastructure
@@ -122,7 +122,7 @@ class ItemScope:
 
     @property
     def left(self) -> dict[str, list[tuple[str, int]]]:
-        """What was staged here and may come to nothing."""
+        """The staged records of this worker that may be orphans, by state."""
         return self._left.by_state
 
     # One attempt
@@ -159,13 +159,13 @@ class ItemScope:
         found = await self._waiting.note(work, processed_key(work.state_id, work.inbox))
         return WAITS if found is None or self._resubmits(work, found) else self._follow(attempt, found)
 
-    # 1, 2. Load the state, and finish the transaction that it points to
+    # 1, 2. Load the state, and finish the transaction under its pointer
 
     async def _load(self, state_id: str) -> CachedState:
-        """The state, pointing nowhere.
+        """The state, without a pointer.
 
         Raises:
-            Quarantined: it points to a transaction that cannot be found.
+            Quarantined: its staged record is missing.
         """
         state = cached_state(await read(self._states, state_key(state_id)))
         return await self._complete(state_id, state) if state.item.pending else state
@@ -173,7 +173,7 @@ class ItemScope:
     # 3, 6. Decide: is the message on record already?
 
     async def _decide(self, attempt: Attempt, state_id: str, token: Session) -> None:
-        """Go on with a message that is not on record as of `token`, or whose marker it replaces.
+        """Check that the message has no marker as of `token`, or may replace it.
 
         Raises:
             Superseded: there is a marker to follow.
@@ -185,11 +185,10 @@ class ItemScope:
         attempt.found = None if marker is None else stored.decode(marker, Record)
 
     def _resubmits(self, work: Work, marker: Document) -> bool:
-        """Whether a message is the resubmission of what its marker refused."""
         return work.verdict(stored.decode(marker, Record)) is Verdict.RESUBMISSION
 
     async def _before_call(self, attempt: Attempt, batch: StoreTransaction, token: Session) -> None:
-        """Before a call leaves a handler: a message that was handled already makes none."""
+        """Stop a handler before its first external call if the message is on record already."""
         work = attempt.work
         assert work.state_id is not None, "a stateless message has no marker"
         marker = await self._infrastructure.read(processed_key(work.state_id, work.inbox), session=token)
@@ -206,7 +205,7 @@ class ItemScope:
         await self._failures.recall(attempt)
         outcome = await run_in(self._plan, batch, attempt, self._life)
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
-            attempt.refuse_over(state.version, outcome)  # the next try records it, under its own deadline
+            attempt.refuse_over(state.version, outcome)  # the next attempt records it, under its own deadline
             raise NothingCommitted
         await self._failures.note(attempt.work, outcome)
         return batch, outcome
@@ -214,7 +213,7 @@ class ItemScope:
     # 5. Stage
 
     async def _prepared(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Staged:
-        """What is to be staged, when the blobs are there that it mentions."""
+        """The record to stage; the blobs that it names are written on return."""
         work, entry, limit = attempt.work, batch.entries[0], self._infrastructure.capabilities.item_bytes_max
         staged = Staged(batch.tx, work.inbox, state_id, batch.loaded.item.version, entry.record)
         if len(stored.encode(staged)) > limit and entry.record.outputs:
@@ -235,7 +234,7 @@ class ItemScope:
         return staged
 
     async def _stage(self, attempt: Attempt, state_id: str, batch: StoreTransaction) -> Found:
-        """Stage a result; as it lies there, with the session of that write."""
+        """Stage a result; returned with the session token of that write."""
         staged, tx = await self._prepared(attempt, state_id, batch), batch.tx
         if batch.is_late(self._now_ms()):
             raise NothingCommitted
@@ -251,17 +250,17 @@ class ItemScope:
                 raise NothingCommitted from error
             return Found(staged, found.version, found.session)
         if isinstance(answer, Lost):
-            raise NothingCommitted  # nobody but us knows this id: an earlier try of a client library was it
+            raise NothingCommitted  # the id is ours alone: an earlier try of the SDK won
         return Found(staged, answer.versions[0], answer.session)
 
     # 7. Commit: the point of no return
 
     async def _commit(self, attempt: Attempt, state_id: str, batch: StoreTransaction, token: Session) -> CachedState:
-        """Swap the state; the state then.
+        """Swap the state; returns the new one.
 
         Raises:
-            NothingCommitted: it has moved, or nothing is known to have been written.
-            Superseded: the message's marker is there.
+            NothingCommitted: the state has changed, or nothing is known to have been written.
+            Superseded: the message has a marker.
         """
         work = attempt.work
         item = msgspec.structs.replace(batch.state_after, pending=batch.tx, token=token)
@@ -281,16 +280,16 @@ class ItemScope:
                 return found
             marker = await read(self._infrastructure, processed_key(state_id, work.inbox), found.item.token or token)
             if marker is None or self._resubmits(work, marker):
-                raise NothingCommitted from error  # it may still land: the next swap loses then
+                raise NothingCommitted from error  # it may still land: the next swap then loses
             raise Superseded(marker) from error
         if isinstance(answer, Lost):
             raise NothingCommitted
         return CachedState(item, answer.versions[0], answer.session)
 
-    # 8. Push what is staged
+    # 8. Push the staged outputs
 
     async def _finish(self, state_id: str, state: CachedState, found: Found) -> CachedState:
-        """Finish the transaction that a state points to: push, mark, clear; the state when it points nowhere."""
+        """Finish the transaction under a state's pointer: push, mark, clear; the state without a pointer."""
         staged, tx, token = found.staged, state.item.pending, found.session
         if not staged.dispatched:
             await self._push(tx, found)  # 8
@@ -303,23 +302,20 @@ class ItemScope:
         outputs = await overflow.outputs_of(staged.record, self._blobs)
         if outputs is None:
             key = staged_key(staged.state, tx)
-            await tell_if_missing(self._infrastructure, key, found.session, staged.record.spilled)
+            await log_missing_blob(self._infrastructure, key, found.session, staged.record.spilled)
             raise NothingCommitted  # dispatched meanwhile: read it again
         await self._settlement.push(outputs)
 
-    # 9. Mark that it has left: the message's marker, then the staged record
+    # 9. Mark the outputs as sent: the message's marker, then the staged record
 
     async def _mark(self, staged: Staged) -> Session:
-        """Create the marker, or replace that of an earlier refusal; the session in which it can be read."""
+        """Create the marker, or replace that of an earlier refusal; the session token in which it can be read."""
         key, record = processed_key(staged.state, staged.inbox), staged.record.marked()
         body, tag = stored.encode(record), Tag("processed", (staged.inbox,), record.tx)
         life_s = self._plan.life_s(staged.record.life_ms)
         write: Write = Create(key, body, life_s, tag)
         for _ in range(LOOK_COUNT_MAX):
-            try:
-                answer = await write_one(self._infrastructure, write)
-            except OutcomeUnknown as error:
-                raise NothingCommitted from error  # whoever comes next finds the pointer and does it again
+            answer = await write_known(self._infrastructure, write)  # an unknown one is repeated from the pointer
             if isinstance(answer, Won):
                 self.fullness.note(staged.state, record)
                 return answer.session
@@ -328,7 +324,7 @@ class ItemScope:
                 raise NothingCommitted
             earlier = stored.decode(known, Record)
             if earlier.tx == record.tx or not earlier.reason or earlier.attempt >= record.attempt:
-                return known.session or answer.session  # that answer told of an earlier one, perhaps
+                return known.session or answer.session  # the loss may have been to an earlier marker
             write = Replace(key, body, known.version, life_s, tag)
         raise NothingCommitted
 
@@ -336,14 +332,11 @@ class ItemScope:
         staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
         key, tag = staged_key(staged.state, tx), Tag("dispatched", (staged.inbox,), tx)
         write = Replace(key, stored.encode(staged), found.version, None, tag)
-        try:
-            answer = await write_one(self._infrastructure, write)
-        except OutcomeUnknown as error:
-            raise NothingCommitted from error
+        answer = await write_known(self._infrastructure, write)
         if isinstance(answer, Lost):
-            raise NothingCommitted  # somebody else is at it: read the state again
+            raise NothingCommitted  # another worker finishes it: read the state again
         if found.staged.record.spilled:
-            with suppress(*MAY_RETRY):  # a blob that nobody needs any more
+            with suppress(*MAY_RETRY):  # an unneeded blob may stay
                 await self._blobs.delete(found.staged.record.spilled)
         return Found(staged, answer.versions[0], found.session)
 
@@ -354,10 +347,7 @@ class ItemScope:
         item = msgspec.structs.replace(state.item, pending="", token=token)
         tag = Tag("clear", (found.staged.inbox,), tx)
         write = Replace(state_key(state_id), stored.encode(item), state.version, None, tag)
-        try:
-            answer = await write_one(self._states, write)
-        except OutcomeUnknown as error:
-            raise NothingCommitted from error
+        answer = await write_known(self._states, write)
         if isinstance(answer, Lost):
             raise NothingCommitted
         state = CachedState(item, answer.versions[0], answer.session)
@@ -377,18 +367,18 @@ class ItemScope:
     def _follow(self, attempt: Attempt, marker: Document, *, own_tx: str = "") -> Outcome:
         record, work = stored.decode(marker, Record), attempt.work
         if record.tx != own_tx:
-            attempt.failure = None  # that of an attempt that has lost to the marker
+            attempt.failure = None  # the marker supersedes this attempt, and what it raised
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
             return payload_differs(work.delivery.message.identity)
         attempt.committed(record)
         return record.refusal
 
-    # Recover: whoever finds a state that points to a transaction goes on from there
+    # Recover: finish the transaction under a pointer
 
     async def redo(self, document: Document) -> bool:
-        """Finish what a crash has left: a state that points to a transaction, a record, a staged record that is lost.
+        """Finish what a crash left: a pointer of a state, a pending record, an orphaned staged record.
 
-        It starts from states, never from staged records: publishing one of those could publish what never commits.
+        It starts from states, never from staged records: pushing one of those could push outputs that never commit.
         """
         try:
             if document.key.id.startswith(RECORD_PREFIX):
@@ -404,36 +394,33 @@ class ItemScope:
         return True
 
     async def _complete(self, state_id: str, state: CachedState) -> CachedState:
-        """Finish the transaction that a state points to, whoever began it; the state when it points nowhere.
+        """Finish the transaction under a state's pointer, of any worker; returns the state without a pointer.
 
         Raises:
-            Quarantined: what it staged cannot be found.
+            Quarantined: its staged record is missing.
         """
         tx = state.item.pending
         document = await read(self._infrastructure, staged_key(state_id, tx), state.item.token)
         if document is None:
             await self._confirm(state_id, state)
-            log.critical("staged record is missing, key blocked", extra={"state": state_id, "tx": tx})
+            log.critical("staged record is missing, key blocked; restore it", extra={"state": state_id, "tx": tx})
             raise Quarantined
         found = Found(stored.decode(document, Staged), document.version, document.session)
         return await self._finish(state_id, state, found)
 
     async def _confirm(self, state_id: str, state: CachedState) -> None:
-        """Make sure that a state is as it was read, by writing it so: another read could be as stale as the first.
+        """Write a state back unchanged, because a second read could be as stale as the first.
 
         Raises:
-            NothingCommitted: it has moved on, or nobody can tell.
+            NothingCommitted: it has changed, or the outcome is unknown.
         """
         key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
-        try:
-            answer = await write_one(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
-        except OutcomeUnknown as error:
-            raise NothingCommitted from error
-        if isinstance(answer, Lost):
-            raise NothingCommitted  # somebody else has finished it
+        write = Replace(key, stored.encode(state.item), state.version, None, tag)
+        if isinstance(await write_known(self._states, write), Lost):
+            raise NothingCommitted  # another worker has finished it
 
     async def _reclaimed(self, staged: Staged, document: Document) -> bool:
-        """Delete a staged record whose state has gone past it without pointing to it; whether that is so."""
+        """Delete a staged record whose state is past it and points elsewhere; whether it was."""
         state = cached_state(await read(self._states, state_key(staged.state)))
         if state.item.version <= staged.version or state.item.pending == staged.pending:
             return False
@@ -441,5 +428,4 @@ class ItemScope:
         return True
 
     async def _delete(self, key: DocumentKey, version: Version, tx: str) -> None:
-        """Delete a staged record that nothing points to; if that fails the sweeper finds it."""
         await self._left.delete(key, version, tx)

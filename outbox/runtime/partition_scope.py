@@ -1,19 +1,19 @@
 """Partition scope: a state and the records of its messages share a partition, so one batch commits both.
 
-Theory of operation.  One attempt is: have the state (from the cache, else a point read), run the handler on a copy,
-write one batch, push what it emitted.  The batch *creates* the message's record, whose id is the inbox key, and
-*creates or replaces* the state under the version that was seen, even where nothing changed.  So it loses when the
-message was here before, or when what its result rests on has moved:
+Theory of operation.  One attempt: load the state (from the cache, else a point read), run the handler on a copy, write
+one batch, push the outputs.  The batch *creates* the message's record, whose id is the inbox key, and *creates or
+replaces* the state under its loaded version (`if_match`), even where nothing changed.  So it loses to an earlier commit
+of the message, and to any change of the state:
 
-    won                  push what was written, settle, mark later
-    lost on the record   the record says what became of the message: push what it holds if that is pending, then follow
-    lost on the state    forget what was at hand, read, run again
-    unknown              read the record: mine, won; another's, lost on it; none, run again, because a batch that
+    won                  push the outputs, settle, mark later
+    lost on the record   follow the record: push its outputs if it is pending, settle by its outcome
+    lost on the state    drop the cached state, read, run again
+    outcome unknown      read the record: mine, won; another's, lost on it; none, run again, because a batch that
                          lands late makes the next create lose
 
-Nothing is undone, nothing is pushed but what a record holds, nothing is settled before its push.  A record whose
-outputs may not have left is `pending` and has no time to live; a mark takes both away (see `marks`), and the sweeper
-finds what a crash has left so.  A stateless handler's record is the commit by itself, in a partition of its own.
+Nothing is undone, nothing is pushed without a record, nothing is settled before its push.  A record whose outputs may
+not have left is `pending` and has no time to live; a mark ends both (see `marks`), and after a crash the sweeper finds
+the pending record.  A stateless handler's record is the whole commit, in a partition of its own.
 
 Every `await` of a port is a crash point.
 """
@@ -28,7 +28,7 @@ from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
 from outbox.ports import BlobStore, Create, Document, DocumentKey, Lost, Replace, Session, StateStore, Tag, Won, Write
 from outbox.runtime.commit import overflow
 from outbox.runtime.commit.marks import Marks
-from outbox.runtime.commit.overflow import Overflows, announced, tell_if_missing
+from outbox.runtime.commit.overflow import Overflows, announced, log_missing_blob
 from outbox.runtime.commit.partition_size import PartitionSizes
 from outbox.runtime.commit.run_handler import Life
 from outbox.runtime.commit.state_cache import NO_STATE, CachedState, StateCache, cached_state
@@ -46,7 +46,7 @@ from outbox.stored import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, st
 
 BEHIND_COUNT_MAX = 10_000
 UNPUSHED_COUNT_MAX = 10_000
-"""How many states are remembered to have moved; of others a stale read costs another try."""
+"""How many changed states, and failed pushes, are remembered; beyond it a stale read costs another attempt."""
 
 
 class PartitionScope:
@@ -77,10 +77,10 @@ class PartitionScope:
         self.fullness = PartitionSizes(plan, store.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, store, store, blobs, now_ms=now_ms)
         self._behind: dict[str, Session] = {}
-        """States that were found to have moved, and the session in which that can be seen."""
+        """States that changed under an attempt, and the session token of that loss: a read with it is fresh."""
         self._waiting = Waiting(plan, store, now_ms=now_ms, new_tx=new_tx)
         self._unpushed: dict[bytes, None] = {}
-        """Messages that were committed here and whose outputs could not be pushed yet."""
+        """Messages committed here whose outputs are not pushed yet."""
 
     @property
     def group_count_max(self) -> int:
@@ -88,14 +88,13 @@ class PartitionScope:
 
     @property
     def _life_s(self) -> float:
-        """How long a record is kept."""
         return self._plan.record_life_ms / 1_000
 
     # One attempt
 
     async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
         if any(attempt.work.delivery.message.attempt for attempt in attempts):
-            raise NothingCommitted  # what was resubmitted is looked up first, however old it is
+            raise NothingCommitted  # the record of a resubmission is read first
         state_id, outcomes = attempts[0].work.state_id, list[Outcome]()
         batch = await self._load(state_id)
         try:
@@ -104,7 +103,7 @@ class PartitionScope:
                 if attempt.work.in_order and outcomes[-1] is not None:
                     break  # its successors may have to wait
                 if batch.is_half_spent(self._now_ms()):
-                    break  # the others have a time of their own
+                    break  # the others get an attempt with its own deadline
         except (Premature, Superseded) as found:
             raise NothingCommitted from found
         if batch.entries:
@@ -118,7 +117,7 @@ class PartitionScope:
         state_id = attempt.work.state_id
         try:
             if self._may_be_on_record(attempt.work):
-                await self._decide(attempt)  # spare the handler, which may be slow
+                await self._decide(attempt)  # a read is cheaper than a slow handler
             batch = await self._load(state_id)
             outcome = await self._run(batch, attempt)
         except Superseded as found:
@@ -141,7 +140,7 @@ class PartitionScope:
     # 1. Load the state
 
     async def _load(self, state_id: str | None) -> StoreTransaction:
-        """A batch over the state as it is at hand, else as it is read."""
+        """A transaction over the cached state, else over a read."""
         known = NO_STATE
         if state_id is not None:
             known = self.cache.find(state_id) or await self._read_state(state_id)
@@ -155,23 +154,23 @@ class PartitionScope:
     # 2. Decide: is the message on record already?
 
     def _may_be_on_record(self, work: Work) -> bool:
-        """Whether there may be a record of a message already; where there is one all the same, the commit will tell."""
+        """Whether to read the record first; otherwise the create in the commit finds it."""
         if not work.inbox:
             return False
         return bool(work.delivery.delivery_count or work.delivery.message.attempt or work.inbox in self._unpushed)
 
     async def _decide(self, attempt: Attempt) -> None:
-        """Go on with a message that is not on record, or whose record it replaces.
+        """Check that the message has no record, or may replace it.
 
         Raises:
             Superseded: there is a record to follow.
         """
         try:
-            await self._look(attempt)
+            await self._read_record(attempt)
         except MAY_RETRY as error:
             raise NothingCommitted from error
 
-    async def _look(self, attempt: Attempt) -> None:
+    async def _read_record(self, attempt: Attempt) -> None:
         found = await self._store.read(record_key(attempt.work.state_id, attempt.work.inbox))
         if found is None:
             attempt.replaces, attempt.found = "", None
@@ -179,15 +178,15 @@ class PartitionScope:
             raise Superseded(found)
 
     async def _before_call(self, attempt: Attempt, batch: StoreTransaction) -> None:
-        """Before a call leaves a handler: a message that was handled already makes none.
+        """Stop a handler before its first external call if the message is on record already.
 
-        Nor does one behind others of its batch, whose state is nobody's yet: it makes its call when it is on its own.
+        Behind other messages of its batch, on a state that is not committed, it also stops, and runs again on its own.
         """
         if batch.entries:
             batch.is_premature = True
             raise Premature
         try:
-            await self._look(attempt)
+            await self._read_record(attempt)
         except Superseded as found:
             batch.superseded = found.record
             raise
@@ -201,20 +200,22 @@ class PartitionScope:
         outcome = await run_in(self._plan, batch, attempt, self._life)
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
             if is_first:
-                attempt.refuse_over(batch.loaded.version, outcome)  # the next try records it, under its own deadline
+                attempt.refuse_over(
+                    batch.loaded.version, outcome
+                )  # the next attempt records it, under its own deadline
             raise NothingCommitted
         if isinstance(outcome, Later) and attempt.work.inbox:
-            await self._decide(attempt)  # its own effect may be why it is to wait
+            await self._decide(attempt)  # the failure may come from its own committed effect
         await self._failures.note(attempt.work, outcome)
         return outcome
 
     # 4. Commit: one batch
 
     async def _commit(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
-        """Write the batch; None if it is won, or that a message of it was here before.
+        """Write the batch; None if it won, `Lost` if a message of it is on record.
 
         Raises:
-            NothingCommitted: the state has moved, or nothing is known to have been written.
+            NothingCommitted: the state has changed, or nothing is known to have been written.
         """
         writes = await self._prepared(batch, state_id)
         if batch.is_late(self._now_ms()):
@@ -240,7 +241,7 @@ class PartitionScope:
         raise NothingCommitted
 
     async def _resolved(self, batch: StoreTransaction, state_id: str | None) -> Lost | None:
-        """Find out what became of a batch whose answer was lost: its first record tells whose it is."""
+        """Resolve an unknown outcome by the batch's first record."""
         record = await read(self._store, record_key(state_id, batch.entries[0].attempt.work.inbox))
         if record is None:
             raise NothingCommitted  # it may still land: the next create loses then
@@ -249,7 +250,7 @@ class PartitionScope:
         return None
 
     def _note(self, batch: StoreTransaction, state_id: str | None, won: Won) -> None:
-        """Keep what a won batch tells: the state for the next message, the versions of the records for their marks."""
+        """Keep the new state in the cache, and the records' versions for their marks."""
         if state_id is not None:
             self.cache.remember(state_id, CachedState(batch.state_after, won.versions[-1], won.session))
         for entry, version in zip(batch.entries, won.versions, strict=False):
@@ -257,12 +258,12 @@ class PartitionScope:
             self.fullness.note(state_id, entry.stored)
 
     async def _prepared(self, batch: StoreTransaction, state_id: str | None) -> list[Write]:
-        """The writes of a batch, when the blobs are there that they mention."""
+        """The writes of a batch; the blobs that they name are written on return."""
         writes = self._writes(batch, state_id)
         limit = overflow.bytes_for(self._store.capabilities.item_bytes_max, *(entry.record for entry in batch.entries))
         if _size(writes) > limit:
             if len(batch.entries) > 1:
-                raise NothingCommitted  # each by itself is smaller
+                raise NothingCommitted  # each message alone is smaller
             entry = batch.entries[0]
             if not entry.record.outputs:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
@@ -282,12 +283,11 @@ class PartitionScope:
         return writes
 
     def _too_large(self, batch: StoreTransaction, state_id: str | None, text: str) -> NothingCommitted:
-        """What does not fit."""
         refusal = overflow.smaller(batch.entries[0].record, f"its state and record are too large: {text}")
         return self._impossible(batch, state_id, refusal)
 
     def _impossible(self, batch: StoreTransaction, state_id: str | None, refusal: PoisonMessage) -> NothingCommitted:
-        """Try in parts what can never be committed; what cannot alone is refused, if the state is still that."""
+        """Split a batch that can never be committed; refuse a single message, as long as the state is unchanged."""
         self.cache.forget(state_id)
         if len(batch.entries) == 1:
             batch.entries[0].attempt.refuse_over(batch.loaded.version, refusal)
@@ -339,7 +339,7 @@ class PartitionScope:
     # Lost on the record: follow it
 
     async def _find(self, work: Work, session: Session) -> Document:
-        """The record that a create has lost to, read at least as fresh as that loss."""
+        """The record that a create lost to, read at least as fresh as the loss."""
         for _ in range(LOOK_COUNT_MAX):
             found = await read(self._store, record_key(work.state_id, work.inbox), session)
             if found is not None:
@@ -347,9 +347,9 @@ class PartitionScope:
         raise NothingCommitted
 
     async def _follow(self, attempt: Attempt, document: Document) -> Outcome:
-        """Do what is left to do of a message that has a record."""
+        """Finish a message by its record."""
         work = attempt.work
-        attempt.failure = None  # that of an attempt that has lost to the record
+        attempt.failure = None  # the record supersedes this attempt, and what it raised
         if self._replaces(attempt, document):
             self._waiting.forget(work)
             raise NothingCommitted
@@ -362,17 +362,17 @@ class PartitionScope:
 
     @staticmethod
     def _replaces(attempt: Attempt, document: Document) -> bool:
-        """Whether a message is run though it has a record; it replaces this one then."""
+        """Whether the message runs again and replaces this record."""
         record = stored.decode(document, Record)
         if attempt.work.verdict(record) is not Verdict.RESUBMISSION:
             return False
         attempt.replaces, attempt.found = document.version, record
         return True
 
-    # Recover: whoever finds a record pending goes on from there
+    # Recover: finish a pending record
 
     async def redo(self, document: Document) -> bool:
-        """Finish a record that a crash has left pending, or collect an overflow blob; whether it is done."""
+        """Finish a pending record, or collect an overflow blob; whether it is done."""
         try:
             if document.key.id.startswith(OVERFLOW_PREFIX):
                 return await self._overflows.collect(document, is_staged=False)
@@ -384,17 +384,17 @@ class PartitionScope:
         return True
 
     async def _finish(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
-        """Push what a record holds, if it may not have left, and mark it; for whoever finds it.
+        """Push the outputs of a pending record, and mark it.
 
         Raises:
-            NothingCommitted: it could not be pushed now.
+            NothingCommitted: they could not be pushed now.
         """
         if not record.pending or self.marks.is_due(key):
             return
         outputs = await overflow.outputs_of(record, self._blobs)
         if outputs is None:
-            await tell_if_missing(self._store, key, document.session, record.spilled)
-            raise NothingCommitted  # marked meanwhile, or its blob is gone: the record will tell
+            await log_missing_blob(self._store, key, document.session, record.spilled)
+            raise NothingCommitted  # marked meanwhile, or its blob is gone: the next attempt reads the record
         await self._settlement.push(outputs)
         self.marks.add(key, document.version, record, inbox)
 

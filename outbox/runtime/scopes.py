@@ -1,4 +1,4 @@
-"""Which commit protocol runs: the widest atomic scope that the backend's ports share."""
+"""Choose the commit protocol: the widest atomic scope that the backend's ports share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def scope_over(
     failure_log: FailureLog,
     linger: Callable[[], Awaitable[None]] | None = None,
 ) -> Scope:
-    """What handles one worker's deliveries over these ports; marks wait for others as long as `linger` does."""
+    """The scope that handles one worker's deliveries over these ports; `linger` is the wait for batched marks."""
     if isinstance(ports, Ports):
         return EngineScope(
             plan,
@@ -58,9 +58,17 @@ def scope_over(
     )
     protocol = store_protocol(plan, ports, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping)
     lingering = None if linger is None else Lingering(protocol, linger)
-    stops = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
+    blocked = BlockedSessions(ports.infrastructure or ports.store, ports.blobs)
     return StoreScope(
-        plan, protocol, settlement, stops, ports.blobs, now_ms=now_ms, backoff=backoff, spawn=spawn, lingering=lingering
+        plan,
+        protocol,
+        settlement,
+        blocked,
+        ports.blobs,
+        now_ms=now_ms,
+        backoff=backoff,
+        spawn=spawn,
+        lingering=lingering,
     )
 
 
@@ -97,5 +105,5 @@ def store_protocol(
 
 
 def stores_of(ports: StorePorts) -> tuple[StateStore, ...]:
-    """The stores in which something may be unfinished."""
+    """The stores that a sweep reads."""
     return (ports.store,) if ports.infrastructure is None else (ports.store, ports.infrastructure)

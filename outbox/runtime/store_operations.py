@@ -1,7 +1,7 @@
-"""What clients and operators ask of a store and a bus that are apart: states from the one, queues from the other.
+"""Operations over a store and a bus: states from the one, queues from the other.
 
-Dead letters lie in both: with the bus, or in the store where whoever delivered the message could not dead-letter it.
-Where states lie apart from everything else, nothing but states is looked for there.
+Dead letters are in both: on the bus, or in the store after delivery by a host that cannot dead-letter.  A separate
+container of states holds nothing else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from outbox.stored import state_key
 
 
 def operations_over(ports: Ports | StorePorts) -> Operations:
-    """What a client of these ports asks."""
     return ports.operations if isinstance(ports, Ports) else StoreOperations(ports)
 
 
@@ -49,13 +48,13 @@ class StoreOperations:
         self._stores = stores_of(ports)
         self._bus = ports.operations
         self._blocked = BlockedSessions(self._infrastructure, ports.blobs)
-        self._letters = StoredDeadLetters(self._infrastructure, ports.blobs)
+        self._dead_letters = StoredDeadLetters(self._infrastructure, ports.blobs)
         self.now_ms = ports.operations.now_ms
 
     async def declare(
         self, queues: Mapping[str, str], topics: Mapping[str, Sequence[str]], *, stop_keys: Collection[str] = ()
     ) -> None:
-        await self._bus.declare(queues, topics)  # a stopped key is the state's own affair here
+        await self._bus.declare(queues, topics)  # blocked sessions are documents of the store here
 
     async def send(self, outputs: Sequence[Output]) -> None:
         await self._bus.send(outputs)
@@ -67,25 +66,27 @@ class StoreOperations:
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
 
     async def dead_letters(self, queue: str) -> list[Buried]:
-        found = [*await self._bus.dead_letters(queue), *await self._letters.list(queue)]
-        return sorted(found, key=lambda letter: (letter.enqueued_ms, letter.sequence))
+        found = [*await self._bus.dead_letters(queue), *await self._dead_letters.list(queue)]
+        return sorted(found, key=lambda dead: (dead.enqueued_ms, dead.sequence))
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        letters = await self.dead_letters(queue)
-        letter = next((letter for letter in letters if letter.sequence == sequence), None)
-        attempt = 0 if letter is None else next_attempt(letter.message, [other.message for other in letters])
-        if letter is not None and letter.message.session_id:
-            await self._blocked.resubmitted(queue, letter, attempt)  # its session goes on when it is applied
-        if letter is not None and await self._letters.has(queue, sequence):
-            await self._letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
+        found = await self.dead_letters(queue)
+        dead = next((each for each in found if each.sequence == sequence), None)
+        attempt = 0 if dead is None else next_attempt(dead.message, [other.message for other in found])
+        if dead is not None and dead.message.session_id:
+            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied
+        if dead is not None and await self._dead_letters.has(queue, sequence):
+            await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
         else:
             await self._bus.resubmit(queue, sequence)
 
     async def discard(self, queue: str, sequence: int) -> None:
-        letter = await self._letter(queue, sequence)
-        await self._unblock(queue, letter)  # first: of a letter that is gone nobody could let the session go
-        if await self._letters.has(queue, sequence):
-            await self._letters.discard(queue, sequence)
+        found = await self.dead_letters(queue)
+        dead = next((each for each in found if each.sequence == sequence), None)
+        if dead is not None and dead.message.session_id:
+            await self._blocked.unblock(queue, dead.message)  # first: without its dead letter nothing could unblock it
+        if await self._dead_letters.has(queue, sequence):
+            await self._dead_letters.discard(queue, sequence)
         else:
             await self._bus.discard(queue, sequence)
 
@@ -97,7 +98,7 @@ class StoreOperations:
 
     async def is_drained(self, queues: Sequence[str]) -> bool:
         for queue in queues:
-            if await self._letters.list(queue):
+            if await self._dead_letters.list(queue):
                 return False
         return not await may_be_sent_to(queues, *self._stores) and await self._bus.is_drained(queues)
 
@@ -110,21 +111,12 @@ class StoreOperations:
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
         return isinstance(await self._infrastructure.write([write]), Won)
 
-    async def _letter(self, queue: str, sequence: int) -> Buried | None:
-        found = [letter for letter in await self.dead_letters(queue) if letter.sequence == sequence]
-        return found[0] if found else None
 
-    async def _unblock(self, queue: str, letter: Buried | None) -> None:
-        """A dead letter has left: a session that stood still behind it goes on."""
-        if letter is not None and letter.message.session_id:
-            await self._blocked.unblock(queue, letter.message)
-
-
-# What is still to be sent
+# Outputs that are not pushed yet
 
 
 class _Outputs(msgspec.Struct):
-    """The outputs of a record, or of the one that is staged; `spilled` ones are not looked at."""
+    """The outputs of a record, or of a staged one; `spilled` ones are not read."""
 
     outputs: tuple[Output, ...] = ()
     spilled: str = ""
@@ -132,7 +124,7 @@ class _Outputs(msgspec.Struct):
 
 
 async def may_be_sent_to(sources: Collection[str], *stores: StateStore) -> bool:
-    """Whether something unfinished may hold outputs for one of these queues or subscriptions."""
+    """Whether a pending document may hold outputs for one of these queues or subscriptions."""
     destinations = {source.partition(SUBSCRIPTIONS)[0] for source in sources}
     for store in stores:
         async for document in store.unfinished():
@@ -145,7 +137,7 @@ def _holds(document: Document, destinations: Collection[str]) -> bool:
     try:
         found = msgspec.json.decode(document.body, type=_Outputs)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return False  # somebody else's; nothing is sent from it
+        return False  # a foreign document; nothing is pushed from it
     record = found.record or found
     return bool(record.spilled) or any(output.destination in destinations for output in record.outputs)
 

@@ -1,4 +1,4 @@
-"""What partition scope and item scope have in common, for whoever has messages committed over a store and a bus."""
+"""The interface of partition scope and item scope."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ class StoreProtocol(Protocol):
 
     @property
     def group_count_max(self) -> int:
-        """How many messages can share a commit."""
+        """How many messages may share a commit."""
 
     async def together(self, attempts: Sequence[Attempt]) -> list[Outcome]:
-        """Commit messages of one partition together and push what they emitted; what became of each.
+        """Commit messages of one partition together and push their outputs; the outcome of each.
 
-        It may stop after a message that its successors have to wait for; the rest has no outcome then.
+        It may stop after a message that keeps its successors back; the rest has no outcome then.
 
         Raises:
-            Again: nothing is known to have been committed; handle each on its own.
+            NothingCommitted: nothing is known to have been committed; handle each on its own.
         """
 
     async def once(self, attempt: Attempt) -> Outcome:
         """One attempt at one message: follow its record, or run it, commit and push.
 
         Raises:
-            Again: nothing is known to have been committed, or it could not be pushed now.
+            NothingCommitted: nothing is known to have been committed, or the push failed.
         """
 
     async def hold(self, attempt: Attempt) -> Outcome | Waits:
-        """Put on record that a message waits behind a blocked key; what became of it, where that is on record.
+        """Create a waiting record for a message behind a blocked key; its outcome, where that is on record.
 
         Raises:
-            Again: it is not known to be on record.
+            NothingCommitted: the record is not known to exist.
         """
 
     async def redo(self, document: Document) -> bool:
-        """Finish a document that a crash has left pending; whether it is finished."""
+        """Finish a pending document after a crash; whether it is finished."""
 
     @property
     def unmarked_count(self) -> int:
         """How many writes `finish` would make."""
 
     async def finish(self, *, only_full: bool = False) -> None:
-        """Do what may come after a settlement: mark what has left, or only where that is much."""
+        """Mark pushed records, or only in partitions with many; it may come after the settlement."""

@@ -1,10 +1,10 @@
-"""The frame round a store protocol: which messages go together, in which order, and how often they are tried.
+"""The frame round a store protocol: which messages commit together, in which order, with how many attempts.
 
-Theory of operation.  Messages of one partition form a lane, on an ordered source those of one session.  Within a lane
-one thing happens at a time in this worker; lanes go side by side.  A lane's messages are committed together first.
-When that is not to be had (somebody else wrote, a message was here before, nobody can tell) each is handled on its own,
-a bounded number of times with pauses between, and then given back.  Other workers may do the same at the same moment:
-nothing here is for safety, which is the protocols' alone.
+Theory of operation.  The messages of one partition form a lane, on an ordered source those of one session.  This worker
+handles a lane in turn, and lanes side by side.  It first commits a lane's messages together.  If that fails (a
+conflict, a duplicate, an unknown outcome) it handles each on its own, with a bounded number of attempts and pauses
+between, and then releases it.  Other workers may handle the same messages at the same time: safety is the protocols'
+alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from outbox.errors import CorruptRecord
+from outbox.log_throttle import LogThrottle
 from outbox.ports import BlobStore, Delivery
 from outbox.runtime.commit.marks import Lingering
 from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, Admission
@@ -28,12 +29,11 @@ from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_protocol import StoreProtocol
 from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at
-from outbox.seldom import Seldom
 from outbox.stored import RECORD_PREFIX
 
 log = logging.getLogger("outbox.lanes")
 
-TELL_STOPS_EVERY_MS = 3_600_000
+LOG_BLOCKED_EVERY_MS = 3_600_000
 
 
 class StoreScope:
@@ -44,7 +44,7 @@ class StoreScope:
         plan: Plan,
         protocol: StoreProtocol,
         settlement: Settlement,
-        stops: BlockedSessions,
+        blocked: BlockedSessions,
         blobs: BlobStore,
         *,
         now_ms: Callable[[], int],
@@ -53,22 +53,22 @@ class StoreScope:
         lingering: Lingering | None = None,
     ) -> None:
         self.protocol = protocol
-        self.unsent = settlement.unsent
+        self.failed_pushes = settlement.failed_pushes
         self._plan = plan
         self._settlement = settlement
-        self._blocked = stops
+        self._blocked = blocked
         self._admission = Admission(plan, blobs, backoff)
         self._now_ms = now_ms
         self._backoff = backoff
         self._spawn = spawn
         self._lingering = lingering
-        """How marks wait for others to be written with; None: not at all."""
+        """Batches marks; None: each is written at once."""
         self._lanes: Lanes[Attempt] = Lanes()
-        self._told_blocked = Seldom(TELL_STOPS_EVERY_MS, now_ms)
+        self._blocked_log = LogThrottle(LOG_BLOCKED_EVERY_MS, now_ms)
         self.retry_backoff = RetryBackoff(backoff, now_ms)
 
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
-        """Handle a batch: every delivery ends completed, dead-lettered, put off or given back."""
+        """Handle a batch: every delivery is completed, dead-lettered, rescheduled or released."""
         works = await self._admission.admit([_counted(delivery) for delivery in deliveries], self._now_ms())
         lanes: dict[str, list[Attempt]] = {}
         for work in works:
@@ -91,16 +91,16 @@ class StoreScope:
             await self._occupy(first, lanes[first])
 
     async def blocked_behind(self, delivery: Delivery) -> BlockedSession | None:
-        """Behind which message the session of this one stands still, where that is another one; None: it goes on.
+        """The other message that blocks the session of this delivery; None: none does.
 
         Raises:
-            NothingCommitted: it cannot be told now.
+            NothingCommitted: the store cannot be read now.
         """
         behind = await self._blocked.blocked_behind(delivery)
         return None if behind is None or behind.is_behind(delivery.message) else behind
 
     async def _occupy(self, lane: str, attempts: list[Attempt]) -> None:
-        """Handle what is in a lane, and what has come in meanwhile; behind a head that is put off nothing goes on."""
+        """Handle a lane and what arrives in it meanwhile; behind a rescheduled head everything is released."""
         is_held = False
         try:
             while attempts:
@@ -110,13 +110,13 @@ class StoreScope:
                     is_held = await self._handle(attempts)
                 attempts = self._lanes.next(lane)
                 if attempts:
-                    await self._mark()  # a lane that never empties must not keep its marks to itself
+                    await self._mark()  # a lane that never empties must write its marks too
         finally:
             self._lanes.leave(lane)
         await self._mark()
 
     async def _mark(self) -> None:
-        """Mark what has left, at once or after a moment in which more may leave of the same partitions."""
+        """Mark pushed records, at once or together with later ones of their partitions."""
         if self._lingering is None:
             await self.protocol.finish()
         else:
@@ -125,28 +125,28 @@ class StoreScope:
     async def _handle(self, attempts: Sequence[Attempt]) -> bool:
         """Handle the messages of a lane in order; whether one of them holds it.
 
-        Behind that one nothing goes on, but its own parts do: several handlers may read it.
+        A holder keeps its successors back, but not the other branches of its own message.
         """
-        attempts, holder = await self._let_through(attempts)
+        attempts, holder = await self._unblocked(attempts)
         for group in _groups(attempts, self.protocol.group_count_max):
             free = [one for one in group if holder in (None, one.work.delivery.sequence)]
             await self._release([one for one in group if holder not in (None, one.work.delivery.sequence)])
             if free:
-                held_by = await self._go_through(free)
+                held_by = await self._commit_or_retry(free)
                 holder = held_by if holder is None else holder
         return holder is not None
 
-    async def _let_through(self, attempts: Sequence[Attempt]) -> tuple[Sequence[Attempt], int | None]:
-        """Those that a dead letter of their session does not stop, and whether the lane is held already.
+    async def _unblocked(self, attempts: Sequence[Attempt]) -> tuple[Sequence[Attempt], int | None]:
+        """The messages that no dead letter of their session blocks, and the sequence of a message that holds the lane.
 
-        The message that the session stands still behind is let through: its dead letter may not be written yet.
+        The blocking message itself runs: its dead letter may not be written yet.
         """
-        if not self._plan.sources[attempts[0].work.delivery.queue].stops:
+        if not self._plan.sources[attempts[0].work.delivery.queue].blocks_keys:
             return attempts, None
         try:
             behind = await self._blocked.blocked_behind(attempts[0].work.delivery)
         except NothingCommitted as error:
-            await self._give_up(attempts, error)
+            await self._cool_down(attempts, error)
             return [], attempts[0].work.delivery.sequence
         if behind is None:
             return attempts, None
@@ -154,36 +154,36 @@ class StoreScope:
         for attempt in own:
             attempt.is_blocker = True
         if not own:
-            self._tell(behind, attempts)
+            self._log_blocked(behind, attempts)
         for attempt in attempts:
             if not attempt.is_blocker:
-                await self._settlement.settle(attempt, await self._held(attempt))
+                await self._settlement.settle(attempt, await self._waiting_outcome(attempt))
         return own, own[0].work.delivery.sequence if own else attempts[0].work.delivery.sequence
 
-    async def _held(self, attempt: Attempt) -> Outcome:
-        """What becomes of a message that is behind a blocked key: it waits, or is a copy of one that was applied."""
+    async def _waiting_outcome(self, attempt: Attempt) -> Outcome:
+        """The outcome of a message behind a blocked key: it waits, or is a duplicate of an applied one."""
         waits = Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
         try:
             outcome = await self.protocol.hold(attempt)
         except (NothingCommitted, CorruptRecord):
-            return waits  # it comes again
-        return None if outcome is None else waits  # a copy of what was refused takes its turn
+            return waits
+        return None if outcome is None else waits  # a duplicate of a refused message waits for its turn
 
-    def _tell(self, behind: BlockedSession, attempts: Sequence[Attempt]) -> None:
-        """Say that a session stands still, once an hour for each: nobody but an operator lets it go on."""
+    def _log_blocked(self, behind: BlockedSession, attempts: Sequence[Attempt]) -> None:
+        """Log a blocked session, once an hour for each: an operator has to resubmit or discard its dead letter."""
         delivery = attempts[0].work.delivery
         queue, session_id = delivery.queue, delivery.message.session_id
-        if not self._told_blocked.is_due(f"{behind.resubmitted}\0{queue}\0{session_id}"):
+        if not self._blocked_log.is_due(f"{behind.resubmitted}\0{queue}\0{session_id}"):
             return
         fields = {"id": behind.identity, "queue": queue, "session": session_id}
         text = "key blocked behind a dead letter: resubmit it, or discard it (with key= where it is gone)"
         if behind.resubmitted:
             text = "a resubmitted message waits behind its successors; raise concurrency above them"
-        deliveries = 1 + delivery.delivery_count  # a broker has a limit to these, where a host counts them
+        deliveries = 1 + delivery.delivery_count  # a broker limits these
         log.warning(text, extra={**fields, "successors": len(attempts), "deliveries": deliveries})
 
-    async def _give_up(self, attempts: Sequence[Attempt], error: BaseException) -> None:
-        """Give back what nothing came of, after a rest."""
+    async def _cool_down(self, attempts: Sequence[Attempt], error: BaseException) -> None:
+        """Release messages after a pause, because nothing could be committed."""
         await self.retry_backoff.cool_down(attempts[0].work.delivery, error)
         await self._release(attempts)
 
@@ -191,8 +191,8 @@ class StoreScope:
         for attempt in attempts:
             await self._settlement.release(attempt)
 
-    async def _go_through(self, attempts: Sequence[Attempt]) -> int | None:
-        """Handle messages of one partition, together or else singly; the sequence of the one that holds their lane."""
+    async def _commit_or_retry(self, attempts: Sequence[Attempt]) -> int | None:
+        """Handle messages of one partition together, else singly; the sequence of the message that holds their lane."""
         try:
             outcomes = await self.protocol.together(attempts) if len(attempts) > 1 else []
         except (NothingCommitted, CorruptRecord):
@@ -211,11 +211,11 @@ class StoreScope:
         return holder
 
     async def _alone(self, attempt: Attempt) -> bool:
-        """Handle one message, again while nothing is known to be committed; whether it holds its lane."""
+        """Handle one message, with retries; whether it holds its lane."""
         try:
             outcome = await self._tried(attempt)
         except RetryError as error:
-            await self._give_up([attempt], error)
+            await self._cool_down([attempt], error)
             return attempt.work.in_order
         except CorruptRecord as error:
             fields = {"id": attempt.work.delivery.message.identity, "queue": attempt.work.delivery.queue}
@@ -225,7 +225,7 @@ class StoreScope:
         return await self._end(attempt, outcome)
 
     async def _tried(self, attempt: Attempt) -> Outcome:
-        """What became of a message; it is tried again only after the first attempt came to nothing."""
+        """The outcome of a message; a retry object is made only after the first attempt failed."""
         with suppress(NothingCommitted):
             return await self.protocol.once(attempt)
         async for turn in self._backoff.attempts():
@@ -234,9 +234,9 @@ class StoreScope:
         raise AssertionError("the last attempt raises")
 
     async def _end(self, attempt: Attempt, outcome: Outcome) -> bool:
-        """End a message; whether what became of it keeps its successors back.
+        """Settle a message; whether its outcome keeps its successors back.
 
-        One that was given back with another part of it comes again: it is not over, whatever became of this part.
+        A message released with another branch is redelivered, whatever the outcome of this branch.
         """
         if attempt.is_released:
             return attempt.work.in_order
@@ -252,31 +252,31 @@ class StoreScope:
         if isinstance(outcome, Later):
             await self._settlement.settle(attempt, outcome)
             return True
-        if attempt.work.stops_key:
+        if attempt.work.blocks_key:
             try:
-                await self._blocked.stop(attempt)
+                await self._blocked.block(attempt)
             except NothingCommitted:
                 await self._settlement.release(attempt)
                 return True
         await self._settlement.settle(attempt, outcome)
-        return attempt.work.stops_key
+        return attempt.work.blocks_key
 
 
 def _counted(delivery: Delivery) -> Delivery:
-    """A delivery with the failures that its message has been through."""
+    """A delivery with the failure count that its message carries."""
     failures = delivery.message.failures
     return msgspec.structs.replace(delivery, failures=failures) if failures else delivery
 
 
 def _lane_of(work: Work) -> str:
-    """What a message must not be handled beside."""
+    """The lane of a branch: its session, else its state, else its record."""
     if work.in_order and work.lane is not None:
         return work.lane
     return work.state_id or RECORD_PREFIX + work.inbox.hex()
 
 
 def _groups(attempts: Sequence[Attempt], count_max: int) -> list[list[Attempt]]:
-    """The messages of a lane in runs that may share a commit: of one state, each message once, so many at most."""
+    """The messages of a lane in runs that may share a commit: one state, no duplicate, at most `count_max`."""
     groups: list[list[Attempt]] = []
     for state_id, run in groupby(attempts, lambda attempt: attempt.work.state_id):
         group: list[Attempt] = []

@@ -1,12 +1,12 @@
-"""The verdict on a message: what its record and its age mean for it.  One table, for all three scopes and for requests.
+"""The verdict on a message, from its record and its age: one table for all three scopes and for HTTP requests.
 
 A record is found under the inbox key: a document in partition and item scope, a marker in engine scope.  It lives for
-retention and a margin, so of a message that is as old as retention the absence of a record proves nothing: that is the
-age fence.  A record that shows that the message was not applied (it was refused, or waits behind a blocked key) exempts
-from the fence, because a resubmission replaces it under its version.  A refusal by the fence itself shows nothing.
+retention and a margin, so for a message as old as retention a missing record proves nothing: that is the age fence.  A
+record that proves that the message was not applied (it was refused, or waits behind a blocked key) exempts from the
+fence, because a resubmission replaces it under its version.  A refusal by the fence itself proves nothing.
 
-No I/O and no clock.  Whoever runs a message asks here, with whatever it knows of a record by then; where it has not
-looked, the commit will tell.
+No I/O and no clock.  The scopes ask here with the record they have; a record they have not read makes their commit
+lose.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from outbox.commits import WAITING, WAITING_ATTEMPT
 from outbox.errors import PoisonMessage, Refused
 
 REJECTED = "rejected by the handler"
-"""The description of what a handler itself refused, in whatever words."""
-PUT_OFF = "put off until it is too old: "
-"""How the description begins of what a handler put off beyond retention: it ran, and was not applied."""
+"""The stored description of a refusal by the handler itself, whatever its reason."""
+RETRY_PAST_RETENTION = "put off until it is too old: "
+"""How the stored description of a `Retry` beyond retention begins: the message ran, and was not applied."""
 
 
 class Stored(Protocol):
-    """What a record tells: an `stored.Record`, or a `Refusal` in engine scope."""
+    """A record: a `stored.Record`, or a `Refusal` in engine scope."""
 
     @property
     def fingerprint(self) -> bytes:
@@ -37,7 +37,7 @@ class Stored(Protocol):
 
     @property
     def description(self) -> str:
-        """More about that."""
+        """The detail of that reason."""
 
     @property
     def attempt(self) -> int:
@@ -45,7 +45,7 @@ class Stored(Protocol):
 
 
 class OnRecord(Enum):
-    """What is on record for a message."""
+    """The kind of record that a message has."""
 
     NOTHING = "nothing"
     APPLIED = "applied"
@@ -55,7 +55,7 @@ class OnRecord(Enum):
 
 
 class Verdict(Enum):
-    """What that means."""
+    """What to do with the message."""
 
     FRESH = "run it, and create its record"
     RESUBMISSION = "run it, and replace its record"
@@ -66,7 +66,7 @@ class Verdict(Enum):
 
 
 class Row(NamedTuple):
-    """A line of the table; a fact that is None makes no difference."""
+    """A row of the table; a fact that is None makes no difference."""
 
     record: OnRecord
     is_same_payload: bool | None
@@ -110,7 +110,6 @@ _VERDICTS = _expanded(TABLE)
 
 
 def kind_of(record: Stored | None) -> OnRecord:
-    """What kind of record this is."""
     if record is None:
         return OnRecord.NOTHING
     if not record.reason:
@@ -121,30 +120,30 @@ def kind_of(record: Stored | None) -> OnRecord:
 
 
 def judged(record: Stored | None, *, fingerprint: bytes, attempt: int, is_past_retention: bool) -> Verdict:
-    """The verdict on a message of this payload and attempt; an empty `fingerprint` is that of any payload."""
+    """The verdict on a message of this payload and attempt; an empty `fingerprint` matches any payload."""
     is_same_payload = record is None or not fingerprint or record.fingerprint == fingerprint
     is_later_attempt = record is None or attempt > record.attempt
     return _VERDICTS[kind_of(record), is_same_payload, is_later_attempt, is_past_retention]
 
 
 UNKNOWABLE = frozenset((OnRecord.NOTHING, OnRecord.REFUSED_FOR_AGE))
-"""What leaves open whether a message was applied before, once it is past retention."""
+"""The records that leave open whether a message past retention was applied before."""
 
 
 def is_unknowable(reason: str, description: str) -> bool:
-    """Whether a refusal leaves open if its message was applied before: the age fence's does, no other."""
-    return reason == "too-old" and description != REJECTED and not description.startswith(PUT_OFF)
+    """Whether a refusal leaves open if its message was applied before: only one by the age fence does."""
+    return reason == "too-old" and description != REJECTED and not description.startswith(RETRY_PAST_RETENTION)
 
 
 def check_resubmittable(where: str, reason: str, description: str) -> None:
-    """Refuse to run a message again that was too old: with its record gone nobody can tell whether it was applied.
+    """Refuse to resubmit a message refused by the age fence: without a record it may have been applied.
 
     Raises:
-        Refused: it was.
+        Refused: it was refused by the age fence.
     """
     if is_unknowable(reason, description):
         raise Refused(
-            f"{where} was too old to be run, and nobody can tell any more whether it was applied before; look at its "
+            f"{where} was too old to run, and whether it was applied before is not on record any more; look at its "
             "state, discard it, and if it was not applied send it again under a new id"
         )
 

@@ -1,9 +1,9 @@
-"""A message on its way through a commit protocol: the work that it is, and an attempt at it.
+"""A message on its way through a commit protocol: its `Work`, and an `Attempt` at it.
 
-A `Work` is one handler's branch of a message, or the whole of a message that nobody can handle; it does not change.
-An `Attempt` is what one process learns while it has that work in hand: what is on record for it, which version of the
-state it was refused over, what its handler raised.  Where an attempt learns better what the work is (its failures so
-far, its key from an earlier request), it goes on with another work in its place.  Nothing of an attempt is stored.
+A `Work` is one handler's branch of a message, or a whole message without a handler; it does not change.  An `Attempt`
+is what one process learns about that work: its record, the state version that it was refused over, what its handler
+raised.  When an attempt learns more of the work itself (its failure count, its key from an earlier request), it
+replaces the work.  Nothing of an attempt is stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
-from outbox.deliveries import told_apart
+from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage
 from outbox.lineage import Key
 from outbox.ports import Delivery, Version
@@ -26,7 +26,7 @@ from outbox.stored import Record
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A delivery that is given back: for how long, how many failures it has had, and why, where no handler ran."""
+    """A rescheduled message: its delay, its failure count, and the reason where no handler ran."""
 
     delay_s: float
     failures: int
@@ -34,16 +34,16 @@ class Later:
 
 
 Outcome = PoisonMessage | Later | None
-"""What became of one handling: refused, to be tried again, or (None) applied."""
+"""The outcome of one handling: refused, rescheduled, or (None) applied."""
 
 
 class Work(msgspec.Struct, gc=False, frozen=True):
-    """One handler's branch of a message, or the whole of a message that nobody can handle.
+    """One handler's branch of a message, or a whole message without a handler.
 
-    Works of one `lane` are handled one after the other; `in_order` says that nothing of the lane may overtake it,
-    `stops_key` that its dead letter blocks the lane.  A message that several handlers read has its other branches in
-    `others`.  A message that a commit of this very log made, read by one handler, and that was neither given back nor
-    handed to an outside receiver, is not `remembered` by a marker: its task is consumed by the record that applies it.
+    Works of one `lane` are handled in turn; `in_order`: nothing of the lane may overtake it; `blocks_key`: its dead
+    letter blocks the lane.  A fan-out message has its other branches in `others`.  A message that a commit of this very
+    log made, for one handler, and that was neither abandoned nor handed to an outside receiver, needs no marker (it is
+    not `remembered`): the record that applies it consumes its task.
     """
 
     delivery: Delivery
@@ -56,30 +56,30 @@ class Work(msgspec.Struct, gc=False, frozen=True):
     inbox: bytes = b""
     """The inbox key: (app, handler, state type, key, identity)."""
     fingerprint: bytes = b""
-    """The digest of what was sent under that identity."""
+    """The digest of the payload."""
     in_order: bool = False
-    stops_key: bool = False
+    blocks_key: bool = False
     refusal: PoisonMessage | Later | None = None
-    """Why nobody can handle it, for good or for now."""
+    """Why it cannot be handled, for good or for now."""
     others: tuple[Work, ...] = ()
     was_run: bool = False
-    """Whether its handler has had `value` already, and may have changed it."""
+    """Whether its handler got `value` before, and may have changed it."""
     caller: str = ""
-    """Who sent it, where it is an HTTP request and its entry asks."""
+    """The caller of an HTTP request, where its entry declares `caller=`."""
 
     @property
     def created_ms(self) -> int:
-        """When it was created; of a message that does not say, when it arrived."""
+        """Its creation time, else its enqueue time."""
         return self.delivery.message.created_ms or self.delivery.enqueued_ms
 
     def verdict(self, record: Stored | None, *, is_past_retention: bool = False) -> Verdict:
-        """The verdict on it with this on record; who does not say how old it is leaves the age fence to the attempt."""
+        """The verdict for this record; without `is_past_retention` the age fence is left to the attempt."""
         attempt = self.delivery.message.attempt
         return judged(record, fingerprint=self.fingerprint, attempt=attempt, is_past_retention=is_past_retention)
 
     @property
     def stays_in_place(self) -> bool:
-        """Whether it cannot be rescheduled as a copy: nothing may overtake it, or a copy would reach others too."""
+        """Whether no copy can reschedule it: nothing may overtake it, or a copy would reach other subscriptions."""
         return self.in_order or "/Subscriptions/" in self.delivery.queue
 
     @property
@@ -89,27 +89,27 @@ class Work(msgspec.Struct, gc=False, frozen=True):
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """One process' attempt at a work: the work, and what was learned of it so far."""
+    """One process' attempt at a work, and what it has learned so far."""
 
     work: Work
     others: tuple[Attempt, ...] = ()
     """The attempts at the other branches of its message."""
     fan_out: FanOut | None = None
-    """What the branches have in common, while a message that several handlers read is under way."""
+    """The fan-out that the branches share, until its message is settled."""
     rests_on: Version | None = None
-    """The version of the state that it was refused over; None: it is refused over any."""
+    """The state version that it was refused over; None: any."""
     found: Record | None = None
-    """What is on record for it and may be replaced: it was refused under an earlier attempt, or waits."""
+    """The record that it may replace: a refusal of an earlier attempt, or a waiting record."""
     replaces: Version = ""
-    """The version of that record; empty: its record is to be created."""
+    """The version of that record; empty: create one."""
     record: Record | None = None
-    """What is on record for it, as soon as it is known to be."""
+    """Its committed record."""
     on_committed: Callable[[Record], None] | None = None
-    """Called then: whoever waits for a reply need not wait until outputs have left."""
+    """Called with the record, before its outputs are pushed, so that a reply need not wait for that."""
     failure: Any = None
-    """What its handler raised last, as a `failure_log.Failure`; None where it raised nothing to log."""
+    """The last error of its handler, as a `failure_log.Failure`; None: nothing to log."""
     is_blocker: bool = False
-    """Whether its session is blocked behind it, and unblocked when it is applied."""
+    """Whether it blocks its session, which is unblocked when it is applied."""
     is_released: bool = False
 
     @property
@@ -118,32 +118,32 @@ class Attempt(msgspec.Struct, eq=False):
         return (self, *self.others)
 
     def refuse(self, refusal: PoisonMessage) -> None:
-        """Learn why its message can never be committed, unless there is a reason already; the next try records it."""
+        """Refuse it, unless it is refused already; the next attempt records that."""
         if self.work.refusal is None:
             self.work = msgspec.structs.replace(self.work, refusal=refusal)
 
     def refuse_over(self, version: Version, refusal: PoisonMessage) -> None:
-        """Learn why it cannot be handled over a state of this version; the next try records it."""
+        """Refuse it over this state version; the next attempt over the same version records that."""
         self.work, self.rests_on = msgspec.structs.replace(self.work, refusal=refusal), version
 
     def meet(self, version: Version) -> None:
-        """Learn which state it has come to: what it was refused over another says nothing of this one."""
+        """Drop a refusal over another state version: it says nothing about this one."""
         if self.rests_on is not None and self.rests_on != version:
             self.work, self.rests_on = msgspec.structs.replace(self.work, refusal=None), None
 
     def ran(self) -> None:
-        """Note that its handler has had the message's value, and may have changed it."""
+        """Note that its handler got the value, and may have changed it."""
         self.work = msgspec.structs.replace(self.work, was_run=True)
 
     def committed(self, record: Record) -> None:
-        """Learn what is on record for it."""
+        """Take its committed record."""
         self.record = record
         if self.on_committed is not None:
             self.on_committed(record)
 
 
 class FanOut:
-    """A message that several handlers read: the attempts at its branches, and what became of them."""
+    """A message with several handlers: the attempts at its branches, and their outcomes."""
 
     def __init__(self, branches: tuple[Attempt, ...]) -> None:
         self.branches = branches
@@ -152,7 +152,7 @@ class FanOut:
             branch.fan_out = self
 
     def note(self, branch: Attempt, outcome: Outcome) -> bool:
-        """Note what became of a branch; whether it was the last."""
+        """Note the outcome of a branch; whether it was the last."""
         self.outcomes[id(branch)] = outcome
         return len(self.outcomes) == len(self.branches)
 
@@ -161,11 +161,11 @@ class FanOut:
         return len(self.outcomes) + 1 == len(self.branches) and not any(self.outcomes.values())
 
     def outcome(self) -> Outcome:
-        """What became of the message: redelivered for one branch, it is for all."""
+        """The outcome of the message: redelivered for one branch, it is for all."""
         return outcome_of_all(self.branches, [self.outcomes[id(branch)] for branch in self.branches])
 
     def close(self) -> tuple[Attempt, ...]:
-        """The branches, which from here on know nothing of each other (and keep nothing in memory)."""
+        """Return the branches and cut the references between them."""
         branches, self.branches = self.branches, ()
         for branch in branches:
             branch.fan_out = None
@@ -173,12 +173,12 @@ class FanOut:
 
 
 def attempt_at(work: Work) -> Attempt:
-    """The first attempt at a work, and at its other branches."""
+    """A first attempt at a work and its other branches."""
     return Attempt(work, tuple([Attempt(other) for other in work.others]) if work.others else ())
 
 
 def outcome_of_all(branches: Sequence[Attempt], outcomes: Sequence[Outcome]) -> Outcome:
-    """What becomes of a message: tried again if a branch of it is, else refused if one is, naming those that are."""
+    """The outcome of a message: rescheduled if a branch is, else refused if one is, naming those handlers."""
     later = [outcome for outcome in outcomes if isinstance(outcome, Later)]
     if later:
         return later[0]
@@ -187,7 +187,7 @@ def outcome_of_all(branches: Sequence[Attempt], outcomes: Sequence[Outcome]) -> 
     if not refused or len(works) == 1:
         return refused[0][1] if refused else None
     reasons = {poison.reason for _, poison in refused}
-    apart = [(work.handler.name if work.handler else "?", p.reason, *told_apart(p.description)) for work, p in refused]
+    apart = [(work.handler.name if work.handler else "?", p.reason, *split_stack(p.description)) for work, p in refused]
     text = "; ".join(f"{name}: {reason}: {text}" for name, reason, text, _ in apart)[:REASON_LENGTH_MAX]
     stacks = [stack for _, _, _, stack in apart if stack]
     return PoisonMessage(reasons.pop() if len(reasons) == 1 else "rejected", "\n".join([text, *stacks[:1]]))

@@ -111,7 +111,7 @@ async def test_letters_whose_numbers_meet_are_all_kept(place: Place, monkeypatch
         for n in range(8):
             await place.keep(f"m{n}", n)
     assert sorted(letter.id for letter in await place.client.dead_letters("notes")) == [f"m{n}" for n in range(8)]
-    with pytest.raises(Refused, match="notes/8 cannot be kept"):
+    with pytest.raises(Refused, match="notes/8 cannot be stored"):
         await place.keep("m8", 8)
 
 

@@ -330,7 +330,7 @@ async def test_a_start_heeds_how_long_others_remember() -> None:
             app = made(retention=timedelta(days=days), margin=timedelta(hours=1))
             processor = Processor(app, backend, FunctionsSettings(lambda: backend))
             await processor.open()
-        assert processor._plan.memory.record_life_ms >= 30 * 86_400_000
+        assert processor._plan.retention.record_life_ms >= 30 * 86_400_000
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ AGE_MUTANTS = (
     mutant(
         "Retry begins a chain anew", ENDINGS,
         f"{CHAINS}::test_a_retry_does_not_begin_a_chain_anew|test_a_failure_does_not_begin_a_chain_anew",
-        ("            failures=failures,\n        )\n        # It may", "            failures=failures,\n            hops=0,\n        )\n        # It may"),
+        ("            failures=failures,\n        )\n        # A sender", "            failures=failures,\n            hops=0,\n        )\n        # A sender"),
     ),
     mutant(
         "too many outputs look like a cycle", CONTEXT,
@@ -104,7 +104,7 @@ AGE_MUTANTS = (
     mutant(
         "what waits is exempt from the age fence without a record", BATCH,
         f"{BLOCKED}::test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
-        ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+        ("is_past = work.created_ms", "is_past = not work.blocks_key and work.created_ms"),
     ),
     mutant(
         "the record of what waits has a time to live", WAITING,
@@ -121,7 +121,7 @@ AGE_MUTANTS = (
         "what is too old when it comes behind a block is put on record as waiting", WAITING,
         f"{BLOCKED}::test_what_was_too_old_when_it_came_behind_a_block_stays_too_old|"
         "test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
-        ("or work.created_ms <= self._plan.memory.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
+        ("or work.created_ms <= self._plan.retention.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
     ),
     mutant(
         "a copy of what was applied waits for its turn", LANES,
@@ -137,7 +137,7 @@ AGE_MUTANTS = (
     mutant(
         "what waits on an engine is exempt from the age fence without a record", GROUP,
         f"{BLOCKED}::test_a_copy_that_comes_behind_a_block_when_the_record_is_gone_is_not_applied_again",
-        ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+        ("is_past = work.created_ms", "is_past = not work.blocks_key and work.created_ms"),
     ),
     mutant(
         "the marker of what waits has an age", WAITING,
@@ -226,6 +226,6 @@ AGE_MUTANTS = (
         "a Retry beyond retention comes again", "outbox/runtime/commit/run_handler.py",
         f"{AGES}::test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words|"
         "test_what_was_put_off_until_it_was_too_old_can_be_resubmitted",
-        ("        outcome = _put_off(", "        _put_off("),
+        ("        outcome = _rescheduled(", "        _rescheduled("),
     ),
 )  # fmt: skip

@@ -86,7 +86,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: a refused message is done before it is kept", TRIGGER_BUS,
         f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_kept_is_given_back",
-        ('        if settle.how == "dead-letter":\n            await self._letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
+        ('        if settle.how == "dead-letter":\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
     ),
     mutant(
         "two attempts of one process: what is staged for the next version is reclaimed", LEFT,
@@ -105,7 +105,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: a start does not look how long others remember", PROCESSOR,
         f"{OF_PROCESSOR}::test_a_start_heeds_how_long_others_remember",
-        ("        await register_retention(self.app.name, self._plan.memory, self._operations)\n", ""),
+        ("        await register_retention(self.app.name, self._plan.retention, self._operations)\n", ""),
     ),
     mutant(
         "trigger: dead letters lie among the states", PROCESSOR, f"{OF_PROCESSOR}::test_nothing_but_states_lies_with_the_states",
@@ -160,12 +160,12 @@ DIRECT_MUTANTS = (
     mutant(
         "letters: one of the store has no time", STORED_LETTERS,
         f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
-        ("attempt=attempt, enqueued_ms=letter.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
+        ("attempt=attempt, enqueued_ms=dead.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
     ),
     mutant(
         "letters: what is noted as resubmitted has no time", STOPS,
         f"{OF_ORDERING}::test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time",
-        ("attempt=attempt, enqueued_ms=letter.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
+        ("attempt=attempt, enqueued_ms=dead_letter.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
     ),
     mutant(
         "a delayed copy is as old as itself", ENDINGS, f"{OF_PROCESSOR}::test_a_delayed_copy_keeps_the_time_of_its_message",
@@ -236,14 +236,14 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked",
-        ("        await self._unblock(queue, letter)  # first: of a letter that is gone nobody could let the session go\n", ""),
-        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        await self._unblock(queue, letter)\n"),
+        ("            await self._blocked.unblock(queue, dead.message)  # first: without its dead letter nothing could unblock it\n", "            pass\n"),
+        ("            await self._bus.discard(queue, sequence)\n", "            await self._bus.discard(queue, sequence)\n        if dead is not None and dead.message.session_id:\n            await self._blocked.unblock(queue, dead.message)\n"),
     ),
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it",
-        ("        if letter is not None and letter.message.session_id:\n            await self._blocked.resubmitted(queue, letter, attempt)  # its session goes on when it is applied\n", ""),
-        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if letter is not None and letter.message.session_id:\n            await self._blocked.resubmitted(queue, letter, attempt)\n"),
+        ("        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,
@@ -258,12 +258,12 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: any payload under the id of a dead letter unblocks its key", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
-        ("(not message.identity or stop.is_behind(message))", "(not message.identity or stop.identity == message.identity)"),
+        ("(by_number or blocked.is_behind(message))", "(by_number or blocked.identity == message.identity)"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is noted as resubmitted", STOPS,
         f"{OF_STOPPED}::test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key",
-        ("stop is not None and stop.is_behind(message):\n            again", "stop is not None and stop.identity == message.identity:\n            again"),
+        ("blocked is not None and blocked.is_behind(message):\n            again", "blocked is not None and blocked.identity == message.identity:\n            again"),
     ),
     mutant(
         "blocked: a block that somebody else wrote blocks nothing", STOPS,
@@ -273,7 +273,7 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a store that is away blocks nothing", LANES,
         f"{OF_STOPPED}::test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell",
-        ("            await self._give_up(attempts, error)\n            return [], attempts[0].work.delivery.sequence\n", "            del error\n            return attempts, None\n"),
+        ("            await self._cool_down(attempts, error)\n            return [], attempts[0].work.delivery.sequence\n", "            del error\n            return attempts, None\n"),
     ),
     # Reads
     mutant(
@@ -345,8 +345,10 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: what may be on record as waiting counts as on record", WAITING,
         f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is",
-        ("        except OutcomeUnknown as error:\n            raise NothingCommitted from error\n        if isinstance(answer, Lost)",
-         "        except OutcomeUnknown:\n            answer = None\n        if isinstance(answer, Lost)"),
+        ("        answer = await write_known(self._store, Create(key, stored.encode(record), None, tag))\n",
+         "        try:\n            answer = await write_one(self._store, Create(key, stored.encode(record), None, tag))\n        except OutcomeUnknown:\n            answer = None\n"),
+        ("from outbox.lineage import fingerprint\n", "from outbox.errors import OutcomeUnknown\nfrom outbox.lineage import fingerprint\n"),
+        ("import read, write_known\n", "import read, write_one\n"),
     ),
     mutant(
         "letters: any payload takes the place of a refused one, partition", VERDICT,
@@ -419,12 +421,12 @@ DIRECT_MUTANTS = (
     mutant(
         "log: an attempt that lost to the record is told of, partition", PARTITION,
         f"{OF_FAILURES}::test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet",
-        ("        attempt.failure = None  # that of an attempt that has lost to the record\n", ""),
+        ("        attempt.failure = None  # the record supersedes this attempt, and what it raised\n", ""),
     ),
     mutant(
-        "log: each failure puts off the next traceback", FAILURE_LOG,
+        "log: each failure puts off the next traceback", "outbox/log_throttle.py",
         f"{OF_FAILURES}::test_what_fails_all_the_time_shows_its_traceback_each_minute",
-        ("            self._places[place] = until_ms, count + 1\n", "            self._places[place] = now_ms + TRACEBACK_EVERY_MS, count + 1\n"),
+        ("            self._due[subject] = due_ms, count + 1\n", "            self._due[subject] = now_ms + self._every_ms, count + 1\n"),
     ),
     mutant(
         "log: a password whose end is cut off is shown", REDACTING,

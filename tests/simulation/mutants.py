@@ -111,7 +111,7 @@ MUTANTS = (
     ),
     mutant(
         "no age fence", "partition", "NoDuplicate", BATCH,
-        ("is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)\n", "is_past = work.created_ms <= -(1 << 50)\n"),
+        ("is_past = work.created_ms <= self._plan.retention.oldest_ms(self.now_ms)\n", "is_past = work.created_ms <= -(1 << 50)\n"),
         copies=2, faults={"jump": 1},
     ),
     mutant(

@@ -18,7 +18,7 @@ OVERFLOW_MUTANTS = (
     ),
     mutant(
         "overflow: a blob that seems to be missing is told of at once", "partition", "NoAlarm", OVERFLOW,
-        ("        await confirmed(store, found)  # what was read may be of the past\n", ""),
+        ("        await confirmed(store, found)  # the read may have been stale\n", ""),
         app="spilling", sweepers=1, faults={"stale": 1},
     ),
     mutant(
@@ -54,7 +54,7 @@ OVERFLOW_MUTANTS = (
     ),
     mutant(
         "overflow: the blob goes before what is staged says so", "item", "NoAlarm", ITEM,
-        ("        write = Replace(key, stored.encode(staged), found.version, None, tag)\n        try:\n", "        write = Replace(key, stored.encode(staged), found.version, None, tag)\n        if found.staged.record.spilled:\n            await self._blobs.delete(found.staged.record.spilled)\n        try:\n"),
+        ("        write = Replace(key, stored.encode(staged), found.version, None, tag)\n        answer = await write_known(self._infrastructure, write)\n", "        write = Replace(key, stored.encode(staged), found.version, None, tag)\n        if found.staged.record.spilled:\n            await self._blobs.delete(found.staged.record.spilled)\n        answer = await write_known(self._infrastructure, write)\n"),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(

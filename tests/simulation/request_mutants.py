@@ -57,7 +57,7 @@ REQUEST_MUTANTS = (
     ),
     mutant(
         "requests: an unknown end is an answer", "engine", "NothingLeavesEarly", ENTRY,
-        ("            return self._log.unavailable(error)\n        except CorruptRecord as error:\n            return self._log.put_off(error)\n        self._log.ended(attempt, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._log.put_off(error)\n        self._log.ended(attempt, outcome)\n        if"),
+        ("            return self._log.unavailable(error)\n        except CorruptRecord as error:\n            return self._log.unreadable(error)\n        self._log.ended(attempt, outcome)\n        if", "            return Response(204)\n        except CorruptRecord as error:\n            return self._log.unreadable(error)\n        self._log.ended(attempt, outcome)\n        if"),
         amounts=(), asked=(("k1", "a", 5),), faults={"error": 3},
     ),
 )  # fmt: skip

@@ -30,14 +30,14 @@ RESUBMISSION_MUTANTS = (
     ),
     mutant(
         "resubmission: the key goes on at once", "partition", "InOrder", STOPS,
-        ("        found = await self._store.read(_key(queue, message.session_id))\n        stop = None if found is None else _decoded(found)\n        if found is not None and stop is not None and stop.is_behind(message):\n            again", "        await self.unblock(queue, message)\n        found = stop = None\n        if found is not None and stop is not None and stop.is_behind(message):\n            again"),
+        ("        found = await self._store.read(_key(queue, message.session_id))\n        blocked = None if found is None else _decoded(found)\n        if found is not None and blocked is not None and blocked.is_behind(message):\n            again", "        await self.unblock(queue, message)\n        found = blocked = None\n        if found is not None and blocked is not None and blocked.is_behind(message):\n            again"),
         app="standing", amounts=(-50, 5), resubmissions=1,
     ),
     # What waits behind a blocked key
     *(
         blocked(
             "exempt from the age fence without a record", scope, BATCH,
-            ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+            ("is_past = work.created_ms", "is_past = not work.blocks_key and work.created_ms"),
         )
         for scope in ("partition", "item")
     ),
@@ -51,7 +51,7 @@ RESUBMISSION_MUTANTS = (
     ),
     blocked(
         "exempt from the age fence without a record", "engine", GROUP,
-        ("is_past = work.created_ms", "is_past = not work.stops_key and work.created_ms"),
+        ("is_past = work.created_ms", "is_past = not work.blocks_key and work.created_ms"),
     ),
     blocked(
         "put on record when it is too old", "engine", WAITING,
@@ -59,6 +59,6 @@ RESUBMISSION_MUTANTS = (
     ),
     blocked(
         "put on record when it is too old", "partition", WAITING,
-        ("or work.created_ms <= self._plan.memory.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
+        ("or work.created_ms <= self._plan.retention.oldest_ms(now_ms):", "or work.created_ms <= -1:"),
     ),
 )  # fmt: skip

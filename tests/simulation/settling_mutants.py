@@ -22,7 +22,7 @@ SETTLING_MUTANTS = (
     ),
     mutant(
         "settling: a key is blocked behind the dead letter", "partition", "InOrder", LANES,
-        ("        if attempt.work.stops_key:\n            try:\n", "        if attempt.work.stops_key:\n            await self._settlement.settle(attempt, outcome)\n            try:\n"),
+        ("        if attempt.work.blocks_key:\n            try:\n", "        if attempt.work.blocks_key:\n            await self._settlement.settle(attempt, outcome)\n            try:\n"),
         app="standing", amounts=(-50, 5), faults={"crash": 1},
     ),
     mutant(

@@ -82,7 +82,7 @@ THREAD_MUTANTS = (
     mutant(
         "a stop does not name what it leaves behind", THREADS,
         BLOCKING + "test_a_stop_does_not_wait_for_a_thread_and_names_what_is_left",
-        ("        if self._running:\n", "        if self._held and not self._running:\n"),
+        ("        if self.running:\n", "        if self._held and not self.running:\n"),
     ),
     mutant(
         "context variables stay behind", THREADS,
@@ -127,7 +127,7 @@ THREAD_MUTANTS = (
     mutant(
         "the context of a handling that is begun again takes more", HANDLING,
         LIMITS + "test_a_handling_that_is_begun_again_leaves_a_context_that_takes_nothing",
-        ('    _cut_off(suspended, "was cancelled to run again by itself")\n', ""),
+        ('    _cut_off(suspended, "was cancelled to run again on its own")\n', ""),
     ),
     mutant(
         "a context past its limit takes more", HANDLING,

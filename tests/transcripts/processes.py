@@ -275,7 +275,7 @@ class Process:
 
     async def start(self) -> None:
         """Register the retention, as a worker does when it starts."""
-        await register_retention(self._app.name, self._plan.memory, operations_over(self._ports))
+        await register_retention(self._app.name, self._plan.retention, operations_over(self._ports))
 
     async def handle(self) -> None:
         """Take one batch of what is due, and handle it to its end, or until this process is killed."""

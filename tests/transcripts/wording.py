@@ -95,7 +95,7 @@ class Words:
             overflow = msgspec.json.decode(body, type=stored.Overflow)
             return f"{self.name(overflow.blob)} may be written, for {self.name(overflow.inbox.hex())}"
         if kind == "claim":
-            claim = msgspec.json.decode(body, type=stored.Claim)
+            claim = msgspec.json.decode(body, type=stored.IdempotencyClaim)
             return f"the request stands for {claim.state}"
         return self._members(body)
 

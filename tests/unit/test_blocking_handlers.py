@@ -245,7 +245,7 @@ async def test_a_place_stays_taken_until_its_thread_ends(scope: Scope) -> None:
         await until(lambda: worker.handled_count == 1)
         await worker.send("steps", Step("b", 2), id="2")
         await until(lambda: worker.handled_count >= 3)  # it found no place, and no failure was counted
-        assert seen.began == [1] and shared.busy_count == 1
+        assert seen.began == [1] and len(shared.running) == 1
         seen.go.set()
         await until(lambda: len(seen.ended) == 2)
         await worker.wait_idle()
@@ -291,9 +291,9 @@ async def test_a_key_waits_for_every_thread_that_was_left_behind_with_it(scope: 
         async with Worker(app, backend, threads=shared, concurrency=1) as other:  # of the same host
             await one.send("steps", Step("a", 2), id="2")
             await until(lambda: one.handled_count + other.handled_count == 2)
-            assert seen.began == [1, 2] and shared.busy_count == 2
+            assert seen.began == [1, 2] and len(shared.running) == 2
             seen.go.set()  # the one that was left behind last ends first
-            await until(lambda: shared.busy_count == 1)
+            await until(lambda: len(shared.running) == 1)
             await one.send("steps", Step("a", 3), id="3")
             await until(lambda: one.handled_count + other.handled_count >= 4)  # it was put off
             assert seen.began == [1, 2] and seen.ended == [2]
@@ -414,7 +414,7 @@ async def test_a_request_past_its_limit_keeps_nothing_and_its_key_waits(scope: S
         assert (answer.status, answer.body) == (200, b"[]")
         seen.go.set()
         await until(lambda: len(seen.ended) == 1)
-        await until(lambda: entry._threads.busy_count == 0)
+        await until(lambda: len(entry._threads.running) == 0)
         assert isinstance(seen.ended[0], HandlingEnded)
         assert await post("k") == (200, b"1") and await post("other") == (200, b"2")
 

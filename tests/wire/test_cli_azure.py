@@ -26,7 +26,7 @@ from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.errors import Refused
 from outbox.ops.cli import main, make_parser
-from outbox.ops.store_operator import Addresses, reach_azure
+from outbox.ops.store_operator import Addresses, connect_azure_operator
 from outbox.worker import Worker
 
 TIMEOUT_S = 60
@@ -217,7 +217,7 @@ async def test_pages_of_a_long_list_continue_where_the_last_one_ended(site: Site
     await site.refuse_by_worker("a")
     await site.refuse_by_trigger("b")
     await site.refuse_by_trigger("c")
-    async with reach_azure(addresses_of(site)) as operator:
+    async with connect_azure_operator(addresses_of(site)) as operator:
         first = await operator.dead_letters("orders", count_max=2)
         rest = await operator.dead_letters("orders", after=first[-1].sequence, count_max=2)
         assert [letter.id for letter in (*first, *rest)] == ["a", "b", "c"]
@@ -258,7 +258,7 @@ async def test_a_wrong_key_is_refused_without_telling_it(site: Site) -> None:
     key = base64.b64encode(b"hunter2 is a wrong key of a length").decode()
     address = f"AccountEndpoint={site.cosmos.connection.url};AccountKey={key};"
     with pytest.raises(Refused) as refused:
-        async with reach_azure(addresses_of(site, cosmos=address)):
+        async with connect_azure_operator(addresses_of(site, cosmos=address)):
             raise AssertionError("it was let in")
     assert key not in str(refused.value) and "keys" in str(refused.value)
     assert key not in repr(addresses_of(site, cosmos=address))

@@ -175,7 +175,7 @@ async def main(scope: Literal["partition", "item"]) -> None:
         ) as backend:
             ports = backend.ports()
             await Client(app, backend).declare()
-            await register_retention(app.name, compile_plan(app).memory, operations_over(ports))
+            await register_retention(app.name, compile_plan(app).retention, operations_over(ports))
             print(json.dumps(addresses), flush=True)
             near = NearStore(cosmos.store, CONTAINER, scope)
             while words := (await asyncio.to_thread(sys.stdin.readline)).split():

@@ -44,7 +44,7 @@ class TriggerBus:
 
     def __init__(self, bus: MessageBus, letters: StoredDeadLetters) -> None:
         self._bus = bus
-        self._letters = letters
+        self._dead_letters = letters
         self._invocations: dict[int, Invocation] = {}
 
     def take(self, invocation: Invocation) -> None:
@@ -79,7 +79,7 @@ class TriggerBus:
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         if settle.how == "dead-letter":
-            await self._letters.keep(delivery, settle.reason, settle.description)
+            await self._dead_letters.keep(delivery, settle.reason, settle.description)
         invocation = self._invocations.get(delivery.lock)
         if invocation is None:
             raise LockLost(

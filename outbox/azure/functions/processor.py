@@ -43,6 +43,7 @@ from outbox.errors import NotRegistrable
 from outbox.http import Response
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, StorePorts
+from outbox.printable import printable
 from outbox.runtime.commit.handler_threads import HandlerThreads
 from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.sweeper import Swept
@@ -58,7 +59,6 @@ from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.start.retention import register_retention
 from outbox.runtime.store_operations import operations_over
 from outbox.runtime.store_scope import StoreScope
-from outbox.seldom import printable
 
 log = logging.getLogger("outbox.functions")
 
@@ -120,8 +120,8 @@ class Processor:
         self._tasks = Tasks(app.name)
         stopping = {handler.source for handler in app.handlers if handler.on_dead_letter == "stop_key"}
         self._stopping = stopping & {path for path, source in self._plan.sources.items() if source.ordered}
-        self._letters = StoredDeadLetters(ports.infrastructure or ports.store, ports.blobs)
-        self._bus = TriggerBus(ports.bus, self._letters)
+        self._dead_letters = StoredDeadLetters(ports.infrastructure or ports.store, ports.blobs)
+        self._bus = TriggerBus(ports.bus, self._dead_letters)
         failure_log = FailureLog(self._operations.now_ms)
         scope = scope_over(
             self._plan,
@@ -137,7 +137,7 @@ class Processor:
         )
         assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
-        self._recovery = Recovery(scope.protocol, stores_of(ports), scope.unsent, now_ms=self._operations.now_ms)
+        self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=self._operations.now_ms)
         protocol, spawn = scope.protocol, self._spawn_request
         self._entry = HttpEntry(
             app,
@@ -157,7 +157,7 @@ class Processor:
         """
         await self.client.declare()
         await register_handlers(self.app, self._operations)
-        await register_retention(self.app.name, self._plan.memory, self._operations)
+        await register_retention(self.app.name, self._plan.retention, self._operations)
         self._watch.start()
 
     # Messages
@@ -283,7 +283,7 @@ class Processor:
             Refused, OutcomeUnknown: the store cannot be asked.
         """
         for path in self._plan.paths:
-            count = await self._letters.count(path, count_max=KEPT_COUNT_MAX)
+            count = await self._dead_letters.count(path, count_max=KEPT_COUNT_MAX)
             if count:
                 log.error(KEPT, extra={"count": count, "queue": path})
 

@@ -34,8 +34,8 @@ from outbox.azure.servicebus.messages import milliseconds
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.receivers import buffered_count, credit_of, grant, release
 from outbox.errors import LockLost, OutboxError, OutcomeUnknown
+from outbox.log_throttle import LogThrottle
 from outbox.ports import Settle
-from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.servicebus")
 
@@ -77,7 +77,7 @@ class Link:
         self.path = path
         self.receiver = receiver
         self.ready: deque[ServiceBusReceivedMessage] = deque()
-        self._late = Seldom(TELL_LATE_EVERY_MS, now_ms)
+        self._late = LogThrottle(TELL_LATE_EVERY_MS, now_ms)
         self.out_count = 0
         """How many messages are out under lock."""
         self.error: OutboxError | None = None

@@ -35,7 +35,7 @@ from outbox.emulator.bus.senders import Sender
 from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer, loop_time
 from outbox.engine.entities import SessionLock
 from outbox.errors import LockLost
-from outbox.seldom import printable
+from outbox.printable import printable
 
 log = logging.getLogger(__name__)
 
@@ -346,7 +346,8 @@ class Peer(asyncio.Protocol):
         self._drop_all(release=event.orderly)
         for link in event.links:
             link.app = None
-        if event.condition and (left_out := self._log_lines.left_out("closed")) is not None:
+        is_due, left_out = self._log_lines.due("closed") if event.condition else (False, 0)
+        if is_due:
             texts = {"condition": event.condition, "text": event.description}  # a peer's words may be in both
             fields = {name: printable(text[:LOG_TEXT_LENGTH_MAX]) for name, text in texts.items()}
             log.warning("service bus connection closed", extra={**fields, "left_out": left_out})

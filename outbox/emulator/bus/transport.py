@@ -26,7 +26,7 @@ from outbox.emulator.amqp.states import State
 from outbox.emulator.faults import Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
-from outbox.seldom import Seldom
+from outbox.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Endpoint:
     control_token: str
     """Who may install fault rules over HTTP."""
     is_loopback: bool
-    log_lines: Seldom
+    log_lines: LogThrottle
     """Which lines about connections are due: a client that connects in a loop does not fill the log."""
     container_id: str = "outbox-servicebus"
 
@@ -258,8 +258,8 @@ class Transport:
             self._on_failed()
 
     def _log_failure(self, error: BaseException) -> None:
-        left_out = self._log_lines.left_out("failed")
-        if left_out is not None:
+        is_due, left_out = self._log_lines.due("failed")
+        if is_due:
             log.error("service bus connection failed; this is a bug", exc_info=error, extra={"left_out": left_out})
 
 

@@ -1,1 +1,1 @@
-"""What the scopes commit with: running a handler, transactions, reads and writes, what is left to finish."""
+"""The parts of a commit: running a handler, transactions, reads and writes, marks, sweeps."""

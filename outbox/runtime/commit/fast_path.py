@@ -1,9 +1,8 @@
-"""The plain handling, written out: most of a batch is handled by one loop, at the cost of its own steps.
+"""The fast path: one loop handles the plain messages of a batch, without a function call for each step.
 
-A message is plain when no record of it and no refusal is known, it is younger than retention, its handler has a state,
-and the handler neither waits nor replaces the state nor writes blobs.  What `run_handler.start` and `EngineTransaction`
-do for any message is done here for such a one in the same order, without their calls; whatever is not plain goes to
-them.  Both ways come to the same commit.
+A message is plain when it has no known record or refusal, it is younger than retention, its handler has a state, and
+the handler neither awaits nor replaces the state nor writes blobs.  The loop takes the same steps in the same order as
+`run_handler.start` and `EngineTransaction`, which handle every other message.  Both make the same commit.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Outcome, Work, attempt_at
 
 Reached = tuple[int, Attempt | None, Outcome | Suspended[EngineTransaction]]
-"""The place of a work in its batch, the attempt at it, and what became of that."""
+"""The index of a work in its batch, the attempt at it, and its outcome."""
 
 
 def start_all(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: int, end: int) -> Reached:
-    """Handle `works[first:end]` in order, up to the first that is not applied: its place and what became of it.
+    """Handle `works[first:end]` in order, up to the first that is not applied; its index and outcome.
 
-    Those before it are complete.  Without such a one, `end` and None.
+    Those before it are completed.  If all are applied: `end` and None.
     """
     reached = _start(plan, group, works, first, end)
     group.complete_all(works[first : reached[0]])
@@ -37,13 +36,13 @@ def start_all(plan: Plan, group: EngineTransaction, works: Sequence[Work], first
 def _start(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: int, end: int) -> Reached:
     commit, documents, markers = group.commit, group.documents, group.markers
     states, if_versions, outputs, handled = commit.states, commit.if_versions, commit.outputs, commit.handled.append
-    app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, plan.memory.oldest_ms(group.now_ms)
+    app, now_ms, durable, oldest_ms = plan.app, group.now_ms, group.durable, plan.retention.oldest_ms(group.now_ms)
     handler: Handler | None = None
     codec = None
     for index in range(first, end):
         work = works[index]
         id, delivery = work.state_id, work.delivery
-        if work.handler is not handler:  # mostly a batch has one
+        if work.handler is not handler:  # most batches have one
             handler = work.handler
             if handler is not None and (codec := handler.state) is not None:
                 binding, schema = handler.binding, codec.version
@@ -68,7 +67,7 @@ def _start(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: i
             try:
                 state = decode(known) if known else group.state(work)
             except DECODE_ERRORS:
-                state = group.state(work)  # once more: it tells why not
+                state = group.state(work)  # once more, for its error
             context = Context(app, work, message, now_ms, durable) if wants_context else None
             result = call(work.value, state, context)
             if result is not None:
@@ -84,7 +83,7 @@ def _start(plan: Plan, group: EngineTransaction, works: Sequence[Work], first: i
                 codec.check(state, value)
         except FAILURES as error:  # nobody cancels before the first wait: the handler's own
             return index, (attempt := attempt_at(work)), failed(plan, group, attempt, error)
-        # From here on nothing raises: what is added is added whole.
+        # From here on nothing raises, so all of it is added.
         if_versions[id] = 0 if loaded is None else loaded.version
         if before is None or before.value != value or before.schema != schema:
             states[id] = StateChange(value, schema, 1 if before is None else before.serial + 1)

@@ -1,16 +1,16 @@
-"""Threads for handlers that block, and what is known of those that run on past their time limit.
+"""Threads for blocking handlers, and for those that run on past their time limit.
 
-*Theory of operation.*  A blocking handler is hosted: for the runtime it is one that awaits, and what it awaits is its
-function in a thread.  There are so many places for such functions, and a place is taken until its function has really
-ended.  A thread cannot be stopped.  One that is past its limit is left behind: its attempt has failed, its context is
-sealed, its place stays taken, and its key is held, so that no other attempt of that key begins beside it in this
-process.  What it does to its own copy of the state goes nowhere: only an attempt that ends in time is committed.
+*Theory of operation.*  To the runtime a blocking handler is an async one that awaits its function in a thread.  The
+number of threads is limited, and a thread is in use until its function really ends, because a thread cannot be stopped.
+A function past its limit is abandoned: its attempt has failed, its context is sealed, its thread stays in use, and its
+key is held, so that no other attempt of that key begins in this process.  Its changes to its own copy of the state are
+never committed: only an attempt that ends in time is.
 
-A message whose key is held is put off uncounted, as one is that finds no place within its handler's limit; another
-process may handle it meanwhile.  The threads are daemons, so one that never ends does not keep its process alive.
+A message whose key is held is rescheduled uncounted, and so is one that gets no thread within its handler's limit;
+another process may handle it meanwhile.  The threads are daemons: one that never ends does not keep its process alive.
 
-All bookkeeping happens on the event loop; a thread runs functions and says when they have ended.  A host shares one of
-these between its workers and its HTTP entries, because a key is held for all of them.
+All bookkeeping is on the event loop; a thread runs functions and reports their end.  A host's workers and HTTP entries
+share one pool, because a key is held for all of them.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from typing import Any
 
 from outbox.context import Context, seal
 from outbox.handlers import Handler, over_limit_text
+from outbox.log_throttle import LogThrottle
 from outbox.retries import Retry
-from outbox.seldom import Seldom
 
 log = logging.getLogger("outbox.threads")
 
 THREAD_COUNT = 16
-"""How many blocking handlers may run at the same time, where nothing else is said."""
+"""How many blocking handlers may run at the same time, by default."""
 
 RETRY_AFTER_S = 5.0
-"""How long a message rests that found no place, or whose key is held."""
+"""When to redeliver a message that got no thread, or whose key is held."""
 
-TELL_EVERY_MS = 60_000
+LOG_EVERY_MS = 60_000
 LEFT_COUNT_MAX = 100
-"""How many ids a line of the log names at most."""
+"""How many ids a log line lists at most."""
 
 
 class Job:
-    """One function in a thread, and the future of the loop that knows when it has ended."""
+    """One function in a thread, and the loop's future for its end."""
 
     def __init__(self, handler: Handler, context: Context, call: Callable[[], Any]) -> None:
         self.handler = handler
@@ -60,7 +60,7 @@ class Job:
         self._variables = contextvars.copy_context()
 
     def run(self) -> BaseException | None:
-        """Run the function, in a thread; what it raised."""
+        """Run the function, in a thread; returns what it raised."""
         try:
             self._variables.run(self._call)
         except StopIteration as error:  # no future can hold one
@@ -79,32 +79,23 @@ class HandlerThreads:
         self.count = count
         self._places = asyncio.Semaphore(count)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._running: set[Job] = set()
+        self.running: set[Job] = set()
+        """The functions that run, those past their limit included."""
         self._idle_count = 0
         self._is_closed = False
         self._held: dict[str, set[Job]] = {}
-        self._told_full = Seldom(TELL_EVERY_MS, lambda: round(time.monotonic() * 1_000))
-
-    @property
-    def busy_count(self) -> int:
-        """How many places are taken, those of functions past their limit included."""
-        return len(self._running)
-
-    @property
-    def is_holding(self) -> bool:
-        """Whether the key of any message is held."""
-        return bool(self._held)
+        self._full_log = LogThrottle(LOG_EVERY_MS, lambda: round(time.monotonic() * 1_000))
 
     def holds(self, work: Any) -> bool:
-        """Whether an earlier attempt of this work's key still runs, past its limit; a read waits for nobody."""
+        """Whether an earlier attempt of this work's key still runs past its limit; a read never waits."""
         return bool(self._held) and bool(work.inbox) and key_of(work) in self._held
 
     async def run(self, handler: Handler, limit_s: float, context: Context, call: Callable[[], Any]) -> None:
-        """Run a handler's function in a thread, for so long at most.
+        """Run a handler's function in a thread, within a time limit.
 
         Raises:
-            Retry: there was no place for it.
-            TimeoutError: it had not ended within its limit; it is left behind.
+            Retry: no thread was free.
+            TimeoutError: it exceeded its limit; it is abandoned.
         """
         await self._enter(handler, limit_s)
         job = Job(handler, context, call)
@@ -118,7 +109,7 @@ class HandlerThreads:
             self._leave(job, text)
             raise TimeoutError(text) from None
         except BaseException:  # the worker stops, or the attempt is past its deadline
-            self._leave(job, f"handler {handler.name} was left behind; nothing of it is committed")
+            self._leave(job, f"handler {handler.name} was abandoned; nothing of it is committed")
             raise
         job.ended.result()
 
@@ -127,18 +118,18 @@ class HandlerThreads:
             async with asyncio.timeout(limit_s):
                 await self._places.acquire()
         except TimeoutError:
-            if self._told_full.is_due(""):
+            if self._full_log.is_due(""):
                 fields = {"handler": handler.name, "threads": self.count, "past_limit": len(self._held)}
                 log.warning("no thread was free for a blocking handler; raise threads", extra=fields)
             text = f"none of {self.count} threads was free within {limit_s:g} s"
             raise Retry(text, after_s=RETRY_AFTER_S) from None
 
     def _begin(self, job: Job) -> None:
-        self._running.add(job)
+        self.running.add(job)
         if self._idle_count:
             self._idle_count -= 1
         else:
-            loop, name = job.ended.get_loop(), f"outbox handler {len(self._running)}"
+            loop, name = job.ended.get_loop(), f"outbox handler {len(self.running)}"
             threading.Thread(target=self._work, args=(loop,), name=name, daemon=True).start()
         self._jobs.put(job)
 
@@ -148,13 +139,13 @@ class HandlerThreads:
             error = job.run()
             try:
                 loop.call_soon_threadsafe(self._end, job, error)
-            except RuntimeError:  # the loop is closed: nobody is left who could ask for anything
+            except RuntimeError:  # the loop is closed
                 return
             del job, error  # an idle thread keeps nothing alive
 
     def _end(self, job: Job, error: BaseException | None) -> None:
-        """Note that a function has ended, and free its place and its key."""
-        self._running.discard(job)
+        """Note the end of a function, and free its thread and its key."""
+        self.running.discard(job)
         holders = self._held.get(job.key)
         if holders is not None:
             holders.discard(job)
@@ -174,40 +165,40 @@ class HandlerThreads:
             job.ended.set_result(None)
             return
         job.ended.set_exception(error)
-        job.ended.exception()  # of one that was left behind nobody asks
+        job.ended.exception()  # the future of an abandoned function is not read otherwise
 
     def _leave(self, job: Job, why: str) -> None:
-        """Leave a function behind that cannot be stopped: it commits nothing, and its key and its place wait for it."""
+        """Abandon a function, which cannot be stopped: it commits nothing, and keeps its key and its thread."""
         seal(job.context, why)
-        if job not in self._running:
+        if job not in self.running:
             return  # it has just ended
         job.is_left = True
         if job.key:
             self._held.setdefault(job.key, set()).add(job)
-        fields = {"handler": job.handler.name, "id": job.id, "threads": self.count, "busy": len(self._running)}
-        log.warning("a blocking handler is left behind; its thread and its key are in use until it ends", extra=fields)
+        fields = {"handler": job.handler.name, "id": job.id, "threads": self.count, "busy": len(self.running)}
+        log.warning("a blocking handler is abandoned; its thread and its key are in use until it ends", extra=fields)
 
     def close(self) -> None:
-        """Let idle threads end, and log which handlers are left: nothing of them is committed, now or later."""
+        """Let idle threads end, and log the handlers that still run: nothing of them is committed, now or later."""
         if self._is_closed:
             return
         self._is_closed = True
         for _ in range(self._idle_count):
             self._jobs.put(None)
         self._idle_count = 0
-        if self._running:
-            left = sorted((job.handler.name, job.id) for job in self._running)
+        if self.running:
+            left = sorted((job.handler.name, job.id) for job in self.running)
             fields = {"handlers": sorted({name for name, _ in left}), "ids": [id for _, id in left][:LEFT_COUNT_MAX]}
             log.warning("stopped before handlers have ended; nothing of them is committed", extra=fields)
 
 
 def key_of(work: Any) -> str:
-    """What attempts of one key have in common: the state, else the session, else the message; empty for a read."""
+    """The key that attempts hold: the state, else the session, else the message; empty for a read."""
     return str(work.state_id or work.lane or work.inbox.hex()) if work.inbox else ""
 
 
 def hosted(handler: Handler, threads: HandlerThreads | None, limit_s_max: float) -> Handler:
-    """A handler as a host runs it: within a limit of the host's too, and in a thread if it blocks and there are any."""
+    """A handler under its host's time limit, and in a thread if it blocks and `threads` are given."""
     limit_s = min(handler.time_limit_s, limit_s_max)
     if threads is None or not handler.blocking:
         return handler if limit_s == handler.time_limit_s else replace(handler, time_limit_s=limit_s)
@@ -217,7 +208,7 @@ def hosted(handler: Handler, threads: HandlerThreads | None, limit_s_max: float)
         await threads.run(handler, limit_s, context, lambda: _called(handler, call(message, state, context)))
 
     binding = replace(handler.binding, wants_context=True, is_async=True, call=run)
-    # Its thread has the limit; before that it may wait for a place for as long.
+    # The limit applies in its thread; before that it may wait for a thread for as long.
     return replace(handler, binding=binding, time_limit_s=2 * limit_s + 1)
 
 

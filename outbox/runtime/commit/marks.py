@@ -1,11 +1,10 @@
-"""Marks: records whose outputs have left say so, and get their time to live; off the critical path.
+"""Marks: note on records that their outputs are pushed, and give them a time to live; off the critical path.
 
-Those of a partition are written together: a worker lets them wait for others for a moment, or until they are many.
+The marks of a partition are written together: a worker delays them for a moment, or until there are many.
 
-A mark is only ever an improvement: without it the sweeper sends the outputs again under the same ids, and a copy of
-the message that comes back finds them pending and does the same.  So a mark that fails is dropped.  It replaces the
-record under the version that was seen, never writes one that is not there, and is one write a partition.  Outputs that
-lay in a blob are deleted behind it, not before: until then the record needs them.
+A mark is only an optimization: without it the sweeper, or a redelivery, finds the record pending and pushes the outputs
+again under the same ids.  So a failed mark is dropped.  It replaces the record under its known version, never creates
+one, and costs one write a partition.  Spilled outputs are deleted after the mark: until then the record needs them.
 """
 
 from __future__ import annotations
@@ -25,18 +24,17 @@ from outbox.stored import Record
 
 DUE_COUNT_MAX = 10_000
 DUE_BYTES_MAX = 64 << 20
-"""How many marks may be due, and what they may take; beyond it new ones are left to the sweeper."""
+"""How many marks may be due, and their bytes; beyond it the sweeper marks."""
 
 FULL_COUNT = 32
-"""How many marks of one partition wait for no others."""
-
+"""How many marks of one partition are written at once."""
 
 WRITING_COUNT_MAX = 8
-"""How many partitions are written side by side."""
+"""How many partitions are written concurrently."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A record to be marked, and the blob that it does not need afterwards (empty: none)."""
+    """A record to mark, and the blob to delete afterwards (empty: none)."""
 
     write: Replace
     spilled: str = ""
@@ -57,7 +55,7 @@ class Marks:
         self._due_bytes = 0
 
     def add(self, key: DocumentKey, version: Version, record: Record, inbox: bytes) -> None:
-        """Note that the outputs of a record have left; whoever else has followed it may have noted so before."""
+        """Note that the outputs of a record are pushed; a second note of one record has no effect."""
         if self.due_count >= DUE_COUNT_MAX or not version or self.is_due(key):
             return
         ttl_s, body = self._plan.life_s(record.life_ms), stored.encode(record.marked())
@@ -71,26 +69,26 @@ class Marks:
             self._full.append(key.partition)
 
     def is_due(self, key: DocumentKey) -> bool:
-        """Whether the outputs of a record are known to have left, though it does not say so yet."""
+        """Whether the outputs of a record are pushed and its mark is not written yet."""
         return key in self._due.get(key.partition, ())
 
     def content(self) -> tuple[Mark, ...]:
-        """What is due; the same for workers that have the same to do."""
+        """The due marks, in an order that depends on nothing else."""
         return tuple(mark for _, marks in sorted(self._due.items()) for mark in marks.values())
 
     @property
     def partition_count(self) -> int:
-        """In how many partitions something is due; each is a write."""
+        """In how many partitions marks are due; each costs a write."""
         return len(self._due)
 
     async def write(self) -> None:
-        """Write what is due; several may do so side by side, each partition is written by one."""
+        """Write all due marks; concurrent calls share the partitions."""
         while self._due:
             await self._write_partition(next(iter(self._due)))
         self._full.clear()
 
     async def write_full(self) -> None:
-        """Write what is due where it is much."""
+        """Write the due marks of full partitions."""
         while self._full:
             await self._write_partition(self._full.pop())
 
@@ -99,14 +97,14 @@ class Marks:
         self.due_count -= len(marks)
         self._due_bytes -= sum(len(mark.write.body) for mark in marks)
         if marks:
-            with suppress(*MAY_RETRY):  # the sweeper will find what is left
+            with suppress(*MAY_RETRY):  # the sweeper marks the rest
                 for at in range(0, len(marks), self._count_max):
                     await self._write(marks[at : at + self._count_max])
 
     async def _write(self, marks: Sequence[Mark]) -> None:
-        """Write the marks of one partition; one that lost was made by somebody else, the others go on without it.
+        """Write the marks of one partition without those that lose: another worker has made them.
 
-        Answers to requests stay in their records, so a few of those may be too large together: then in halves.
+        Replies to requests stay in their records, so a batch of those may be too large: then it is written in halves.
         """
         left = list(marks)
         try:
@@ -128,18 +126,18 @@ class Marks:
 
 
 class Marking(Protocol):
-    """A commit protocol, as far as it marks."""
+    """The marks of a commit protocol."""
 
     @property
     def unmarked_count(self) -> int:
         """How many writes `finish` would make."""
 
     async def finish(self, *, only_full: bool = False) -> None:
-        """Mark what has left, or only where that is much."""
+        """Mark pushed records, or only in full partitions."""
 
 
 class Lingering:
-    """Marks that wait for others of their partitions: as long as `pause` does, or until they are many."""
+    """Batches marks: they wait for others of their partitions during `pause`, or until there are many."""
 
     def __init__(self, protocol: Marking, pause: Callable[[], Awaitable[None]]) -> None:
         self._protocol = protocol
@@ -147,7 +145,7 @@ class Lingering:
         self._is_waiting = False
 
     async def write(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
-        """Write what waits for no others, and see to it that the rest is written soon."""
+        """Write the marks of full partitions, and the rest after the pause."""
         await self._protocol.finish(only_full=True)
         if self._protocol.unmarked_count and not self._is_waiting:
             self._is_waiting = True

@@ -1,7 +1,7 @@
-"""Staged records of attempts that came to nothing: reclaimed by the worker that made them, when it can prove it.
+"""Orphaned staged records: a worker reclaims those of its own lost attempts, once their loss is proven.
 
-One may go when its state was seen past the version that its attempt had loaded, with a pointer that is not its own,
-because then its swap can not land any more.  What is not remembered here is found by the sweeper.
+The proof is a state past the version that the attempt loaded, with another pointer: then its swap can not land any
+more.  The sweeper finds the rest.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from outbox.runtime.delivery.retrying import MAY_RETRY
 from outbox.stored import staged_key
 
 LEFT_COUNT_MAX = 10_000
-"""Of how many states staged records of lost attempts are remembered; beyond it the sweeper finds them."""
+"""For how many states staged records are remembered; beyond it the sweeper finds them."""
 
 
 class OrphanedStaged:
-    """What one worker has staged and may come to nothing."""
+    """The staged records of one worker that may be orphans."""
 
     def __init__(self, infrastructure: StateStore) -> None:
         self._infrastructure = infrastructure
         self.by_state: dict[str, list[tuple[str, int]]] = {}
-        """The transactions staged for each state, and the version that each had loaded."""
+        """The transactions staged for each state, and the version that each loaded."""
 
     def note(self, state_id: str, tx: str, version: int) -> None:
-        """Remember what is about to be staged."""
+        """Remember a transaction before it is staged."""
         if len(self.by_state) < LEFT_COUNT_MAX:
             self.by_state.setdefault(state_id, []).append((tx, version))
 
     async def reclaim(self, state_id: str, state: CachedState, *, but: str) -> None:
-        """Delete what lost attempts have staged for a state that is past them and points nowhere."""
+        """Delete the staged records of lost attempts, for a state past them and without a pointer."""
         left = self.by_state.pop(state_id, [])
         for tx, version in left:
             if tx == but:
@@ -45,6 +45,6 @@ class OrphanedStaged:
                 await self.delete(found.key, found.version, tx)
 
     async def delete(self, key: DocumentKey, version: Version, tx: str) -> None:
-        """Delete a staged record that nothing points to; if that fails the sweeper finds it."""
+        """Delete an orphaned staged record; if that fails the sweeper finds it."""
         with suppress(*MAY_RETRY):
             await self._infrastructure.write([Delete(key, version, Tag("unstage", (), tx))])

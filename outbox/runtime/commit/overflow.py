@@ -1,25 +1,25 @@
-"""Overflow: outputs that do not fit into a record lie in a blob, written before the commit that names it.
+"""Overflow: outputs too large for a record are spilled into a blob, written before the commit that names it.
 
-The blob is named by the transaction and its digest, never by the message, so that attempts which disagree never share
-one.  It is deleted only after the record was marked, because until then the record needs it; one of an attempt that
-lost is deleted when the state has gone past that attempt and the message's record names another.
+The blob is named by the transaction and its digest, never by the message, so that different attempts never share one.
+It is deleted only after the record is marked, because until then the record needs it; the blob of a lost attempt is
+deleted once the state is past that attempt and the message's record names another.
 
-What does not fit even so is refused.  So that a refusal always fits, an applied message leaves room for the next one's.
+Outputs too large even so are refused.  An applied message leaves room in the state's partition write for a refusal, so
+that the next message's refusal always fits.
 
-An attempt that spills writes a document first that says which blob it is about to write, for which message, over which
-version of the state.  Whatever becomes of the attempt, that document is found by a sweeper, which decides:
+An attempt that spills first writes an announcement: the blob, the message, the loaded version of the state.  A sweeper
+finds the announcement and decides:
 
-    the record is the attempt's own          it landed: the blob goes when the record is marked, not before
+    the record is the attempt's own          it landed: delete the blob once the record is marked
     the state is past the attempt's version  it cannot land any more
-    another attempt has made the record      it cannot land any more, unless the record is a refusal that this attempt
-                                             is a resubmission of
-    it is as old as it says, or we would say no write can be in flight for so long
+    another attempt made the record          it cannot land any more, unless it resubmits the refusal on record
+    it is older than its own or our limit    no write can be in flight for so long
 
-Of one that cannot land the blob goes when no attempt lasts so long: it may not have been written yet.
+The blob of an attempt that cannot land is deleted only after the longest attempt: it may not have been written yet.
 
-In item scope the staged record stands for the attempt: while there is one the blob stays.  It is looked for last, by a
-read that sees at least what showed that the attempt is over: one made before could have come before it was staged.  A
-blob is deleted before the document that names it, so that a crash between the two leaves nothing that nobody knows of.
+In item scope the staged record stands for the attempt: while it exists the blob stays.  It is read last, at least as
+fresh as the proof that the attempt is over: an earlier read could have missed a later stage.  The blob is deleted
+before its announcement, so that a crash between the two leaves no unknown blob.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from outbox import stored
 from outbox.errors import CorruptRecord, OutcomeUnknown, PoisonMessage, Refused
 from outbox.ports import BlobStore, Create, Delete, Document, DocumentKey, Output, Session, StateStore, Tag
 from outbox.runtime.commit.state_cache import cached_state
-from outbox.runtime.commit.store_io import confirmed, read, write_one
+from outbox.runtime.commit.store_io import confirmed, read, write_known
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Work
@@ -54,38 +54,38 @@ log = logging.getLogger("outbox.overflow")
 SPILL_BYTES_MAX = 256 << 20
 
 REFUSAL_BYTES_MAX = 8 << 10
-"""What a state that is applied leaves free: the record of a refusal, which is written together with the state."""
+"""What an applied state leaves free for the record of a refusal, which is written with the state."""
 
 CODE_LENGTH_MAX = 100
 
 
 def bytes_for(limit_bytes: int, *records: Record) -> int:
-    """How many bytes these records and their state may take: all there are where all of them are refusals."""
+    """How many bytes these records and their state may take; refusals may use the reserve."""
     if all(record.reason for record in records):
         return limit_bytes
     return limit_bytes - min(REFUSAL_BYTES_MAX, limit_bytes // 64)
 
 
 def smaller(record: Record, text: str) -> PoisonMessage:
-    """As what a message is refused that does not fit: a refusal is cut to its bare reason, all else is oversize."""
+    """The refusal of a message that does not fit: a refusal shrinks to its bare reason, others are `oversize`."""
     if record.reason:
         return PoisonMessage(record.reason[:CODE_LENGTH_MAX], "")
     return PoisonMessage("oversize", text)
 
 
 def spilled(record: Record) -> tuple[Record, str, bytes]:
-    """A record without its outputs, and the name and bytes of the blob that takes them."""
+    """A record without its outputs, and the name and bytes of their blob."""
     data = msgspec.json.encode(record.outputs)
     name = f"overflow/{record.tx}/{sha256(data).hexdigest()}"
     return msgspec.structs.replace(record, outputs=(), spilled=name), name, data
 
 
 async def outputs_of(record: Record, blobs: BlobStore) -> tuple[Output, ...] | None:
-    """The outputs of a pending record, from wherever they lie; None where their blob is gone: ask the record again.
+    """The outputs of a pending record, from the record or its blob; None: the blob is gone, so read the record again.
 
     Raises:
-        NothingCommitted: they cannot be read now.
-        CorruptRecord: they are not what was written.
+        NothingCommitted: the blob cannot be read now.
+        CorruptRecord: the blob was changed.
     """
     if not record.spilled:
         return record.outputs
@@ -96,7 +96,7 @@ async def outputs_of(record: Record, blobs: BlobStore) -> tuple[Output, ...] | N
     if data is None:
         return None
     if sha256(data).hexdigest() != record.spilled.rpartition("/")[2]:
-        raise CorruptRecord(f"blob {record.spilled} is not what was written; who else writes to this container?")
+        raise CorruptRecord(f"blob {record.spilled} was changed; who else writes to this container?")
     try:
         return msgspec.json.decode(data, type=tuple[Output, ...])
     except msgspec.MsgspecError as error:
@@ -104,7 +104,7 @@ async def outputs_of(record: Record, blobs: BlobStore) -> tuple[Output, ...] | N
 
 
 class Overflows:
-    """The overflow blobs of one store's attempts; `states` is where the states are."""
+    """The overflow blobs of one store's attempts; `states` is the store of the states."""
 
     def __init__(
         self, plan: Plan, store: StateStore, states: StateStore, blobs: BlobStore, *, now_ms: Callable[[], int]
@@ -116,22 +116,19 @@ class Overflows:
         self._now_ms = now_ms
 
     async def announce(self, key: DocumentKey, overflow: Overflow) -> None:
-        """Say which blob an attempt is about to write.
+        """Write the announcement of a blob, before the blob.
 
         Raises:
-            NothingCommitted: it is not known to be said.
+            NothingCommitted: the announcement is not known to exist.
         """
         tag = Tag("overflow", (overflow.inbox,), overflow.pending)
-        try:
-            await write_one(self._store, Create(key, stored.encode(overflow), None, tag))
-        except OutcomeUnknown as error:
-            raise NothingCommitted from error
+        await write_known(self._store, Create(key, stored.encode(overflow), None, tag))
 
     async def collect(self, document: Document, *, is_staged: bool) -> bool:
-        """Delete a blob that nothing can need any more, and what announced it; whether that is so.
+        """Delete an unneeded blob and its announcement; whether it was unneeded.
 
         Raises:
-            NothingCommitted: it cannot be told now.
+            NothingCommitted: a store cannot be read, or the blob cannot be deleted, now.
         """
         overflow = stored.decode(document, Overflow)
         if is_staged:
@@ -150,7 +147,7 @@ class Overflows:
         return True
 
     async def _is_free(self, overflow: Overflow) -> bool:
-        """Partition scope: whether an attempt has lost, or has landed and its record is marked."""
+        """Partition scope: whether the attempt has lost, or has landed and its record is marked."""
         state = cached_state(await read(self._states, state_key(overflow.state)) if overflow.state else None)
         found = await read(self._store, record_key(overflow.state or None, overflow.inbox), state.session)
         record = None if found is None else stored.decode(found, Record)
@@ -162,9 +159,9 @@ class Overflows:
         return self._is_past(overflow, self._plan.record_life_ms)
 
     async def _unstaged(self, document: Document, overflow: Overflow) -> tuple[Document, bool]:
-        """Item scope: whether an attempt has been finished, or can neither be staged any more nor is.
+        """Item scope: whether the attempt is finished, or is not staged and can not be any more.
 
-        Also what announced it, as it is then.
+        Also its announcement, as read last.
         """
         found = await read(self._store, processed_key(overflow.state, overflow.inbox))
         if found is not None and stored.decode(found, Record).tx == overflow.pending:
@@ -180,15 +177,15 @@ class Overflows:
         return self._now_ms() - overflow.at_ms > max(overflow.life_ms, own_ms)
 
 
-async def tell_if_missing(store: StateStore, key: DocumentKey, session: Session, blob: str) -> None:
-    """Say that a blob is gone which a document still needs; one that has been marked meanwhile does not name it.
+async def log_missing_blob(store: StateStore, key: DocumentKey, session: Session, blob: str) -> None:
+    """Log a missing blob, if the document still names it; a document marked meanwhile does not.
 
     Raises:
-        NothingCommitted: it has been marked meanwhile, or nobody can tell.
+        NothingCommitted: the document has changed, or the outcome is unknown.
     """
     found = await read(store, key, session)
     if found is not None and blob.encode() in found.body:
-        await confirmed(store, found)  # what was read may be of the past
+        await confirmed(store, found)  # the read may have been stale
         fields = {"document": f"{key.partition}/{key.id}", "blob": blob}
         log.critical(
             "overflow blob of unsent outputs is missing, its key may be blocked; restore the blob", extra=fields
@@ -196,7 +193,7 @@ async def tell_if_missing(store: StateStore, key: DocumentKey, session: Session,
 
 
 def _has_lost(overflow: Overflow, record: Record | None) -> bool:
-    """Whether an attempt loses to this record, which is another's."""
+    """Whether an attempt loses to this record of another."""
     if record is None:
         return False
     return not record.reason or (overflow.attempt is not None and record.attempt >= overflow.attempt)
@@ -205,7 +202,7 @@ def _has_lost(overflow: Overflow, record: Record | None) -> bool:
 def announced(
     blob: str, tx: str, work: Work, version: int, now_ms: int, life_ms: int = 0
 ) -> tuple[DocumentKey, Overflow]:
-    """Where an attempt announces its blob, and what it says; now, for the handler may have taken long."""
+    """The key and content of an announcement, as of now: the handler may have taken long."""
     attempt = work.delivery.message.attempt
     overflow = Overflow(tx, blob, work.inbox, work.state_id or "", version, now_ms, attempt, life_ms)
     return overflow_key(record_key(work.state_id, work.inbox).partition, tx), overflow

@@ -1,11 +1,11 @@
-"""One handling of one message, against a group: follow what is on record, or run the handler and add what it did.
+"""Handle one message in a transaction: follow its record, or run the handler and add its effects.
 
-The same for every commit protocol.  `start` runs a handler as far as it goes without waiting, `resume` takes it from
-there, `run` does both.  None of them awaits a port; a handler awaits what it likes.
+The same for every commit protocol.  `start` runs a handler up to its first wait, `resume` from there to its end, `run`
+does both.  None of them awaits a port; a handler awaits what it likes.
 
-A handling that takes longer than its time limit has failed: its context is sealed, and nothing that it did is added to
-the group, so nothing of it can be committed, whatever runs on behind it.  One that waits is cancelled at the limit; one
-that holds the loop is judged when it lets go.
+A handler that exceeds its time limit has failed: its context is sealed and its effects are not added, so nothing of it
+can be committed, whatever it does afterwards.  A waiting handler is cancelled at the limit; one that holds the event
+loop is judged when it yields.
 """
 
 from __future__ import annotations
@@ -31,47 +31,47 @@ from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, value_again
 from outbox.runtime.failures.error_text import FAILURES, as_text, described, failure_text, fit, safe_text
 from outbox.runtime.failures.failure_log import failure_of
 from outbox.runtime.start.plan import Plan
-from outbox.runtime.verdict import PUT_OFF, REJECTED
+from outbox.runtime.verdict import REJECTED, RETRY_PAST_RETENTION
 from outbox.runtime.work import Attempt, Later, Outcome, Work, outcome_of_all
 
 
 class Effects(Protocol):
-    """What a handling finds, and where it puts what it does: a commit in the making."""
+    """A transaction: what a handler finds, and where its effects are added."""
 
     now_ms: int
     durable: Callable[[], Awaitable[None]]
 
     def sibling(self) -> Self:
-        """Where a handler that waits goes on."""
+        """The transaction of a suspended handler."""
 
     def follow(self, attempt: Attempt) -> PoisonMessage | bool:
-        """What is on record for a message: False nothing, True that it was applied, or why it is refused."""
+        """Follow the message's record: True if it was applied, a refusal, or False to run it."""
 
     def state(self, work: Work) -> Any:
-        """The state that a message sees, decoded anew."""
+        """Decode the state that a message sees, anew."""
 
     def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
-        """Add a handled message; what cannot be encoded adds nothing."""
+        """Add a handled message; an encoding error adds nothing."""
 
     def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
         """Add a refusal."""
 
     def has_refused(self, attempt: Attempt) -> bool:
-        """Whether the refusal of a message is on record under this number of its attempts or a later one."""
+        """Whether the refusal of this attempt, or of a later one, is on record."""
 
     def may_be_old(self, attempt: Attempt) -> bool:
-        """Whether no age fence applies to a message, because its own record shows that it was not applied."""
+        """Whether the age fence does not apply: the message's own record proves that it was not applied."""
 
 
 Made = TypeVar("Made", bound=Effects)
 
 DONE = object()
-"""What a coroutine waits for that has ended."""
+"""What an ended coroutine waits for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What a handling must know of the worker round it: the time, and whether it is being stopped."""
+    """The worker round a handler: its clock, and whether it is stopping."""
 
     now_ms: Callable[[], int]
     is_stopping: Callable[[], bool]
@@ -79,7 +79,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Suspended(Generic[Made]):
-    """A handling that waits for something outside, and the group whose states it has seen."""
+    """A handler that waits, and the transaction whose states it has seen."""
 
     group: Made
     attempt: Attempt
@@ -90,10 +90,9 @@ class Suspended(Generic[Made]):
 
 
 def start(plan: Plan, group: Made, attempt: Attempt, life: Life | None = None) -> Outcome | Suspended[Made]:
-    """Handle a message as far as it goes without waiting; one handler's branch of it.
+    """Handle one branch of a message up to its handler's first wait.
 
-    Without a `life` nobody looks how long that takes, or whether the message was handled here before: whoever handles a
-    batch does, once for all of it.
+    Without a `life` neither the time limit nor an earlier run here is checked: a batch checks both once.
     """
     found = group.follow(attempt)
     work = attempt.work
@@ -118,16 +117,16 @@ def start(plan: Plan, group: Made, attempt: Attempt, life: Life | None = None) -
         if life is not None and life.now_ms() - began_ms > plan.limit_ms(work.handler):
             raise over_limit(plan, work.handler, context)
         group.apply(attempt, state, context)
-    except FAILURES as error:  # nobody cancels before the first wait: the handler's own
+    except FAILURES as error:  # before the first wait a cancellation is the handler's own
         return failed(plan, group, attempt, error)
     return None
 
 
 def step(handler: Handler, result: Any) -> Any:
-    """Take what a handler returned as far as it goes without waiting: what it waits for, or DONE."""
+    """Run a handler's awaitable up to its first wait: what it waits for, or DONE."""
     is_wrapped = type(result) is types.CoroutineType and not handler.blocking  # a plain function may wrap an async one
     if handler.binding.is_async or is_wrapped:
-        return next(result.__await__(), DONE)  # as `send`, without an exception for every handler that ends
+        return next(result.__await__(), DONE)  # as `send`, without an exception at the end
     if isawaitable(result):
         raise TypeError(f"handler {handler.name} returned {result!r} unawaited; make it async and await it")
     return DONE
@@ -136,10 +135,10 @@ def step(handler: Handler, result: Any) -> Any:
 async def resume(
     plan: Plan, group: Made, suspended: Suspended[Made], life: Life, *, began_ms: int | None = None
 ) -> Outcome:
-    """Take a suspended handling to its end, within its time limit and what is left of its attempt.
+    """Run a suspended handler to its end, within its time limit and the rest of its attempt.
 
-    It began with its group, and its limit counts from here, unless `began_ms` says when it began.  One that does not
-    end is cancelled; one that swallows this is closed where it waits a few seconds later.
+    The limit counts from now, or from `began_ms`.  At the limit the handler is cancelled; if it swallows that, its
+    coroutine is closed a few seconds later where it waits.
     """
     attempt, work, now_ms = suspended.attempt, suspended.attempt.work, life.now_ms()
     assert work.handler is not None, "only a handler suspends"
@@ -172,7 +171,7 @@ async def resume(
 
 
 def over_limit(plan: Plan, handler: Handler, context: Context | None) -> TimeoutError:
-    """The failure of a handling that took too long; from here on its context takes nothing."""
+    """Seal the context of a handler past its time limit; returns the failure."""
     limit_ms = plan.limit_ms(handler)
     what = "half of App(margin=)" if limit_ms == plan.attempt_ms_max else "its time limit (time_limit_s=)"
     text = over_limit_text(handler.name, limit_ms / 1_000, what)
@@ -182,28 +181,28 @@ def over_limit(plan: Plan, handler: Handler, context: Context | None) -> Timeout
 
 
 def _cut_off(suspended: Suspended[Made], why: str) -> None:
-    """Let the context of a handling that was cut off take nothing any more."""
+    """Seal the context of a handler that was cut off."""
     handler = suspended.attempt.work.handler
     if suspended.context is not None and handler is not None:
         seal(suspended.context, f"handler {handler.name} {why}; nothing of it is committed")
 
 
 async def abandon(suspended: Suspended[Made]) -> None:
-    """Cancel a handling where it waits, in the task that it began in, and let it end, for a few seconds at most."""
+    """Cancel a handler where it waits, in its own task, and wait a few seconds for its end."""
     if isinstance(suspended.waits_for, Future):
         suspended.waits_for.cancel()
     patience = Patience(lambda: True)
     with suppress(Exception, CancelledError):
         await cancelled(suspended.coroutine, patience)
     patience.end()
-    _cut_off(suspended, "was cancelled to run again by itself")
+    _cut_off(suspended, "was cancelled to run again on its own")
     task = current_task()
     if task is not None and task.cancelling():
         raise CancelledError  # the worker stops
 
 
 async def run_branch(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
-    """Run one handler's branch of a message to its end; one whose key is held behind a thread is rescheduled."""
+    """Run one branch of a message to its end; rescheduled while an earlier attempt of its key runs in a thread."""
     if plan.threads is not None and plan.threads.holds(attempt.work):
         failures = attempt.work.delivery.failures
         return Later(RETRY_AFTER_S, failures, "an earlier attempt of its key still runs in a thread")
@@ -215,13 +214,13 @@ async def run_branch(plan: Plan, group: Effects, attempt: Attempt, life: Life) -
 
 
 async def run(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
-    """Run every handler of a message to its end."""
+    """Run all branches of a message to their end."""
     branches = attempt.branches
     return outcome_of_all(branches, [await run_branch(plan, group, branch, life) for branch in branches])
 
 
 def _recorded(group: Effects, attempt: Attempt, found: PoisonMessage | bool) -> Outcome:
-    """Follow what is on record; a refusal that is not makes its record, where there is an identity to keep it under."""
+    """Follow the record; a refusal without one gets it, unless there is no identity to store it under."""
     if found is True:
         return None
     poison = found if isinstance(found, PoisonMessage) else attempt.work.refusal
@@ -234,10 +233,10 @@ def _recorded(group: Effects, attempt: Attempt, found: PoisonMessage | bool) -> 
 
 
 def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonMessage | Later:
-    """What an error that a handling raised means: a refusal, another try, or the last failure."""
+    """What a handler's error means: a refusal, a retry, or the last failure."""
     try:
         meant = _meant(error, delivery)
-    except BaseException:  # its class is the application's, and need not be as it was made
+    except BaseException:  # a class of the application may raise anywhere
         meant = None
     if meant is not None:
         return meant
@@ -248,7 +247,7 @@ def judge(error: BaseException, delivery: Delivery, retries: Retries) -> PoisonM
 
 
 def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | None:
-    """What an error says itself about its message; None if it is only a failure."""
+    """What an error itself asks for; None: it is a failure."""
     match error:
         case FormatTooNew():
             return Later(REDELIVER_AFTER_S, delivery.failures)
@@ -263,23 +262,23 @@ def _meant(error: BaseException, delivery: Delivery) -> PoisonMessage | Later | 
     return None
 
 
-def _put_off(plan: Plan, now_ms: int, work: Work, error: BaseException, later: Later) -> PoisonMessage | Later:
-    """A message that is put off, or refused where it would be too old by then: now its handler's words are at hand."""
+def _rescheduled(plan: Plan, now_ms: int, work: Work, error: BaseException, later: Later) -> PoisonMessage | Later:
+    """Reschedule a message, or refuse it with its handler's text if it would be past retention by then."""
     created_ms = work.delivery.message.created_ms or work.delivery.enqueued_ms
     due_ms = now_ms + round(later.delay_s * 1_000)
-    if created_ms > plan.memory.oldest_ms(due_ms) or work.delivery.queue not in plan.sources:
+    if created_ms > plan.retention.oldest_ms(due_ms) or work.delivery.queue not in plan.sources:
         return later
-    text = f"{PUT_OFF}Retry({as_text(error)!r}, after_s={later.delay_s:g}), "
-    return PoisonMessage("too-old", safe_text(text + plan.memory.too_old(created_ms, now_ms)))
+    text = f"{RETRY_PAST_RETENTION}Retry({as_text(error)!r}, after_s={later.delay_s:g}), "
+    return PoisonMessage("too-old", safe_text(text + plan.retention.too_old(created_ms, now_ms)))
 
 
 def failed(plan: Plan, group: Effects, attempt: Attempt, error: BaseException) -> Outcome:
-    """What an error of a handling means; a refusal makes its record, and the attempt keeps what is to be logged."""
+    """The outcome of a handler's error; a refusal is added, and the attempt keeps the failure for the log."""
     work = attempt.work
     retries = (work.handler.retries if work.handler is not None else None) or plan.retries
     outcome = judge(error, work.delivery, retries)
     if isinstance(outcome, Later) and issubclass(type(error), Retry) and not group.may_be_old(attempt):
-        outcome = _put_off(plan, group.now_ms, work, error, outcome)  # its class may be anybody's, and raise when asked
+        outcome = _rescheduled(plan, group.now_ms, work, error, outcome)  # isinstance(error) could run foreign code
     attempt.failure = failure_of(error, outcome, work, retries)
     if isinstance(outcome, PoisonMessage):
         group.refuse(attempt, outcome)

@@ -1,8 +1,8 @@
-"""The states that a worker has at hand: bytes and versions, never objects that a handler could have changed.
+"""A worker's cache of states: bytes and versions (ETags), never objects that a handler could have changed.
 
-Filled by a read or a confirmed commit only, never with a lower version than is known; forgotten on every error and
-every unknown outcome.  A stale entry costs a retry, because each commit is conditional; an object shared with a
-handler would cost a ghost: one that changes its state and then raises would show the change to the next message.
+Filled by reads and confirmed commits only, never with a lower version than is known; dropped on every error and every
+unknown outcome.  A stale entry costs a retry, because each commit is conditional; a shared object would cost
+correctness: a handler that changes its state and then raises would show the change to the next message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STATE_BYTES_MAX = 64 << 20
 
 
 class CachedState(msgspec.Struct, frozen=True):
-    """A state as it was last seen: its document and the store's version of it (empty: there is none)."""
+    """A state as last seen: its document and its version (empty: there is none)."""
 
     item: StateItem = StateItem()
     version: Version = ""
@@ -30,14 +30,14 @@ NO_STATE = CachedState()
 
 
 def cached_state(document: Document | None) -> CachedState:
-    """What a read of a state found."""
+    """The state in a document that was read; `NO_STATE` for none."""
     if document is None:
         return NO_STATE
     return CachedState(state_in(document), document.version, document.session)
 
 
 class StateCache:
-    """The states seen last, within a count and a size."""
+    """The states used last, within limits of count and bytes."""
 
     def __init__(self, *, count_max: int = STATE_COUNT_MAX, bytes_max: int = STATE_BYTES_MAX) -> None:
         self._count_max = count_max
@@ -48,7 +48,7 @@ class StateCache:
         self.miss_count = 0
 
     def find(self, state_id: str) -> CachedState | None:
-        """What is known of a state; None where it must be read."""
+        """The cached state; None: read it."""
         found = self._states.get(state_id)
         if found is None:
             self.miss_count += 1
@@ -58,7 +58,7 @@ class StateCache:
         return found
 
     def remember(self, state_id: str, state: CachedState) -> None:
-        """Keep what a read or a confirmed commit gave, unless something newer is known."""
+        """Cache the state of a read or a confirmed commit, unless a newer one is cached."""
         known = self._states.get(state_id)
         if known is not None and known.item.version > state.item.version:
             return
@@ -69,11 +69,10 @@ class StateCache:
             self.forget(next(iter(self._states)))
 
     def forget(self, state_id: str | None) -> None:
-        """Drop what is known of a state."""
         known = self._states.pop(state_id, None) if state_id is not None else None
         if known is not None:
             self._bytes -= len(known.item.value)
 
     def content(self) -> tuple[tuple[str, CachedState], ...]:
-        """Everything at hand; the same for workers that know the same."""
+        """All entries, in an order that depends on nothing else."""
         return tuple(sorted(self._states.items(), key=lambda entry: entry[0]))

@@ -1,7 +1,7 @@
-"""Taking a coroutine as far as it goes without waiting, and on from there: what starts something need not be a task.
+"""Step a coroutine up to its first wait without a task, and run it on from there.
 
-Most handlings never wait, and a task for each costs more than the handling.  So a coroutine is stepped where it is
-made; only when it hands out what it waits for does somebody have to stay with it.
+Most handlers never wait, and a task for each would cost more than the handler.  So the caller steps the coroutine, and
+stays with it only if it waits.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import partial
 from typing import Any
 
 RAISED_EXIT = "coroutine raised GeneratorExit"
-"""An error like any other, as Python has it with StopIteration: only who closes a coroutine may be answered so."""
+"""Only `close()` may be answered by GeneratorExit; otherwise it is an error, as Python treats StopIteration."""
 
 
 GRACE_S = 5.0
-"""How long a coroutine that was cancelled may take to end."""
+"""How long a cancelled coroutine may take to end."""
 
 
 class Patience:
-    """What becomes of a coroutine that is cancelled for good: it gets a grace to end in, then nobody steps it any more.
+    """The grace of a coroutine that is cancelled for good; afterwards it is not stepped any more.
 
-    A coroutine goes on only while somebody steps it, so one that swallows its cancellation ends where it waits next.
+    A coroutine only runs while it is stepped, so one that swallows its cancellation ends at its next wait.
     """
 
     def __init__(self, is_final: Callable[[], bool]) -> None:
@@ -45,15 +45,15 @@ class Patience:
             self._task.cancel()
 
     def is_over(self, error: BaseException) -> bool:
-        """Whether what is thrown into a coroutine is the second that should have ended it."""
+        """Whether this is the second cancellation, the one after the grace."""
         if not isinstance(error, CancelledError) or not self._is_final():
             return False
         if self._timer is None:
             self.begin()
-        return self._has_insisted  # what cancels it meanwhile is its own, as a timeout in its cleanup
+        return self._has_insisted  # meanwhile a cancellation is its own, such as a timeout in its cleanup
 
     def end(self) -> None:
-        """Take back what has not been needed."""
+        """Cancel the timer, and take back an unneeded cancellation."""
         if self._timer is not None:
             self._timer.cancel()
         if self._has_insisted and self._task is not None:
@@ -64,9 +64,9 @@ class Patience:
 def go_on(
     coroutine: Coroutine[Any, Any, Any], waits_for: Any, patience: Patience | None = None
 ) -> Generator[Any, Any, Any]:
-    """Go on with a coroutine that was stepped until it handed out `waits_for`; give what it returns.
+    """Run a coroutine on from a wait for `waits_for`; returns its result.
 
-    One that does not end when it is cancelled is closed where it waits as soon as `patience` is over.
+    A cancelled coroutine that does not end is closed where it waits, as soon as `patience` is over.
     """
     while True:
         is_closing = False
@@ -74,7 +74,7 @@ def go_on(
             sent = yield waits_for
         except BaseException as error:
             if patience is not None and patience.is_over(error):
-                with suppress(Exception, CancelledError):  # whatever it makes of it: nobody steps it any more
+                with suppress(Exception, CancelledError):  # its answer does not matter any more
                     coroutine.close()
                 raise
             step, is_closing = partial(coroutine.throw, error), isinstance(error, GeneratorExit)
@@ -92,7 +92,7 @@ def go_on(
 
 @types.coroutine
 def cancelled(coroutine: Coroutine[Any, Any, Any], patience: Patience) -> Generator[Any, Any, Any]:
-    """Cancel a coroutine where it was left, and go on with it to its end; give what it returns, or raise."""
+    """Cancel a coroutine where it waits, and run it to its end; returns its result, or raises."""
     patience.begin()
     try:
         waits_for = coroutine.throw(CancelledError())

@@ -1,4 +1,4 @@
-"""Reads and writes as a store protocol makes them: what failed for now starts the attempt again."""
+"""The reads and writes of a store protocol; a failure becomes `NothingCommitted`, which starts another attempt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from outbox.ports import BlobStore, Document, DocumentKey, Lost, Replace, Sessio
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 
 LOOK_COUNT_MAX = 5
-"""How often a document is read that must be there, before the attempt starts again."""
+"""How often to read a document that must exist, before the attempt starts again."""
 
 
 async def read(store: StateStore, key: DocumentKey, session: Session = "") -> Document | None:
-    """A document, at least as fresh as `session`.
+    """Read a document, at least as fresh as `session`.
 
     Raises:
-        NothingCommitted: it cannot be read now.
+        NothingCommitted: the store cannot be read now.
     """
     try:
         return await store.read(key, session=session)
@@ -28,7 +28,7 @@ async def write_one(store: StateStore, write: Write) -> Won | Lost:
     """Write one document.
 
     Raises:
-        OutcomeUnknown: nobody can tell whether it was written.
+        OutcomeUnknown: it may have been written.
         NothingCommitted: it was not.
     """
     try:
@@ -39,27 +39,36 @@ async def write_one(store: StateStore, write: Write) -> Won | Lost:
         raise NothingCommitted from error
 
 
-async def confirmed(store: StateStore, document: Document) -> Document:
-    """A document that was read, written as it is: so it is not of the past, and what came before it can be seen.
+async def write_known(store: StateStore, write: Write) -> Won | Lost:
+    """Write one document whose unknown outcome needs no resolving: the next attempt meets what was written.
 
     Raises:
-        NothingCommitted: it is otherwise by now, or nobody can tell.
+        NothingCommitted: it was not written, or the outcome is unknown.
     """
     try:
-        answer = await write_one(store, Replace(document.key, document.body, document.version, None, Tag("confirm")))
-    except OutcomeUnknown as error:
+        return await store.write([write])
+    except MAY_RETRY as error:
         raise NothingCommitted from error
+
+
+async def confirmed(store: StateStore, document: Document) -> Document:
+    """Write a document back unchanged, which proves that the read was not stale.
+
+    Raises:
+        NothingCommitted: it has changed, or the outcome is unknown.
+    """
+    answer = await write_known(store, Replace(document.key, document.body, document.version, None, Tag("confirm")))
     if isinstance(answer, Lost):
         raise NothingCommitted
     return Document(document.key, document.body, answer.versions[0], answer.session)
 
 
 async def write_blobs(blobs: BlobStore, named: Iterable[tuple[str, bytes]]) -> None:
-    """Write blobs whose names say what is in them; one that is there already is the same.
+    """Write blobs named by their content, so an existing one is the same.
 
     Raises:
-        NoBlobStore: none of them can be.
-        NothingCommitted: one of them may not be there.
+        NoBlobStore: there is no blob store.
+        NothingCommitted: a blob may be missing.
     """
     for name, data in named:
         try:

@@ -1,8 +1,7 @@
-"""What the messages of one partition do together: the state that they see and change, and a record for each.
+"""The store scopes' transaction: the messages of one partition, the state that they change, and a record for each.
 
-A batch starts from one state as it was read.  Every message that is applied or refused adds its record, and what it
-made of the state is what the next one sees; one that raises adds nothing.  A batch does no I/O and knows no port: the
-scopes make writes of it.
+A batch starts from one state as read.  Each applied or refused message adds its record, and the next message sees its
+state; a message whose handler raises adds nothing.  No I/O and no port: the scopes make the writes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from outbox.lineage import fingerprint
 from outbox.ports import Document, Output, Version
 from outbox.runtime.commit.run_handler import Life, run_branch
 from outbox.runtime.commit.state_cache import CachedState
-from outbox.runtime.delivery.claim_check import to_claim
+from outbox.runtime.delivery.claim_check import checked_outputs
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.verdict import Verdict
 from outbox.runtime.work import Attempt, Outcome, Work
@@ -28,7 +27,7 @@ from outbox.stored import NO_VALUE, Record, StateItem
 
 
 class Entry(msgspec.Struct):
-    """One message of a batch and its record: whole, as it is stored, and the store's version of it once it is."""
+    """One message of a batch: its full record, the record as stored (outputs may be spilled), and its version."""
 
     attempt: Attempt
     record: Record
@@ -37,11 +36,11 @@ class Entry(msgspec.Struct):
 
 
 class Premature(BaseException):
-    """A handler is about to call something outside on a state that is not committed; not for the handler to catch."""
+    """A handler is about to make an external call on an uncommitted state; not for the handler to catch."""
 
 
 class Superseded(BaseException):
-    """The message that a handler is working on has its record already; not for the handler to catch."""
+    """The message in a handler is on record already; not for the handler to catch."""
 
     def __init__(self, record: Document) -> None:
         super().__init__()
@@ -49,7 +48,7 @@ class Superseded(BaseException):
 
 
 async def never_durable() -> None:
-    """What a call out of a handler waits for where nothing has to be looked up first."""
+    """The wait before an external call where no record has to be read first."""
 
 
 class StoreTransaction:
@@ -78,29 +77,29 @@ class StoreTransaction:
         self.entries: list[Entry] = []
         self.blobs: list[tuple[str, bytes]] = []
         self.is_premature = False
-        """Whether a handler was about to make a call on a state that the batch has not committed."""
+        """Whether a handler was about to make a call on an uncommitted state."""
         self.superseded: Document | None = None
-        """The record that was found while a handler ran: somebody else was quicker."""
+        """The record that was found while a handler ran: another worker committed first."""
         self.durable: Callable[[], Awaitable[None]] = never_durable
-        """What a call out of a handler waits for."""
+        """The wait before an external call of a handler."""
 
     def sibling(self) -> StoreTransaction:
-        """The batch that a handler which waits goes on in: this one, for its messages are run one after the other."""
+        """The batch of a suspended handler: this one, because its messages run in turn."""
         return self
 
     # What a message finds
 
     def follow(self, attempt: Attempt) -> PoisonMessage | bool:
-        """The age fence.  Whether there is a record that nobody has found yet, the commit will tell."""
+        """Apply the age fence; a record that was not read makes the commit lose."""
         attempt.meet(self.loaded.version)
         work = attempt.work
-        is_past = work.created_ms <= self._plan.memory.oldest_ms(self.now_ms)
+        is_past = work.created_ms <= self._plan.retention.oldest_ms(self.now_ms)
         if work.verdict(attempt.found, is_past_retention=is_past) is Verdict.TOO_OLD:
-            return self._plan.memory.refusal(work.created_ms, self.now_ms)
+            return self._plan.retention.refusal(work.created_ms, self.now_ms)
         return False
 
     def state(self, work: Work) -> Any:
-        """The state that a message sees, decoded anew; a fresh one where there is none.
+        """Decode the state that a message sees, anew; a fresh one where there is none.
 
         Raises:
             FormatTooNew: a newer version of the code wrote it.
@@ -114,7 +113,7 @@ class StoreTransaction:
     # What a message does
 
     def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
-        """Add a handled message: its state, outputs and blobs.  What cannot be encoded adds nothing."""
+        """Add a handled message: its state, outputs and blobs; an encoding error adds nothing."""
         work, handler = attempt.work, attempt.work.handler
         value, schema = self._value, self._schema
         if work.state_id is not None and handler is not None and handler.state is not None:
@@ -125,13 +124,7 @@ class StoreTransaction:
         outputs: list[Output] = []
         blobs: list[tuple[str, bytes]] = []
         if context is not None:
-            for output in context.outputs:
-                if len(output.message.body) > self._plan.claim_check_bytes:
-                    name, data = to_claim(output.message)
-                    blobs.append((name, data))
-                    claim = msgspec.structs.replace(output.message, body=b"", claim=name)
-                    output = Output(output.destination, output.due_ms, claim)
-                outputs.append(output)
+            outputs, blobs = checked_outputs(context.outputs, above_bytes=self._plan.claim_check_bytes)
             blobs += context.blobs or []
         self._value, self._schema = value, schema
         self.blobs += blobs
@@ -139,15 +132,14 @@ class StoreTransaction:
         self._add(attempt, Record("", b"", 0, bool(outputs), tuple(outputs)), reply)
 
     def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
-        """Add a refusal: the message's record; the state stays as it is and is conditional all the same."""
+        """Add a refusal: the message's record; the unchanged state is a condition all the same."""
         self._add(attempt, Record("", b"", 0, reason=poison.reason, description=poison.description))
 
     def has_refused(self, attempt: Attempt) -> bool:
-        """Whether the refusal of a message is in this batch."""
         return any(entry.attempt is attempt and entry.record.reason for entry in self.entries)
 
     def may_be_old(self, attempt: Attempt) -> bool:
-        """Whether no age fence applies to a message: its own record shows that it was not applied."""
+        """Whether the age fence does not apply: the message's own record proves that it was not applied."""
         return attempt.work.verdict(attempt.found, is_past_retention=True) is Verdict.RESUBMISSION
 
     def _add(self, attempt: Attempt, record: Record, reply: Reply | None = None) -> None:
@@ -165,39 +157,33 @@ class StoreTransaction:
         self.entries.append(Entry(attempt, record, record))
 
     def is_late(self, now_ms: int) -> bool:
-        """Whether the attempt is past its deadline and must write nothing: records that forbid it may be gone."""
+        """Whether the attempt is past its deadline and must write nothing: the record that forbids it may be gone."""
         return now_ms - self.now_ms > self._plan.attempt_ms_max
 
     def is_half_spent(self, now_ms: int) -> bool:
         """Whether half of the attempt's time is over."""
         return 2 * (now_ms - self.now_ms) > self._plan.attempt_ms_max
 
-    # What is written
+    # The writes
 
     @property
     def state_after(self) -> StateItem:
-        """The state behind the last message: one version further, even if it is the same."""
+        """The state after the last message: one version further, even if unchanged."""
         before = self.loaded.item
-        return StateItem(
-            self._value,
-            self._schema,
-            before.version + 1,
-            self.now_ms,
-            token=before.token,
-        )
+        return StateItem(self._value, self._schema, before.version + 1, self.now_ms, token=before.token)
 
     @property
     def inboxes(self) -> tuple[bytes, ...]:
-        """The inbox keys of the messages that have a record in here."""
+        """The inbox keys of the messages with a record here."""
         return tuple(entry.attempt.work.inbox for entry in self.entries)
 
 
 async def run_in(plan: Plan, batch: StoreTransaction, attempt: Attempt, life: Life) -> Outcome:
-    """Run a handler; whatever it makes of learning that its message was handled already, that is what counts.
+    """Run a handler; a record found meanwhile wins, even over a handler that caught its exception.
 
     Raises:
-        Superseded: there is a record of its message.
-        Premature: it was about to make a call on a state that the batch has not committed.
+        Superseded: the message is on record.
+        Premature: the handler was about to make a call on an uncommitted state.
     """
     try:
         outcome = await run_branch(plan, batch, attempt, life)

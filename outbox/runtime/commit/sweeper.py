@@ -1,11 +1,11 @@
-"""The sweeper: finishes what crashes have left unfinished, from what is stored and nothing else.
+"""The sweeper: finish pending documents after crashes, from the store alone.
 
-It looks for documents with a member `pending` that are older than a grace time, and goes on where whoever wrote them
-has stopped: pushes stored bytes under their ids, marks, clears.  Any number of sweepers may run beside any number of
-workers; each of their writes is conditional, and a message that is pushed twice has one identity.
+It takes documents with a member `pending` that are older than a grace time, and continues where their writer stopped:
+push the stored outputs under their ids, mark, clear.  Any number of sweepers may run beside any number of workers: each
+write is conditional, and a message pushed twice has one identity.
 
-One sweep takes up so many documents at most, for so long.  Where there are more, the next goes on behind those that
-this one could not finish: what can never be finished keeps nobody from the rest.
+One sweep has a limit of documents and of time.  The next sweep continues behind those that this one could not finish,
+so that a document that can never be finished does not block the rest.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from outbox.errors import CorruptRecord
 from outbox.ports import Document
 
 GRACE_S = 60.0
-"""How long something may be unfinished before a sweeper takes it up."""
+"""How long a document may be pending before a sweeper takes it."""
 
 SWEEP_COUNT_MAX = 10_000
-"""How many documents one sweep takes up."""
+"""How many documents one sweep takes."""
 
 SWEEP_FOR_S = 60.0
-"""How long one sweep takes up documents; a destination that does not answer makes each take seconds."""
+"""How long one sweep takes documents; with an unreachable destination each takes seconds."""
 
 log = logging.getLogger("outbox.sweep")
 
 
 class Redo(Protocol):
-    """A commit protocol that can go on from what is stored."""
+    """A commit protocol that can finish a stored document."""
 
     async def redo(self, document: Document) -> bool:
-        """Finish a document that is pending; whether it is finished."""
+        """Finish a pending document; whether it is finished."""
 
     async def finish(self) -> None:
-        """Mark what has left."""
+        """Mark pushed records."""
 
 
 class Unfinished(Protocol):
-    """A store, or a part of one, as far as sweeping asks it."""
+    """A store, or a part of one, as a sweep reads it."""
 
     def unfinished(self) -> AsyncIterator[Document]:
-        """What is unfinished there."""
+        """Its pending documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep has seen: unfinished documents; those finished, too young, or not ours; the oldest one's age.
+    """The counts of a sweep: pending documents seen, finished, too young, and foreign; the oldest one's age.
 
-    The next one passes over `next_start` documents (0: it begins at the front).
+    The next sweep skips `next_start` documents (0: it starts at the front).
     """
 
     seen_count: int
@@ -65,7 +65,7 @@ class Swept:
 
 
 class _Age(msgspec.Struct):
-    """When a document was written, wherever it keeps that."""
+    """The write time of a document, its own or its record's."""
 
     at_ms: int = 0
     record: _Age | None = None
@@ -79,7 +79,7 @@ async def sweep(
     count_max: int = SWEEP_COUNT_MAX,
     start: int = 0,
 ) -> Swept:
-    """Go once through what is unfinished in these stores, up to `count_max` documents behind the first `start`."""
+    """Sweep the pending documents of these stores once, up to `count_max` after the first `start`."""
     seen = finished = young = foreign = passed = 0
     is_cut = False
     oldest_ms = now = now_ms()
@@ -100,9 +100,12 @@ async def sweep(
                 elif await scope.redo(document):
                     finished += 1
             except (CorruptRecord, msgspec.MsgspecError, ValueError, RecursionError) as error:
-                foreign += 1  # the others must be finished all the same
+                foreign += 1  # the sweep continues with the others
                 where = f"{document.key.partition}/{document.key.id}"
-                log.error("pending document is not ours", extra={"document": where, "error": str(error)})
+                log.error(
+                    "pending document is not of this framework; check what else writes to the container",
+                    extra={"document": where, "error": str(error)},
+                )
     await scope.finish()
     next_start = start + seen - finished if is_cut else 0
     return Swept(seen, finished, young, foreign, (now - oldest_ms) / 1_000, next_start)

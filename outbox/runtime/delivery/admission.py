@@ -1,8 +1,7 @@
-"""Messages as they come in: who handles each, under which key and identity, or why nobody can.
+"""Admit messages: find the handler, key and identity of each, or the reason to refuse or reschedule it.
 
-A message becomes a `Work`, with a branch for each handler that it goes to; one that nobody can handle becomes one that
-says why.  `admit` decides, without I/O and without a clock; `Admission` fetches the bodies first that lie in the blob
-store.
+A message becomes a `Work` with a branch for each handler; without a handler the work carries the reason.  `admit`
+decides, without I/O and without a clock; `Admission` first fetches the bodies from the blob store.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from outbox.runtime.start.plan import Plan, Route, Source
 from outbox.runtime.work import Later, Work
 
 REDELIVER_AFTER_S = 5.0
-"""How long a message rests that this code cannot handle yet."""
+"""When to redeliver a message that this worker cannot handle yet."""
 
 
 class Admission:
@@ -45,7 +44,7 @@ class Admission:
         return works
 
     async def _redeemed(self, delivery: Delivery, now_ms: int) -> Work:
-        """A message whose body lies in the blob store; one whose body cannot be had now rests for a while."""
+        """The work of a message whose body lies in the blob store; rescheduled while the body cannot be read."""
         plan, replace = self._plan, msgspec.structs.replace
         refusal: PoisonMessage | Later
         try:
@@ -72,11 +71,11 @@ class Admission:
 
 
 def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]:
-    """Decide for each message who handles it under which key, or why nobody can.
+    """Decide for each message which handler gets it under which key, or why none can.
 
-    The plain case stands here, as_text out, because it is most of what a message costs before its handler runs: an
-    identity, one handler with a text as key, a body that decodes.  Whatever is not plain is admitted with care instead,
-    from its beginning; where both can tell they come to the same `Work`.
+    The plain case is written out here, because it is most of what a message costs before its handler runs: an identity,
+    one handler, a text as key, a body that decodes.  `_admit_with_care` takes every other message from the start; for a
+    plain one both make the same `Work`.
     """
     works: list[Work] = []
     sources, latest_ms = plan.sources, now_ms + plan.clock_skew_ms
@@ -84,13 +83,13 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
     kind, is_plain = "", False
     for delivery in deliveries:
         message = delivery.message
-        if delivery.queue != queue or message.type != kind:  # mostly a batch has one of each
+        if delivery.queue != queue or message.type != kind:  # most batches have one of each
             queue, kind = delivery.queue, message.type
             source = sources[queue]
             route = source.routes.get(kind) if kind else source.only
             is_plain = route is not None and route.key is not None
             if route is not None and route.key is not None:
-                decode, key_of, places, handler = route.decode, route.key, route.places, route.handlers[0]
+                decode, key_of, key_ids, handler = route.decode, route.key, route.key_ids, route.handlers[0]
                 version = route.version
         identity = message.outbox_id or message.message_id
         inbox = None
@@ -106,9 +105,9 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
                 value = decode(message.body)
                 key = key_of(value)
                 if type(key) is str:
-                    place = places.get(key) or places.make(key)
+                    ids = key_ids.get(key) or key_ids.make(key)
                     name = identity.encode()
-                    inbox = sha256(place.prefix + TEXT_TAGS[len(name)] + name).digest()
+                    inbox = sha256(ids.prefix + TEXT_TAGS[len(name)] + name).digest()
             except FAILURES:  # the body, the key function, or a key or an identity that is not plain
                 inbox = None
         if inbox is None:
@@ -116,11 +115,11 @@ def admit(plan: Plan, deliveries: Sequence[Delivery], now_ms: int) -> list[Work]
             continue
         remembered = delivery.from_outside or message.attempt > 0
         digest = (delivery.fingerprint or fingerprint(message.body, message.type)) if remembered else b""
-        id = place.state_id
-        lane, in_order, stops_key = id, source.ordered, False
+        id = ids.state_id
+        lane, in_order, blocks_key = id, source.ordered, False
         if in_order:
-            lane, stops_key = _session_lane(source, message), handler.on_dead_letter == "stop_key"
-        works.append(Work(delivery, handler, value, key, id, lane, remembered, inbox, digest, in_order, stops_key))
+            lane, blocks_key = _session_lane(source, message), handler.on_dead_letter == "stop_key"
+        works.append(Work(delivery, handler, value, key, id, lane, remembered, inbox, digest, in_order, blocks_key))
     return works
 
 
@@ -132,7 +131,7 @@ def _branch(
     *,
     others: tuple[Work, ...] = (),
     shared: bool,
-    stops_key: bool,
+    blocks_key: bool,
 ) -> Work:
     """One handler's branch of a message: its value decoded, its key taken, its inbox key computed."""
     message, identity = delivery.message, delivery.message.identity
@@ -157,7 +156,7 @@ def _branch(
             inbox = inbox_key(handler.prefix, key, identity)
         except PoisonMessage as poison:
             key, refusal = None, fit(poison)
-        except FAILURES as error:  # the key function's own, or a key that cannot be as_text down
+        except FAILURES as error:  # the key function's own, or half of a surrogate pair in a key
             text = f"the key for {handler.name} cannot be taken: {as_text(error, repr)}"
             key, id, refusal = None, None, PoisonMessage("missing-key", described(safe_text(text), error))
     if key is None:
@@ -180,7 +179,7 @@ def _branch(
         inbox,
         digest,
         in_order=source.ordered,
-        stops_key=stops_key,
+        blocks_key=blocks_key,
         refusal=refusal,
         others=others,
     )
@@ -191,7 +190,7 @@ def _session_lane(source: Source, message: Message) -> str:
 
 
 def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int) -> Work:
-    """Admit a message not of the plain kind: without an identity, ahead of time, unknown, or read by several."""
+    """Admit any message: without an identity, ahead of time, of an unknown type, or with several handlers."""
     try:
         if not delivery.message.identity:
             delivery = _identified(source, delivery)
@@ -205,21 +204,21 @@ def _admit_with_care(plan: Plan, source: Source, delivery: Delivery, now_ms: int
         if route is None:
             known = ", ".join(sorted(source.routes))
             raise PoisonMessage("unknown-type", f"{message.type!r} has no handler on {source.path}; known are {known}")
-        if message.schema > route.version:  # a newer worker will come for it
+        if message.schema > route.version:  # for a newer worker
             text = f"schema {message.schema} of {route.wire_type} is newer than {route.version}, the newest known here"
             return unhandled(plan, delivery, Later(REDELIVER_AFTER_S, delivery.failures, text))
     except PoisonMessage as poison:
         return unhandled(plan, delivery, poison)
     shared = len(route.handlers) > 1
-    blocking = any(handler.on_dead_letter == "stop_key" for handler in route.handlers)  # whichever of them refuses it
-    stops_key = source.ordered and blocking
+    blocking = any(handler.on_dead_letter == "stop_key" for handler in route.handlers)  # whichever handler refuses it
+    blocks_key = source.ordered and blocking
     first, *rest = route.handlers
-    others = tuple([_branch(source, route, h, delivery, shared=shared, stops_key=stops_key) for h in rest])
-    return _branch(source, route, first, delivery, others=others, shared=shared, stops_key=stops_key)
+    others = tuple([_branch(source, route, h, delivery, shared=shared, blocks_key=blocks_key) for h in rest])
+    return _branch(source, route, first, delivery, others=others, shared=shared, blocks_key=blocks_key)
 
 
 def value_again(plan: Plan, work: Work) -> Any:
-    """The message of a work as it was sent: an earlier attempt may have changed its own."""
+    """Decode the message of a work anew: the handler of an earlier attempt may have changed the value."""
     message = work.delivery.message
     source = plan.sources.get(work.delivery.queue)
     if source is None:  # a request
@@ -231,24 +230,24 @@ def value_again(plan: Plan, work: Work) -> Any:
 
 
 def unhandled(plan: Plan, delivery: Delivery, refusal: PoisonMessage | Later) -> Work:
-    """A message that goes to no handler, for good or for now; in an ordered queue it keeps its place.
+    """The work of a message without a handler, for good or for now; on an ordered queue it keeps its place.
 
-    There its dead letter stops its key if that of a handler would that it is for, or might be for.
+    There its dead letter blocks its key if a handler of its type, or of any type if its own is unknown, asks for that.
     """
-    if isinstance(refusal, PoisonMessage):  # without the traceback, whose frames hold the work: that circle would stay
+    if isinstance(refusal, PoisonMessage):  # without the traceback, whose frames hold the work: a reference cycle
         refusal = PoisonMessage(refusal.reason, refusal.description)
     source = plan.sources[delivery.queue]
     if not source.ordered:
         return Work(delivery, refusal=refusal)
     route = source.routes.get(delivery.message.type)
     routes = source.routes.values() if route is None else [route]
-    stops_key = any(handler.on_dead_letter == "stop_key" for route in routes for handler in route.handlers)
+    blocks_key = any(handler.on_dead_letter == "stop_key" for route in routes for handler in route.handlers)
     lane = _session_lane(source, delivery.message)
-    return Work(delivery, lane=lane, in_order=True, stops_key=stops_key, refusal=refusal)
+    return Work(delivery, lane=lane, in_order=True, blocks_key=blocks_key, refusal=refusal)
 
 
 def _checked_key(handler: Handler, key: Any) -> Key:
-    """A key that is not plainly a text: an int, a UUID, an empty one."""
+    """Check a key that is not a plain text: an int, a UUID, an empty one."""
     try:
         return as_key(key)
     except ValueError as error:
@@ -267,7 +266,7 @@ def _identified(source: Source, delivery: Delivery) -> Delivery:
 
 
 def _check_text(identity: str) -> None:
-    """Refuse an identity that no wire or log can carry: half of a surrogate pair."""
+    """Refuse an identity with half of a surrogate pair, which no wire or log can carry."""
     try:
         identity.encode()
     except UnicodeEncodeError as error:
@@ -275,7 +274,7 @@ def _check_text(identity: str) -> None:
 
 
 def _check_not_ahead(plan: Plan, delivery: Delivery, now_ms: int) -> None:
-    """Refuse a creation time that lies ahead; that of a scheduled message is its due time, which has come."""
+    """Refuse a creation time in the future; a scheduled message has its due time, which is past on delivery."""
     ahead_ms = delivery.message.created_ms - max(now_ms, delivery.enqueued_ms)
     if ahead_ms > plan.clock_skew_ms:
         raise PoisonMessage("from-the-future", f"its creation time is {ahead_ms} ms ahead; correct the sender's clock")

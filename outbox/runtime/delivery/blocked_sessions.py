@@ -1,9 +1,9 @@
-"""Keys that stand still behind a dead letter, where their handler's policy is `stop_key`.
+"""Sessions blocked by a dead letter, where a handler declares `on_dead_letter="stop_key"`.
 
-A document says so for each session; it is written when the refusal is on record and before the message is
-dead-lettered, so that no crash lets a successor by.  It goes when the dead letter is discarded, or when it was
-resubmitted and is applied, and before that delivery is completed: nothing of the session goes ahead of it meanwhile,
-wherever the bus has put it.
+Each blocked session has a document.  It is written after the refusal is on record and before the message is
+dead-lettered, so that no crash lets a successor overtake.  It is deleted when the dead letter is discarded, or when its
+resubmission is applied, before that delivery is completed: until then no successor runs, wherever the bus has put the
+resubmission.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from outbox.runtime.work import Attempt
 
 
 class BlockedSession(msgspec.Struct, frozen=True):
-    """Which message its session stands still behind, and whether that is on its way again.
+    """The message that blocks a session, and whether it was resubmitted.
 
-    `fingerprint` is the digest of its payload, because another may have come under its id; empty: it is not known.
-    `again` is the message as it was resubmitted, for those who are given one message of a session at a time: the bus
-    has put it behind its successors.
+    `fingerprint` is the digest of its payload, because another message may have used its id; empty: unknown.  `again`
+    is the resubmitted message, for hosts that get one message of a session at a time: on the bus the resubmission lies
+    behind its successors.
     """
 
     identity: str
@@ -49,24 +49,24 @@ class BlockedSession(msgspec.Struct, frozen=True):
     again: Message | None = None
 
     def is_behind(self, message: Message) -> bool:
-        """Whether this is the message, or a copy of it; of one whose body is not at hand the identity tells."""
+        """Whether the session is blocked by this very message or a copy; without its body the identity decides."""
         digest = _digest(message)
         is_same = not digest or not self.fingerprint or digest == self.fingerprint
         return is_same and message.identity == self.identity
 
 
 class BlockedSessions:
-    """The sessions that stand still, in one store."""
+    """The blocked sessions of one store."""
 
     def __init__(self, store: StateStore, blobs: BlobStore) -> None:
         self._store = store
         self._blobs = blobs
 
     async def blocked_behind(self, delivery: Delivery) -> BlockedSession | None:
-        """The message behind which the session of this one stands still; None: it goes on.
+        """What blocks the session of this delivery; None: nothing.
 
         Raises:
-            NothingCommitted: it cannot be told now.
+            NothingCommitted: the store cannot be read now.
         """
         try:
             found = await self._store.read(_key(delivery.queue, delivery.message.session_id))
@@ -74,90 +74,89 @@ class BlockedSessions:
             raise NothingCommitted from error
         if found is None:
             return None
-        return _decoded(found) or BlockedSession("")  # not ours: it blocks everything until an operator has looked
+        return _decoded(found) or BlockedSession("")  # a foreign document: it blocks until an operator deletes it
 
-    async def stop(self, attempt: Attempt) -> None:
-        """Let the session of a refused message stand still.
+    async def block(self, attempt: Attempt) -> None:
+        """Block the session of a refused message.
 
         Raises:
-            NothingCommitted: it is not known to; the message must not be dead-lettered yet.
+            NothingCommitted: the block is not known to be stored; do not dead-letter the message yet.
         """
         delivery = attempt.work.delivery
-        stop = BlockedSession(delivery.message.identity, fingerprint=_digest(delivery.message))
-        key, body = _key(delivery.queue, delivery.message.session_id), stored.encode(stop)
+        blocked = BlockedSession(delivery.message.identity, fingerprint=_digest(delivery.message))
+        key, body = _key(delivery.queue, delivery.message.session_id), stored.encode(blocked)
         tag = Tag("stop", (attempt.work.inbox,))
         try:
             answer = await self._store.write([Create(key, body, tag=tag)])
             if isinstance(answer, Lost) and attempt.is_blocker:  # it was resubmitted, and is refused again
                 found = answer.current or await self._store.read(key)
-                if found is not None and not _comes_again(found, delivery.message):
+                if found is not None and not _is_superseded(delivery.message, found):
                     await self._store.write([Replace(key, body, found.version, tag=tag)])
         except MAY_RETRY as error:
             raise NothingCommitted from error
 
     async def unblock_after(self, attempt: Attempt) -> None:
-        """Let a session go on, because the message that it stood still behind is applied.
+        """Unblock a session, because the message that blocked it is applied.
 
         Raises:
-            NothingCommitted: it is not known to; the message must not be completed yet.
+            NothingCommitted: the block is not known to be deleted; do not complete the message yet.
         """
         try:
             await self.unblock(attempt.work.delivery.queue, attempt.work.delivery.message)
         except MAY_RETRY as error:
             raise NothingCommitted from error
 
-    async def resubmitted(self, queue: str, letter: Buried, attempt: int) -> None:
-        """Note that the message which a session stands still behind is about to come again; the session stays."""
-        message = letter.message
+    async def note_resubmission(self, queue: str, dead_letter: Buried, attempt: int) -> None:
+        """Note that the message which blocks a session is resubmitted; it stays blocked until that is applied."""
+        message = dead_letter.message
         found = await self._store.read(_key(queue, message.session_id))
-        stop = None if found is None else _decoded(found)
-        if found is not None and stop is not None and stop.is_behind(message):
-            again = resubmission(message, attempt=attempt, enqueued_ms=letter.enqueued_ms)
+        blocked = None if found is None else _decoded(found)
+        if found is not None and blocked is not None and blocked.is_behind(message):
+            again = resubmission(message, attempt=attempt, enqueued_ms=dead_letter.enqueued_ms)
             again = msgspec.structs.replace(again, outbox_id=message.identity)
             again = await check_in(again, self._blobs, above_bytes=CLAIM_CHECK_BYTES)  # a document holds 2 MB
-            body = stored.encode(msgspec.structs.replace(stop, resubmitted=True, again=again))
+            body = stored.encode(msgspec.structs.replace(blocked, resubmitted=True, again=again))
             await self._store.write([Replace(found.key, body, found.version, tag=Tag("resubmitted"))])
 
     async def unblock(self, queue: str, message: Message) -> None:
-        """Let the session of a message go on, if it is this one that it stands still behind."""
+        """Unblock the session of a message, if that message blocks it."""
         found = await self._store.read(_key(queue, message.session_id))
-        if found is None:
-            return
-        stop = _decoded(found)
-        if stop is not None and (not message.identity or stop.is_behind(message)):  # some have their number only
+        blocked = None if found is None else _decoded(found)
+        by_number = not message.identity  # a message without an identity is known by its sequence number only
+        if found is not None and blocked is not None and (by_number or blocked.is_behind(message)):
             await self._store.write([Delete(found.key, found.version, Tag("let-go"))])
 
     async def unblock_id(self, queue: str, session_id: str, identity: str) -> bool:
-        """Let a session go on whose dead letter left by other means; whether it stood still behind this identity."""
+        """Unblock a session whose dead letter left by other means; False if this identity does not block it."""
         found = await self._store.read(_key(queue, session_id))
-        stop = None if found is None else _decoded(found)
-        if found is None or stop is None or stop.identity != identity:
+        blocked = None if found is None else _decoded(found)
+        if found is None or blocked is None or blocked.identity != identity:
             return False
         return isinstance(await self._store.write([Delete(found.key, found.version, Tag("let-go"))]), Won)
 
 
 def _decoded(document: Document) -> BlockedSession | None:
-    """A stop as it lies there; None: somebody else wrote it."""
+    """A block as stored; None: a foreign document."""
     try:
         return msgspec.json.decode(document.body, type=BlockedSession)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _comes_again(document: Document, message: Message) -> bool:
-    """Whether a later attempt at a message was resubmitted already, and this is an earlier one that came once more."""
-    stop = _decoded(document)
-    return stop is not None and stop.again is not None and stop.again.attempt > message.attempt
+def _is_superseded(message: Message, document: Document) -> bool:
+    """Whether this is a redelivery of an earlier attempt, and a later one was resubmitted already."""
+    blocked = _decoded(document)
+    return blocked is not None and blocked.again is not None and blocked.again.attempt > message.attempt
 
 
 def _digest(message: Message) -> bytes:
-    """The digest of a payload; empty where the body lies elsewhere."""
+    """The digest of a payload; empty where the body lies in a blob."""
     if message.claim:
         return b""
     return sha256(message.type.encode("utf-8", "surrogatepass") + b"\0" + message.body).digest()
 
 
 def _key(queue: str, session_id: str) -> DocumentKey:
-    """Where a session's stop lies; a session id may be anything."""
+    """The place of a session's block, by digest, because a session id may be any text."""
     digest = sha256(f"{len(queue)}:{queue}{session_id}".encode("utf-8", "surrogatepass"))
     return DocumentKey(f"session:{digest.hexdigest()}", "stopped")

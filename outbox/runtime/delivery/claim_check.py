@@ -1,13 +1,14 @@
 """Claim checks: a body too large for the bus travels as the name of a blob.
 
-The name holds the message's identity and the digest of the body, so that two attempts that disagree never share a
-blob, and so that what is read can be checked.  Only the names that a message's own claims can have are ever read: a
-claim taken from another message does not open that one's body.
+The name holds digests of the message's identity and of the body, so that different bodies never share a blob, and a
+read can be verified.  A message's claim is read only if it names that message's identity: a claim copied from another
+message does not open its body.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
@@ -15,22 +16,22 @@ import msgspec
 from outbox.app import App
 from outbox.errors import NoBlobStore, NotRegistrable, PoisonMessage
 from outbox.message import Message
-from outbox.ports import BLOBS_CURE, BlobStore, NoBlobs
+from outbox.ports import BLOBS_CURE, BlobStore, NoBlobs, Output
 
 CLAIM_BYTES_MAX = 256 << 20
 _NAME = re.compile(r"claims/([0-9a-f]{64})/([0-9a-f]{64})")
 
 
 def without_blobs(error: NoBlobStore) -> PoisonMessage:
-    """As what a message is refused that needs a blob store where there is none; trying again would not end."""
+    """The refusal of a message that needs a missing blob store; a retry would need it too."""
     return PoisonMessage("no-blob-store", f"{error}; then resubmit it")
 
 
 def check_blobs(app: App, blobs: BlobStore) -> None:
-    """Refuse a start without a blob store to handlers that are seen to write blobs.
+    """Refuse to start without a blob store where handlers write blobs.
 
     Raises:
-        NotRegistrable: there is such a handler.
+        NotRegistrable: a handler calls `ctx.write_blob`.
     """
     if isinstance(blobs, NoBlobs):
         writing = [
@@ -43,15 +44,29 @@ def check_blobs(app: App, blobs: BlobStore) -> None:
 
 
 def to_claim(message: Message) -> tuple[str, bytes]:
-    """The name and bytes of the blob that takes a message's body."""
+    """The name and bytes of the blob for a message's body."""
     return f"claims/{_owner(message)}/{sha256(message.body).hexdigest()}", message.body
 
 
+def checked_outputs(outputs: Sequence[Output], *, above_bytes: int) -> tuple[list[Output], list[tuple[str, bytes]]]:
+    """Replace each body above the limit by a claim; also the blobs, to be written before the commit."""
+    checked: list[Output] = []
+    blobs: list[tuple[str, bytes]] = []
+    for output in outputs:
+        if len(output.message.body) > above_bytes:
+            name, data = to_claim(output.message)
+            blobs.append((name, data))
+            claim = msgspec.structs.replace(output.message, body=b"", claim=name)
+            output = Output(output.destination, output.due_ms, claim)
+        checked.append(output)
+    return checked, blobs
+
+
 async def check_in(message: Message, blobs: BlobStore, *, above_bytes: int) -> Message:
-    """The message as it travels: with a body of more than so many bytes in a blob, which is written on return.
+    """Move a body above the limit into a blob, which is written on return.
 
     Raises:
-        Refused, OutcomeUnknown: it may not be written.
+        Refused, OutcomeUnknown: the blob may be missing.
     """
     if len(message.body) <= above_bytes:
         return message
@@ -61,11 +76,11 @@ async def check_in(message: Message, blobs: BlobStore, *, above_bytes: int) -> M
 
 
 async def redeem(message: Message, blobs: BlobStore) -> Message:
-    """The message with its body back.
+    """Fetch the body of a message from its blob.
 
     Raises:
-        PoisonMessage: the claim is not one of ours, its blob is gone, or it is not what was claimed.
-        Refused, OutcomeUnknown: it cannot be read now.
+        PoisonMessage: the claim names no blob of this message, or the blob is gone or changed.
+        Refused, OutcomeUnknown: the blob cannot be read now.
     """
     match = _NAME.fullmatch(message.claim)
     if match is None or match[1] != _owner(message):

@@ -1,4 +1,4 @@
-"""Where a worker's messages come from: a journal claims from all queues at once, a bus receives from one at a time."""
+"""The source of a worker's messages: a journal claims from all queues at once, a bus receives from one at a time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from outbox.ports import Delivery, MessageBus, Settle
 
 
 class Intake(Protocol):
-    """What a worker asks of its source of messages."""
+    """Claim, renew and release: the verbs that a journal and a bus share."""
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         """Up to `count_max` messages of these queues, locked."""
 
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        """Extend the locks that are still ours; how many were."""
+        """Renew the locks that are still held; how many were."""
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
-        """Give back uncounted what is still ours."""
+        """Release the deliveries whose locks are still held."""
 
 
 class BusIntake:
-    """A bus as an intake; asked for several queues it waits for the first of them only."""
+    """A bus as an intake; of several queues it waits for the first only."""
 
     def __init__(self, bus: MessageBus) -> None:
         self._bus = bus
@@ -41,12 +41,12 @@ class BusIntake:
     async def renew(self, deliveries: Sequence[Delivery]) -> int:
         renewed = 0
         for delivery in deliveries:
-            with suppress(Refused, OutcomeUnknown):  # one that cannot be renewed now does not keep the others from it
+            with suppress(Refused, OutcomeUnknown):  # a failed renewal must not keep the others from theirs
                 await self._bus.renew(delivery)
                 renewed += 1
         return renewed
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            with suppress(Refused, OutcomeUnknown):  # a lock that is not given back runs out
+            with suppress(Refused, OutcomeUnknown):  # else the lock expires
                 await self._bus.settle(delivery, Settle("release"))

@@ -1,7 +1,7 @@
-"""Lanes: what shares one goes one after the other in this process, what does not goes side by side.
+"""Lanes: the messages of one lane are handled in turn in this process, lanes run side by side.
 
-A lane is a state, or a session of an ordered queue.  Lanes are for speed only: two attempts on one state at the same
-time are kept apart by the commit protocols; here they are kept from trying in vain.
+A lane is a state, or a session of an ordered queue.  Lanes save conflicts, not safety: the commit protocols keep
+concurrent attempts on one state apart.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """The lanes in which something is being handled, and what waits behind it."""
+    """The busy lanes, and what waits in each."""
 
     def __init__(self) -> None:
         self.taken: dict[str, list[T]] = {}
 
     def enter(self, lane: str) -> None:
-        """Take a lane, at once: a task that is to handle what is in it has yet to begin."""
+        """Take a lane, before the task that handles it begins."""
         self.taken.setdefault(lane, [])
 
     def wait(self, lane: str, items: Iterable[T]) -> None:
-        """Put something behind what is being handled in a lane that is taken."""
+        """Queue items in a busy lane."""
         self.taken[lane].extend(items)
 
     def next(self, lane: str) -> list[T]:
-        """Take out what waits in a lane; the lane stays taken."""
+        """Take out what waits in a lane; the lane stays busy."""
         items, self.taken[lane] = self.taken[lane], []
         return items
 
     def leave(self, lane: str) -> list[T]:
-        """Free a lane; what waited in it."""
+        """Free a lane; returns what waited in it."""
         return self.taken.pop(lane, [])
 
 
 class Turns:
-    """The lanes of requests, which are awaited where they stand: the lanes in which one is at work or waits."""
+    """The lanes of HTTP requests: each request awaits its turn in its own task."""
 
     def __init__(self) -> None:
         self._lanes: dict[str, tuple[asyncio.Lock, list[None]]] = {}

@@ -15,9 +15,9 @@ import tenacity
 from tenacity import RetryError
 
 from outbox.errors import OutcomeUnknown, Refused
+from outbox.log_throttle import LogThrottle
 from outbox.ports import Delivery
 from outbox.runtime.failures.error_text import failure_text
-from outbox.seldom import Seldom
 
 __all__ = ["MAY_RETRY", "Backoff", "NothingCommitted", "RetryBackoff", "RetryError", "cause_of"]
 
@@ -26,22 +26,22 @@ log = logging.getLogger("outbox.worker")
 ATTEMPT_COUNT_MAX = 12
 REST_FIRST_S = 0.25
 REST_MAX_S = 15.0
-"""How long a message rests before it is given back after all attempts: it would come again at once."""
+"""How long to pause before a message is released after all attempts; without it the redelivery would be immediate."""
 
-TELL_EVERY_MS = 60_000
+LOG_EVERY_MS = 60_000
 MAY_RETRY = (OutcomeUnknown, Refused)
-"""What a port raises when nothing was written, or when nobody can tell."""
+"""What a port raises when nothing was written, or when the outcome is unknown."""
 
 
 class NothingCommitted(Exception):
-    """This attempt wrote nothing; make another.  A signal between an attempt and its loop, never seen outside."""
+    """Nothing is known to have been written: make another attempt.  A signal inside the runtime, never seen outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How a worker tries again: how it sleeps, and how often at most before it gives a message back.
+    """How a worker retries: how it sleeps, and after how many attempts it releases the message.
 
-    `pause` is how it rests, where that is to end early: a worker that stops must not wait for it.
+    `pause` replaces `sleep` for the pause before a release, so that a stopping worker can cut it short.
     """
 
     sleep: Callable[[float], Awaitable[None]]
@@ -49,7 +49,7 @@ class Backoff:
     pause: Callable[[float], Awaitable[None]] | None = None
 
     def attempts(self) -> tenacity.AsyncRetrying:
-        """Tries to iterate over: another follows one that raises `NothingCommitted`, and `RetryError` the last."""
+        """Attempts to iterate over: `NothingCommitted` starts the next, and after the last it becomes `RetryError`."""
         return tenacity.AsyncRetrying(
             sleep=self.sleep,
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.5),
@@ -58,35 +58,34 @@ class Backoff:
         )
 
     async def rest(self, count: int) -> None:
-        """Pause before a message is given back: the longer, the more of them came to nothing in a row before it."""
+        """Pause before a release, longer with each of the `count` releases in a row before it."""
         await (self.pause or self.sleep)(min(REST_MAX_S, REST_FIRST_S * 2 ** min(count, 10)) * (0.5 + random()))
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """Why nothing came of an attempt or of the last of several; None: others were there first."""
+    """Why an attempt, or the last of several, committed nothing; None: it lost to others."""
     last = error.last_attempt.exception() if isinstance(error, RetryError) else error
     return last.__cause__ if isinstance(last, NothingCommitted) else last
 
 
 class RetryBackoff:
-    """What one worker gives up on; the more in a row, the longer the rest before a message comes again."""
+    """The releases in a row of one worker; each pauses for longer, so that redelivery slows down."""
 
     def __init__(self, backoff: Backoff, now_ms: Callable[[], int]) -> None:
         self._backoff = backoff
-        self._told = Seldom(TELL_EVERY_MS, now_ms)
+        self._log_throttle = LogThrottle(LOG_EVERY_MS, now_ms)
         self.count = 0
-        """How many messages in a row were given back because nothing could be committed."""
+        """How many messages in a row were released because nothing could be committed."""
 
     async def cool_down(self, delivery: Delivery, error: BaseException) -> None:
-        """Tell why nothing could be committed, once a minute for each cause and queue, and let the message rest."""
+        """Log why nothing could be committed, once a minute for each cause and queue, then pause."""
         cause, queue = cause_of(error), delivery.queue
-        is_unsent = isinstance(cause, RetryError)  # committed, and told by whoever could not send
-        if cause is not None and not is_unsent and self._told.is_due(f"{type(cause).__name__}\0{queue}"):
+        has_failed_push = isinstance(cause, RetryError)  # committed; the failed push has a log line of its own
+        if cause is not None and not has_failed_push and self._log_throttle.is_due(f"{type(cause).__name__}\0{queue}"):
             fields = {"id": delivery.message.identity, "queue": queue, "error": failure_text(cause)}
             log.warning("message released, because nothing could be committed; it will be redelivered", extra=fields)
         self.count += 1
         await self._backoff.rest(self.count - 1)
 
     def reset(self) -> None:
-        """Something could be committed again."""
         self.count = 0

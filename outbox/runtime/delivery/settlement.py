@@ -1,10 +1,10 @@
-"""How deliveries end on a bus, once what became of their messages is on record.
+"""Settle deliveries on a bus, once the outcome of their messages is on record.
 
-Nothing here decides anything: a settlement that fails leaves the message to be delivered again, and its record then
-says how it ends.  A message that several handlers read ends when the last of them has come to its result.  One that is
-to be tried again goes back as a delayed copy that carries its identity, its time and its count of failures; on an
-ordered source nothing may overtake it, and a subscription cannot be sent to alone: there it is given back in its place,
-and its failures are kept beside its record.
+Nothing here decides an outcome: after a failed settlement the message is redelivered, and its record says how to settle
+it.  A fan-out message is settled when its last branch has an outcome.  A retry is a delayed copy with the identity, the
+creation time and the failure count of the original.  On an ordered source no message may overtake the retry, and a copy
+for one subscription cannot be sent: there the delivery itself is released or abandoned, and the failure count lies
+beside the record.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 
-UNSENT_DESTINATION_COUNT_MAX = 100
-UNSENT_ID_COUNT_MAX = 5
+FAILED_PUSH_DESTINATION_COUNT_MAX = 100
+FAILED_PUSH_ID_COUNT_MAX = 5
 
 
 class FailedPush(msgspec.Struct):
-    """Pushes to one destination that failed: how many, some of the messages, and why the last did."""
+    """Failed pushes to one destination: how many, some message ids, and the last error."""
 
     destination: str
     count: int = 0
@@ -38,11 +38,11 @@ class FailedPush(msgspec.Struct):
 
 
 class FailedPushes:
-    """Pushes that came to nothing; what they hold stays pending, and is pushed again by whoever finds it."""
+    """Failed pushes; their records stay pending, and the next redelivery or sweep pushes them again."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How many there were in all."""
+        """All since the start."""
         self._recent: dict[str, FailedPush] = {}
 
     def note(self, outputs: Sequence[Output], error: str) -> None:
@@ -51,21 +51,21 @@ class FailedPushes:
         for output in outputs:
             found = self._recent.get(output.destination)
             if found is None:
-                if len(self._recent) >= UNSENT_DESTINATION_COUNT_MAX:
+                if len(self._recent) >= FAILED_PUSH_DESTINATION_COUNT_MAX:
                     continue
                 found = self._recent[output.destination] = FailedPush(output.destination)
             found.count, found.error = found.count + 1, error
-            if len(found.ids) < UNSENT_ID_COUNT_MAX:
+            if len(found.ids) < FAILED_PUSH_ID_COUNT_MAX:
                 found.ids.append(output.message.identity)
 
     def take(self) -> list[FailedPush]:
-        """What failed since this was last asked."""
+        """The failed pushes since the last call."""
         recent, self._recent = self._recent, {}
         return list(recent.values())
 
 
 class Settlement:
-    """Ends the deliveries of one worker."""
+    """Settles the deliveries of one worker."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Settlement:
         settled: Callable[[Sequence[Delivery]], None],
         failure_log: FailureLog | None = None,
     ) -> None:
-        """Take the parts; without a `failure_log` what is not applied leaves no line, for those who end no delivery."""
+        """Take the parts; without a `failure_log` refusals and retries are not logged, as for HTTP requests."""
         self._plan = plan
         self._bus = bus
         self._blobs = blobs
@@ -88,10 +88,10 @@ class Settlement:
         self._new_tx = new_tx
         self._settled = settled
         self._failure_log = failure_log
-        self.unsent = FailedPushes()
+        self.failed_pushes = FailedPushes()
 
     async def settle(self, branch: Attempt, outcome: Outcome) -> None:
-        """End a delivery, or note what became of one handler's branch of it."""
+        """Settle a delivery, or note the outcome of one branch of it."""
         branches: tuple[Attempt, ...] = (branch,)
         if (fan_out := branch.fan_out) is not None:
             if not fan_out.note(branch, outcome):
@@ -106,13 +106,13 @@ class Settlement:
             self._failure_log.note(branches, outcome, is_settled=is_settled)
 
     def is_applied(self, branch: Attempt) -> bool:
-        """Whether a message is applied as a whole when this branch is; one that was given back is redelivered."""
+        """Whether all branches of the message are applied with this one; a released message is redelivered."""
         if branch.is_released:
             return False
         return branch.fan_out is None or branch.fan_out.are_others_applied()
 
     async def release(self, branch: Attempt) -> None:
-        """Abandon a delivery uncounted, once; if that fails its lock runs out."""
+        """Release a delivery, once, uncounted; if that fails its lock expires."""
         if branch.is_released:
             return
         for one in branch.fan_out.close() if branch.fan_out is not None else (branch,):
@@ -122,10 +122,10 @@ class Settlement:
         self._settled([branch.work.delivery])
 
     async def push(self, outputs: Sequence[Output]) -> None:
-        """Send what a record holds, again under the same ids while nobody can tell.
+        """Send the outputs of a record, and repeat that under the same ids while the outcome is unknown.
 
         Raises:
-            NothingCommitted: it could not be sent now; the record says that it is due.
+            NothingCommitted: the push failed; the record stays pending.
         """
         if not outputs:
             return
@@ -139,7 +139,7 @@ class Settlement:
                 with turn:
                     await self._send(outputs)
         except RetryError as error:
-            self.unsent.note(outputs, str(cause_of(error) or "no answer"))
+            self.failed_pushes.note(outputs, str(cause_of(error) or "no answer"))
             raise NothingCommitted from error
 
     async def _send(self, outputs: Sequence[Output]) -> None:
@@ -149,9 +149,9 @@ class Settlement:
             raise NothingCommitted from error
 
     async def _settle_on_bus(self, work: Work, outcome: Outcome) -> bool:
-        """Settle a delivery; False where that is known to have had no effect.
+        """Settle a delivery; False where that had no effect for sure.
 
-        Then, and where nobody can tell, the message is delivered again, and its record found.
+        Then, and after an unknown outcome, the message is redelivered and its record is found.
         """
         delivery = work.delivery
         try:
@@ -165,13 +165,13 @@ class Settlement:
                     counts = outcome.failures > delivery.failures
                     await self._bus.settle(delivery, Settle("abandon" if counts else "release", due_ms=due_ms))
                 case Later():
-                    await self._put_off(delivery, outcome)
+                    await self._reschedule(delivery, outcome)
         except MAY_RETRY as error:
             return not isinstance(error, Refused)
         return True
 
-    async def _put_off(self, delivery: Delivery, later: Later) -> None:
-        """Send a delayed copy in the delivery's place, then let go of it; twice there is better than not at all."""
+    async def _reschedule(self, delivery: Delivery, later: Later) -> None:
+        """Send a delayed copy, then complete the delivery; a crash between the two leaves a duplicate, not a loss."""
         message = await self._copy(delivery, later.failures)
         due_ms = self._now_ms() + round(later.delay_s * 1_000) if later.delay_s > 0 else 0
         try:
@@ -182,16 +182,16 @@ class Settlement:
             await self._bus.settle(delivery, Settle("complete"))
 
     async def _copy(self, delivery: Delivery, failures: int) -> Message:
-        """The copy that comes later: the same message, with a broker's id that duplicate detection has not seen."""
+        """The delayed copy: the same message under a broker's id that duplicate detection has not seen."""
         message = delivery.message
         copy = msgspec.structs.replace(
             message,
-            outbox_id=message.identity or sequence_identity(delivery.sequence),  # a copy has another number
+            outbox_id=message.identity or sequence_identity(delivery.sequence),  # a copy has another sequence number
             message_id=f"{message.identity}~{self._new_tx()}",
             created_ms=message.created_ms or delivery.enqueued_ms,
             failures=failures,
         )
-        # It may have come whole, from a sender with another limit.
-        with suppress(NoBlobStore):  # then it goes whole, as it came
+        # A sender with another limit may have sent the body inline.
+        with suppress(NoBlobStore):  # then the copy carries it inline too
             copy = await check_in(copy, self._blobs, above_bytes=self._plan.claim_check_bytes)
         return copy

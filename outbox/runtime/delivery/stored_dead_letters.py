@@ -1,16 +1,16 @@
-"""Dead letters that lie in the store, because whoever delivered their messages could not dead-letter them.
+"""Dead letters in the store, for hosts that cannot dead-letter on the bus.
 
-Under a Functions trigger a message can be completed or be given back, nothing else.  So one that is refused (its record
-says so already) is kept as a document of its own, without a time to live, before its delivery is completed; a crash in
-between brings the delivery back, its record is followed, and the same document is found.  Who looks after dead letters
-sees those of the bus and these as one list.
+Under a Functions trigger a message can only be completed or abandoned.  So a refused message, whose refusal is on
+record already, is stored as a document without a time to live before its delivery is completed.  After a crash between
+the two the delivery is redelivered, its record is followed, and the same document is found.  Clients and operators see
+the dead letters of bus and store as one list.
 
     partition = letters:<queue>   `letter:<number>`   the message, why it was refused, and how often it was delivered
 
-A broker's sequence numbers start again with a queue that is made anew, so a letter has a number of its own, made of
-when the message was enqueued and a digest of what it is: the same for every delivery of it, another for another one.
+A broker's sequence numbers start again with a recreated queue.  So a stored dead letter has a number of its own, made
+of its enqueue time and a digest: the same for every delivery of one message, different for different messages.
 
-Nothing here is a commit: what became of the message is decided by its record alone.
+Nothing here is a commit: the record alone decides the outcome of the message.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from outbox.runtime.delivery.claim_check import check_in
 
 _PREFIX = "letter:"
 _DIGITS = 20
-"""So many that the order of numbers as texts is their order."""
+"""Zero-padded, so that the order of ids is the order of numbers."""
 _DIGEST_BITS = 20
 NUMBER_COUNT_MAX = 8
-"""How many letters may have asked for one number; the chance of two is one in a million for each millisecond."""
+"""How many dead letters may share a number; the chance of two is one in a million for each millisecond."""
 
 
-class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A refused message as it is kept."""
+class StoredDeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refused message as stored."""
 
     sequence: int
     message: Message
@@ -61,60 +61,53 @@ class Letter(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def origin(self) -> tuple[int, int, str]:
-        """Which message of the broker's it is."""
+        """The message of the broker: two deliveries of one message have the same origin."""
         return self.enqueued_ms, self.sequence, self.message.identity
 
 
 class StoredDeadLetters:
-    """The dead letters that lie in one store."""
+    """The dead letters of one store."""
 
     def __init__(self, store: StateStore, blobs: BlobStore) -> None:
         self._store = store
         self._blobs = blobs
 
     async def keep(self, delivery: Delivery, reason: str, description: str) -> None:
-        """Keep a message that is refused; on return it is safe to complete its delivery.
+        """Store a refused message; on return its delivery may be completed.
 
         Raises:
-            Refused, OutcomeUnknown: it may not be kept; the delivery must come again.
+            Refused, OutcomeUnknown: it may not be stored; the delivery must be redelivered.
         """
         message = delivery.message
-        with suppress(NoBlobStore):  # then it is kept whole, as it came
+        with suppress(NoBlobStore):  # then the body is stored inline
             message = await check_in(message, self._blobs, above_bytes=CLAIM_CHECK_BYTES)
         count = 1 + delivery.delivery_count + delivery.failures
-        letter = Letter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
-        body, first = msgspec.json.encode(letter), _number(letter)
+        dead = StoredDeadLetter(delivery.sequence, message, reason, description, count, delivery.enqueued_ms)
+        body, first = msgspec.json.encode(dead), _number(dead)
         for number in range(first, first + NUMBER_COUNT_MAX):
             key = _key(delivery.queue, number)
             answer = await self._store.write([Create(key, body, tag=Tag("letter"))])
             if isinstance(answer, Won):
                 return
             there = answer.current or await self._store.read(key, session=answer.session)
-            with suppress(CorruptRecord):  # somebody else's
-                if there is not None and _decoded(there).origin == letter.origin:
-                    return  # an earlier delivery of this message has kept it
-        raise Refused(f"{delivery.queue}/{delivery.sequence} cannot be kept: its letter's numbers are taken")
+            with suppress(CorruptRecord):  # a foreign document
+                if there is not None and _decoded(there).origin == dead.origin:
+                    return  # stored by an earlier delivery
+        raise Refused(
+            f"{delivery.queue}/{delivery.sequence} cannot be stored: its numbers are taken; discard dead letters"
+        )
 
     async def list(self, queue: str) -> list[Buried]:
-        """The dead letters of a queue or subscription that lie here, oldest first; `sequence` is their own number."""
+        """The stored dead letters of a queue or subscription, oldest first; `sequence` is their own number."""
         found = []
         async for document in self._store.scan(_partition(queue), prefix=_PREFIX):
-            letter = _decoded(document)
-            found.append(
-                Buried(
-                    queue,
-                    int(document.key.id.removeprefix(_PREFIX)),
-                    letter.message,
-                    letter.reason,
-                    letter.description,
-                    letter.delivery_count,
-                    letter.enqueued_ms,
-                )
-            )
+            dead, number = _decoded(document), int(document.key.id.removeprefix(_PREFIX))
+            texts = dead.reason, dead.description
+            found.append(Buried(queue, number, dead.message, *texts, dead.delivery_count, dead.enqueued_ms))
         return found
 
     async def count(self, queue: str, *, count_max: int) -> int:
-        """How many dead letters of a queue or subscription lie here, as far as `count_max`: each is read for it."""
+        """How many dead letters of a queue or subscription are stored, up to `count_max`: each costs a read."""
         count = 0
         async for _ in self._store.scan(_partition(queue), prefix=_PREFIX):
             count += 1
@@ -123,7 +116,6 @@ class StoredDeadLetters:
         return count
 
     async def has(self, queue: str, sequence: int) -> bool:
-        """Whether a dead letter lies here."""
         return await self._store.read(_key(queue, sequence)) is not None
 
     async def resubmit(
@@ -134,24 +126,26 @@ class StoredDeadLetters:
         *,
         attempt: int,
     ) -> None:
-        """Send a dead letter to its queue again, as such an attempt with its first time; copies of it go.
+        """Send a dead letter to its queue as this attempt with its first creation time, then delete it and its copies.
 
-        A crash between the sending and the deleting leaves a letter that may be sent again: the attempt is the same,
-        and whichever comes second is a duplicate.
+        A crash between send and delete leaves a dead letter that may be resubmitted: the attempt is the same, so the
+        second delivery is a duplicate.
 
         Raises:
-            LookupError: there is no such letter.
+            LookupError: there is no such dead letter.
         """
         document = await self._find(queue, sequence)
-        letter = _decoded(document)
-        message = letter.message
+        dead = _decoded(document)
+        message = dead.message
         again = msgspec.structs.replace(
-            resubmission(message, attempt=attempt, enqueued_ms=letter.enqueued_ms),
+            resubmission(message, attempt=attempt, enqueued_ms=dead.enqueued_ms),
             outbox_id=message.identity,
             message_id=_broker_id(message.identity, sequence, attempt),
         )
-        letters = await self.list(queue)
-        copies = {x.sequence for x in letters if is_copy(x.message, message) and x.message.attempt < attempt}
+        others = await self.list(queue)
+        copies = {
+            other.sequence for other in others if is_copy(other.message, message) and other.message.attempt < attempt
+        }
         await send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         for copy in sorted({sequence, *copies}):
             await self._delete(await self._store.read(_key(queue, copy)))
@@ -160,7 +154,7 @@ class StoredDeadLetters:
         """Delete a dead letter.
 
         Raises:
-            LookupError: there is no such letter, or somebody else has just moved it.
+            LookupError: there is no such dead letter, or another client has just moved it.
         """
         if not await self._delete(await self._find(queue, sequence)):
             raise LookupError(f"dead letter {sequence} of {queue} was moved meanwhile; list them again")
@@ -186,21 +180,21 @@ def _key(queue: str, number: int) -> DocumentKey:
     return DocumentKey(_partition(queue), f"{_PREFIX}{number:0{_DIGITS}d}")
 
 
-def _number(letter: Letter) -> int:
-    """The number that a letter asks for first; they are in the order in which their messages came."""
-    enqueued_ms, *what = letter.origin
+def _number(dead: StoredDeadLetter) -> int:
+    """The first number to try; numbers follow the order in which messages were enqueued."""
+    enqueued_ms, *what = dead.origin
     digest = sha256(repr(what).encode("utf-8", "surrogatepass")).digest()
     return (enqueued_ms << _DIGEST_BITS) | (int.from_bytes(digest[:4]) >> (32 - _DIGEST_BITS))
 
 
 def _broker_id(identity: str, sequence: int, attempt: int) -> str:
-    """An id that a broker which drops duplicates has not seen, and that a repeated resubmission has again."""
+    """An id that duplicate detection has not seen, and that a repeated resubmission uses again."""
     return f"{identity}~{sequence}-{attempt}" if identity else ""
 
 
-def _decoded(document: Document) -> Letter:
+def _decoded(document: Document) -> StoredDeadLetter:
     try:
-        return msgspec.json.decode(document.body, type=Letter)
+        return msgspec.json.decode(document.body, type=StoredDeadLetter)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = f"{document.key.partition}/{document.key.id}"
         raise CorruptRecord(f"document {where} is not a dead letter: {error}; who else writes here?") from error

@@ -1,15 +1,17 @@
-"""What waits behind a dead letter that blocks its key is on record, so that it may be run however long that takes.
+"""Waiting records: messages behind a blocked key are on record, so that they may run however long the block lasts.
 
-A message as old as retention is never run, because the record of an earlier run may be gone by then.  One that waits
-behind a block for so long would be refused for its age, and block its key again.  So when a worker is first handed it
-there, inside retention, it creates its record as `waiting`, without a time to live.  Of a message that was applied
-before there is a record at that time, and the create loses: that is the proof that this one was not.  Whoever runs it
-replaces the record, as a resubmission replaces a refusal.  Nothing but the record exempts a message from the age fence.
+A message as old as retention is never run, because the record of an earlier run may be gone.  After a block of that
+length the waiting messages would be refused for their age, and block the key again.  So the first worker that gets such
+a message, within retention, creates its record as `waiting`, without a time to live.  If the message was applied
+before, its record still exists and the create loses: a created record proves that it was not applied.  The attempt that
+runs the message replaces the record, as a resubmission replaces a refusal.  Nothing but the record exempts a message
+from the age fence.
 
-A create that loses finds what became of the message, and that is followed at once: it may be gone when the key goes on.
+A create that loses finds the outcome of the message, which is followed at once: it may have expired by the time the key
+is unblocked.
 
-In partition and item scope a record is a document of its own (`Waiting`); in engine scope it is a marker without an
-age, in a commit that does nothing else (`waiting_commit`).
+In partition and item scope a waiting record is a document (`Waiting`); in engine scope it is a marker without an
+expiry, in a commit of its own (`waiting_commit`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from enum import Enum
 
 from outbox import stored
 from outbox.commits import WAITING, WAITING_ATTEMPT
-from outbox.errors import OutcomeUnknown
 from outbox.lineage import fingerprint
 from outbox.ports import (
     Commit,
@@ -34,7 +35,7 @@ from outbox.ports import (
     Tag,
 )
 from outbox.runtime.commit.marker_replies import as_record
-from outbox.runtime.commit.store_io import read, write_one
+from outbox.runtime.commit.store_io import read, write_known
 from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.verdict import OnRecord, Verdict, kind_of
@@ -43,18 +44,18 @@ from outbox.stored import Record
 
 
 class Waits(Enum):
-    """Says of a message that nothing has become of it yet."""
+    """The type of `WAITS`: the message has no outcome yet."""
 
     WAITS = "waits"
 
 
 WAITS = Waits.WAITS
 KNOWN_COUNT_MAX = 10_000
-"""Of how many messages a worker remembers that their record is there; of others it is created in vain."""
+"""For how many messages a worker knows that their record exists; for others it repeats a create that loses."""
 
 
 class Waiting:
-    """The messages that one worker has put on record as waiting."""
+    """The waiting records of one worker."""
 
     def __init__(self, plan: Plan, store: StateStore, *, now_ms: Callable[[], int], new_tx: Callable[[], str]) -> None:
         self._plan = plan
@@ -64,22 +65,19 @@ class Waiting:
         self._known: dict[bytes, None] = {}
 
     async def note(self, work: Work, key: DocumentKey) -> Document | None:
-        """Put on record that a message waits; the record that was there instead, None if there was none.
+        """Create a waiting record; returns another record that exists already, else None.
 
-        One that is too old already is left as it is: nobody can tell whether it was applied.
+        A message past retention gets none: whether it was applied is unknown.
 
         Raises:
-            NothingCommitted: it is not known to be on record.
+            NothingCommitted: the record is not known to exist.
         """
         now_ms = self._now_ms()
-        if not work.inbox or work.inbox in self._known or work.created_ms <= self._plan.memory.oldest_ms(now_ms):
+        if not work.inbox or work.inbox in self._known or work.created_ms <= self._plan.retention.oldest_ms(now_ms):
             return None
         record = Record(self._new_tx(), _digest(work), now_ms, reason=WAITING, attempt=WAITING_ATTEMPT)
         tag = Tag("wait", (work.inbox,), record.tx)
-        try:
-            answer = await write_one(self._store, Create(key, stored.encode(record), None, tag))
-        except OutcomeUnknown as error:
-            raise NothingCommitted from error
+        answer = await write_known(self._store, Create(key, stored.encode(record), None, tag))
         if isinstance(answer, Lost):
             found = answer.current or await read(self._store, key, answer.session)
             if found is None:
@@ -92,7 +90,7 @@ class Waiting:
         return None
 
     def forget(self, work: Work) -> None:
-        """Know no more of a message that is handled: a copy of it may wait behind another block."""
+        """Forget a message that runs: a copy of it may wait behind another block."""
         self._known.pop(work.inbox, None)
 
 
@@ -100,26 +98,26 @@ class Waiting:
 
 
 def waiting_commit(plan: Plan, works: Sequence[Work], markers: dict[bytes, Marker], now_ms: int) -> Commit:
-    """The commit that says of messages behind a blocked key that they wait, for each that has no marker yet.
+    """The commit that creates a waiting marker for each message behind a blocked key without a marker.
 
-    It changes nothing else, and creates only: were there a marker by then, it would not take effect.  A copy of what
-    was applied is consumed, because the marker that tells may be gone when the key goes on.  Anything else takes its
-    turn: what is too old already, what was refused, what has the id of another message, what nobody can handle.
+    It only creates: with a marker written meanwhile it is a conflict.  A duplicate of an applied message is consumed,
+    because the marker may have expired by the time the key is unblocked.  Every other message stays: too old already,
+    refused, with the id of another message, without a handler.
     """
     commit = Commit(now_ms, 0, [], {}, {}, [], {}, {}, {}, [], [], [])
-    oldest_ms, known = plan.memory.oldest_ms(now_ms), {key: as_record(marker) for key, marker in markers.items()}
+    oldest_ms, known = plan.retention.oldest_ms(now_ms), {key: as_record(marker) for key, marker in markers.items()}
     for work in works:
         delivery, is_past = work.delivery, work.created_ms <= oldest_ms
-        parts = (work, *work.others)
-        verdicts = [part.verdict(known.get(part.inbox), is_past_retention=is_past) for part in parts]
+        branches = (work, *work.others)
+        verdicts = [branch.verdict(known.get(branch.inbox), is_past_retention=is_past) for branch in branches]
         if all(verdict is Verdict.DUPLICATE for verdict in verdicts):
             commit.consumed.append(delivery)
             continue
         commit.postponed.append(Postponement(delivery, 0, delivery.failures))
-        for part, verdict in zip(parts, verdicts, strict=True):
-            if part.inbox and verdict is Verdict.FRESH:
-                waiting = Refusal(_digest(part), WAITING, "", WAITING_ATTEMPT)
-                known[part.inbox] = commit.refused[part.inbox] = waiting
+        for branch, verdict in zip(branches, verdicts, strict=True):
+            if branch.inbox and verdict is Verdict.FRESH:
+                waiting = Refusal(_digest(branch), WAITING, "", WAITING_ATTEMPT)
+                known[branch.inbox] = commit.refused[branch.inbox] = waiting
     return commit
 
 

@@ -1,1 +1,1 @@
-"""Failures as texts: what may be logged and stored of them, and how often a message has failed."""
+"""Failures: their texts for logs and dead letters, their log lines, and their counts."""

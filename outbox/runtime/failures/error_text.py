@@ -1,7 +1,7 @@
-"""What a failure may say: texts that a dead letter or a log line can hold, of exceptions that are anybody's.
+"""Error texts: turn exceptions of any class into texts for dead letters and log lines.
 
-A class of exceptions may raise from wherever it is asked for a text.  None of that may reach the worker, so here, and
-only here, exceptions of others are asked.  No text keeps an exception or a frame alive.
+An application's exception class may itself raise while it is turned into text.  That must not reach the worker, so
+only this module reads foreign exceptions.  No text keeps an exception or a frame alive.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ import msgspec
 
 from outbox.deliveries import STACK_HEAD
 from outbox.errors import PoisonMessage
+from outbox.printable import printable
 from outbox.runtime.failures.redacting import redacted
 from outbox.runtime.start.plan import REASON_LENGTH_MAX
-from outbox.seldom import printable
 
 FAILURES: Final = (Exception, CancelledError, GeneratorExit)
-"""What a handler, a key function or a validator fails by, if it raises where nobody cancels or closes it.
+"""The errors that count as failures of a handler, a key function or a validator that is not being cancelled or closed.
 
-Anything else, as KeyboardInterrupt, is not about the message, and stops the worker.
+Anything else, such as KeyboardInterrupt, is not about the message, and stops the worker.
 """
 
 NOTE_COUNT_MAX = 8
 STACK_LENGTH_MAX = 2_900
-"""How long a stack is at most, in characters; text and stack of a dead letter together stay below Azure's 4,096."""
+"""The longest stack, in characters; a dead letter's text and stack together stay below Azure's 4,096."""
 CHAIN_COUNT_MAX = 4
 """How many exceptions of a chain or a group a stack shows."""
 LINE_LENGTH_MAX = 200
 _FRAME_COUNTS = ((3, 9), (2, 5), (1, 3), (1, 1))
-"""How many of the outermost and of the innermost frames are shown; fewer where these are too long."""
+"""How many outermost and innermost frames are shown; fewer where these are too long."""
 _RUNNERS = ("outbox.runtime.", "outbox.binding", "outbox.codec", "outbox.answering")
-"""The modules between a worker and the application's code; their frames in front of it say nothing."""
+"""The modules between a worker and the application's code; their outer frames are left out."""
 
 
 def safe_text(text: str) -> str:
-    """A text as a dead letter may tell it: cut, without what looks like a secret, in characters that can be stored."""
+    """A text that a dead letter can hold: cut, redacted, in characters that can be stored."""
     shown = _redacted_start(text, 4 * REASON_LENGTH_MAX)
     return shown[:REASON_LENGTH_MAX].encode(errors="backslashreplace").decode()
 
 
 def as_text(thing: Any, write: Callable[[Any], str] = str) -> str:
-    """What something says of itself, as a text that is nobody's subclass; or that it cannot say it."""
+    """The text of any object, as a plain str; a placeholder where it raises."""
     try:
         return str.__str__(write(thing))
-    except BaseException:  # also one that is not about the message: it was only asked for a text
+    except BaseException:  # even SystemExit: only a text was asked for
         return "<exception str() failed>"
 
 
 def fit(poison: PoisonMessage) -> PoisonMessage:
-    """A refusal that an application may have made, with texts that can be stored."""
+    """A refusal, possibly the application's own, with texts that can be stored."""
     return PoisonMessage(safe_text(as_text(poison.reason)), safe_text(as_text(poison.description)))
 
 
 def failure_text(error: BaseException) -> str:
-    """What a traceback ends with: the type of an error, its message, and its notes as far as there is room."""
+    """The last lines of a traceback: an error's type, its message, and some of its notes."""
     name, text = _name_of(error), as_text(error)
     return safe_text("; ".join([f"{name}: {text}" if text else name, *_notes_of(error)]))
 
@@ -67,7 +67,7 @@ def _name_of(error: BaseException) -> str:
         kind = type(error)
         place = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
         return f"{place}{kind.__qualname__}"
-    except BaseException:  # a metaclass may be anything too
+    except BaseException:  # a metaclass may raise too
         return "exception"
 
 
@@ -75,7 +75,7 @@ def _notes_of(error: BaseException) -> list[str]:
     try:
         notes = error.__notes__
         return [as_text(note) for note in notes[:NOTE_COUNT_MAX]] if isinstance(notes, list) else []
-    except BaseException:  # mostly there are none
+    except BaseException:  # most errors have none
         return []
 
 
@@ -83,8 +83,6 @@ def _notes_of(error: BaseException) -> list[str]:
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One frame of a stack."""
-
     module: str
     file: str
     line: int
@@ -96,25 +94,25 @@ class Frame(msgspec.Struct, frozen=True):
         place = f'  File "{printable(self.file[-LINE_LENGTH_MAX:])}", line {self.line}, in {printable(self.function)}'
         try:
             source = linecache.getline(self.file, self.line).strip()
-        except BaseException:  # a file may be whatever an import hook makes of it
+        except BaseException:  # an import hook may make a file of anything
             source = ""
         return f"{place}\n    {_line(source)}" if source else place
 
 
 def described(text: str, error: BaseException) -> str:
-    """The description of a dead letter: a text, and the stack of the error where the application's code raised it."""
+    """The description of a dead letter: a text, and the stack if the application's code raised the error."""
     stack = stack_of(error, only_foreign=True)
     return f"{text}\n{stack}" if stack else text
 
 
 def stack_of(error: BaseException, *, only_foreign: bool = False) -> str:
-    """Where an error was raised, and what it was caused by: bounded, redacted, each line escaped.
+    """The stack of an error and its causes: bounded, redacted, each line escaped.
 
-    It begins with the application's first frame.  Of an error without one it shows all, or with `only_foreign` none.
+    It begins with the application's first frame.  Without one it shows all frames, or with `only_foreign` none.
     """
     try:
         chain = [(how, found, _frames(found)) for how, found in _chain(error)]
-    except BaseException:  # its attributes are anybody's too
+    except BaseException:  # its attributes may raise too
         return ""
     if not any(_foreign(frames) for _, _, frames in chain) and only_foreign:
         return ""
@@ -132,7 +130,7 @@ def stack_of(error: BaseException, *, only_foreign: bool = False) -> str:
 
 
 def raised_at(error: BaseException) -> str:
-    """The line that raised an error, as `file:line`: of the application, if one of its frames is there."""
+    """The line that raised an error, as `file:line`: the application's innermost, if there is one."""
     try:
         frames = _frames(error)
     except BaseException:
@@ -142,7 +140,7 @@ def raised_at(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[tuple[str, BaseException]]:
-    """An error, what it was caused by, and what is in it where it is a group; each once, at most so many."""
+    """An error, its causes, and the errors of a group; each once, at most `CHAIN_COUNT_MAX`."""
     waiting, seen, count = [("", error)], set[int](), 0
     while waiting and count < CHAIN_COUNT_MAX:
         how, found = waiting.pop(0)
@@ -169,7 +167,7 @@ def _frames(error: BaseException) -> list[Frame]:
 
 
 def _foreign(frames: list[Frame]) -> list[Frame]:
-    """The frames from the application's first on."""
+    """The frames from the first of the application on."""
     for index, frame in enumerate(frames):
         if not frame.module.startswith(_RUNNERS):
             return frames[index:]
@@ -184,7 +182,6 @@ def _picked(frames: list[Frame], first: int, last: int) -> list[str]:
 
 
 def _line(text: str) -> str:
-    """A line of a stack that holds somebody's text."""
     return printable(_redacted_start(text, 4 * LINE_LENGTH_MAX))[:LINE_LENGTH_MAX]
 
 

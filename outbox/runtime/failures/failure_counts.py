@@ -1,7 +1,7 @@
-"""How often the messages of an ordered source, or of a subscription, have failed.
+"""Failure counts for the messages of an ordered source, or of a subscription.
 
-Nothing of such a source is put off as a copy that could carry its count, so the count lies beside the message's record.
-It may undercount, for a write of it that fails is not tried again; the broker's own limit stands far above ours.
+Such a message is not rescheduled as a copy that could carry its count, so the count lies beside the message's record.
+It may undercount, because a failed write of it is not repeated; the broker's own limit is far above ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class FailureCounts:
         self._life_s = life_s
 
     async def recall(self, attempt: Attempt) -> None:
-        """Let an attempt know how often its message has failed; only one that was delivered before can have."""
+        """Give an attempt the failure count of its message; a first delivery has none."""
         work = attempt.work
         if not work.stays_in_place or not work.delivery.delivery_count:
             return
@@ -38,7 +38,7 @@ class FailureCounts:
                 attempt.work = msgspec.structs.replace(work, delivery=delivery)
 
     async def note(self, work: Work, outcome: Outcome) -> None:
-        """Count a failure that is not the last."""
+        """Count a failure, unless it is the last."""
         if not (work.stays_in_place and isinstance(outcome, Later) and outcome.failures > work.delivery.failures):
             return
         key, body = failures_key(work.state_id, work.inbox), stored.encode(Failures(outcome.failures))

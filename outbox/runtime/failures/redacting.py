@@ -1,15 +1,14 @@
-"""What looks like a secret in a text is taken out before the text is kept or logged.
+"""Redact what looks like a secret, before a text is stored or logged.
 
-A name that speaks of a secret loses the value behind it: what is in quotes or brackets, after a `b` or the name of a
-class too, up to where they close; else what stands there up to a space or a separator.  `code` does so only in a query,
-and the headers Authorization and Cookie lose their whole line.  A name may be percent-encoded with its value, as a
-signature in a URL that is itself a parameter, or be that of an XML element.  The password of a URL goes too, what
-follows `Basic`, `Bearer` or `ApiKey`, a private key in PEM, and a JSON Web Token wherever it stands (RFC 7515: its
-header is base64url of `{"`, which is `eyJ`).  A name may also be a value itself, of a pair of name and value, and be
-that of an option of a command line.
+The value after a secret's name is replaced: a quoted or bracketed value, also after a `b` or a class name, up to its
+end; any other value up to a space or a separator.  `code` is such a name only in a query, and the headers Authorization
+and Cookie lose their whole line.  A name may be percent-encoded with its value (a signature in a URL that is itself a
+parameter), an XML element, the name in a pair of name and value, or an option of a command line.  Also replaced: the
+password of a URL, the text after `Basic`, `Bearer` or `ApiKey`, a private key in PEM, and a JSON Web Token anywhere
+(RFC 7515: its header is base64url of `{"`, which is `eyJ`).
 
-Where it cannot be told how far a secret goes, more is taken out rather than less.  Each character is looked at a
-bounded number of times: the text may be anybody's.
+Where the end of a secret is unclear, more is replaced rather than less.  Each character is read a bounded number of
+times, because the text may be hostile.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _WORDS = re.compile(
     r"|(?<=[a-z])(?:Pass$|Sig(?![a-z]))"
 )
 _HARMLESS = ("error", "exception", "name")
-"""How the name of a failure or of a name ends; neither `KeyError` nor `SharedAccessKeyName` is a secret's."""
+"""Endings of harmless names: neither `KeyError` nor `SharedAccessKeyName` names a secret."""
 _HEADER = re.compile(r"(?i)(?:authorization|cookie)$")
 _CODES = {"code": ("?", "&", "&amp;"), "u0026code": ("\\",)}
-"""The parameter that Functions keys are sent in, as JSON may write it too, and what it is one behind."""
+"""The query parameter of Functions keys, also as JSON escapes it, and the texts before it."""
 
 _OPENED = re.compile(r"""(?i:[bru]{0,2})(\\*+)(["'])|(?:[\w.]*+)([(\[{])|(<)""")
 _PLAIN = re.compile(r"""(?:(?i:basic|bearer|apikey|digest)\s++)?+[^\s;&,'"]*+""")
@@ -44,14 +43,14 @@ _PAIRS = (
     re.compile(r"""\([bru]?["']([\w.:-]{1,80}+)["'](?=(,\s*+)[bru]?["'])"""),
     re.compile(r"""(?<=>)([\w.:-]{1,80}+)</[\w.:-]++>(?=(\s*+<[\w.:-]*[vV]alue\b[^<>]{0,200}+>))"""),
 )
-"""The name of a secret that is itself a value, and what stands between it and the secret."""
+"""A secret's name that is itself a value, and the text between it and the secret."""
 _OPTION = re.compile(r"""(?<![\w-])(--?([\w-]{1,80}+)(?:[ \t]++|["'],\s*+["']))(?!-)[^\s"',;]++""")
 _OPTIONS_WORDS = re.compile(
     r"(?i)passw|passphrase|pwd|secret|token|credential|(?:account|access|api|private)-?key|\bsas\b"
 )
 
 _REFERENCE = re.compile(r"[A-Z][A-Z0-9_]*+=[\w-]++(?:/[\w-]++){1,2}+")
-"""What the Spark jobs take as `--secret`: a variable, and the vault and the name under which its value lies."""
+"""The Spark jobs' `--secret`: a variable, and the vault and name of its value; no secret itself."""
 
 _AUTHORITY = re.compile(r"://([^\s/:@\[\]]*+):")
 _PORT = re.compile(r"""\d{1,5}+(?![^\s/?#"'<>,;)\]}])""")
@@ -63,7 +62,7 @@ _TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{5,}+\.[\w-]{2,}+[\w.-]*+")
 _ENCODED = re.compile(
     r"(?<![\w.-])((?:(?<=%)(?:25)*+[0-9A-Fa-f]{2})?)([\w.-]++)%(?:25)*+3[dD]((?:(?!%(?:25)*+26)[\w.~%+/=-])*+)"
 )
-"""`sig%3Dabc%3D`: what its name has before it, the name, and its value up to an ampersand, encoded ever so often."""
+"""`sig%3Dabc%3D`: the text before the name, the name, and its value up to an ampersand, encoded any number of times."""
 _ENCODED_QUERY = ("3f", "26")
 _ELEMENT = re.compile(r"(?:<|&lt;)([\w.:-]++)([^<>&]{0,200}+)(?:>|&gt;)")
 _CLOSING = re.compile(r"(?:<|&lt;)/([\w.:-]++)")
@@ -72,9 +71,9 @@ _UNENDED = re.compile(r"[^\s<&]*+")
 
 
 def redacted(text: str, *, is_cut: bool = False) -> str:
-    """A text without what looks like a secret.
+    """Replace what looks like a secret by `***`.
 
-    Where it `is_cut`, what shows that its end is one may be gone: the @ behind a password.
+    With `is_cut` the end of the text may be a secret whose mark was cut off: the @ behind a password.
     """
     text = _TOKEN.sub("***", _PEM.sub(r"\1***\2", text))
     text = _OPTION.sub(_without_argument, _without_pairs(text))
@@ -90,7 +89,7 @@ def redacted(text: str, *, is_cut: bool = False) -> str:
 
 
 def _is_secret(text: str, name: re.Match[str]) -> bool:
-    """Whether a name speaks of a secret; `code` does behind the question mark or the ampersand of a query."""
+    """Whether a name is a secret's; `code` is one behind the question mark or the ampersand of a query."""
     word = name[1].lower()
     if word in _CODES:
         return text.endswith(_CODES[word], 0, name.start())
@@ -102,13 +101,13 @@ def _is_secrets(name: str) -> bool:
 
 
 def _without_value(pair: re.Match[str]) -> str:
-    """A percent-encoded name and value, without the value if the name speaks of a secret."""
+    """Redact the value of a percent-encoded pair whose name is a secret's."""
     is_code = pair[2].lower() == "code" and pair[1][-2:].lower() in _ENCODED_QUERY
     return pair[0].removesuffix(pair[3]) + "***" if is_code or _is_secrets(pair[2]) else pair[0]
 
 
 def _without_argument(option: re.Match[str]) -> str:
-    """An option of a command line, without its argument if it speaks of a secret and does not only name it."""
+    """Redact an option's argument if the option is a secret's, unless the argument only names one."""
     argument = option[0][len(option[1]) :]
     if not _OPTIONS_WORDS.search(option[2]) or _REFERENCE.fullmatch(argument):
         return option[0]
@@ -116,7 +115,7 @@ def _without_argument(option: re.Match[str]) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """A text without the values of pairs such as `{"name": "AccountKey", "value": "..."}`."""
+    """Redact the values of pairs such as `{"name": "AccountKey", "value": "..."}`."""
     for pattern in _PAIRS:
         parts: list[str] = []
         at = 0
@@ -135,7 +134,7 @@ def _without_pairs(text: str) -> str:
 
 
 def _without_elements(text: str) -> str:
-    """A text whose XML elements with the name of a secret are empty, up to where they close if they do."""
+    """Redact the content of XML elements named like a secret, up to their end tag if there is one."""
     parts: list[str] = []
     at = 0
     closings: dict[str, list[int]] = {}
@@ -152,7 +151,7 @@ def _without_elements(text: str) -> str:
 
 
 def _element_end(text: str, element: re.Match[str], closings: Sequence[int]) -> int:
-    """Where an element closes; `<Token object at 0x7f>` is none, it has what looks like attributes and never does."""
+    """The end of an element's content; `<Token object at 0x7f>` has attributes and no end tag, so it is none."""
     after = bisect_left(closings, element.end())
     if after < len(closings):
         return closings[after]
@@ -160,7 +159,7 @@ def _element_end(text: str, element: re.Match[str], closings: Sequence[int]) -> 
 
 
 def _value_end(text: str, name: re.Match[str]) -> int:
-    """Where the value behind a name ends."""
+    """The end of the value behind a name."""
     at = name.end()
     if _HEADER.search(name[1]) and not name[2] and ":" in name[0]:
         return _end(_LINE, text, at)
@@ -173,7 +172,7 @@ def _value_end(text: str, name: re.Match[str]) -> int:
 
 
 def _quoted_end(text: str, at: int, quote: str, slash_count: int) -> int:
-    """Where a text in quotes ends: at a quote behind as many backslashes as the first, for more are part of it."""
+    """The end of a quoted text: a quote behind at most as many backslashes as the first; more belong to the text."""
     for found in _QUOTE[quote].finditer(text, at):
         if len(found[1]) <= slash_count:
             return found.end()
@@ -181,7 +180,7 @@ def _quoted_end(text: str, at: int, quote: str, slash_count: int) -> int:
 
 
 def _closed_end(text: str, at: int, marks: re.Pattern[str]) -> int:
-    """Where brackets close that were opened before `at`; those in quotes do not count."""
+    """The end of brackets opened before `at`; brackets in quotes do not count."""
     depth = 1
     while depth and (mark := marks.search(text, at)) is not None:
         at = mark.end()
@@ -193,7 +192,7 @@ def _closed_end(text: str, at: int, marks: re.Pattern[str]) -> int:
 
 
 def _without_passwords(text: str, *, is_cut: bool) -> str:
-    """A text whose URLs tell no password; it may hold an @ or a slash, so it ends at the last @ of its URL."""
+    """Redact passwords of URLs; one may hold an @ or a slash, so it ends at the last @ of its URL."""
     parts: list[str] = []
     kept = at = 0
     while (found := _AUTHORITY.search(text, at)) is not None:

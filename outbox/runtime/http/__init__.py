@@ -1,1 +1,1 @@
-"""HTTP requests as messages: what they say, one attempt at them, what is answered."""
+"""HTTP requests as messages: reading them, attempting them, responding."""

@@ -1,10 +1,10 @@
-"""One attempt at an HTTP request, under each commit protocol: the same steps that a message of a queue goes through.
+"""One attempt at an HTTP request, under each commit protocol: the same steps as for a message of a queue.
 
-There is no delivery to settle, so an attempt ends with what is on record: `Attempt.committed` is called as soon as that
-survives the declared failures, which in partition and item scope is before the outputs have left.  Those are on record
-as well, and the sweeper pushes them should this process not live to do it.
+There is no delivery to settle, so an attempt ends with the record: `Attempt.committed` is called as soon as the record
+is durable, which in partition and item scope is before the outputs are pushed.  They are on record too, and after a
+crash the sweeper pushes them.
 
-A read runs the handler on the state as stored and keeps nothing; it may not change or send anything.
+A read runs the handler on the stored state and commits nothing; the handler may not change or send anything.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from outbox.stored import Record, record_key, state_key
 
 
 class ReadOnly(TypeError):
-    """A handler of a read tried to change or send something."""
+    """The handler of a read tried to change or send something."""
 
 
-class Look:
-    """What a reading handler finds, and that it leaves no trace."""
+class ReadTransaction:
+    """The transaction of a read: a state and no effects."""
 
     def __init__(
         self, now_ms: int, value: bytes, schema: int, durable: Callable[[], Awaitable[None]] = never_durable
@@ -50,14 +50,14 @@ class Look:
         self._schema = schema
         self._before = b""
 
-    def sibling(self) -> Look:
+    def sibling(self) -> ReadTransaction:
         return self
 
     def follow(self, attempt: Attempt) -> PoisonMessage | bool:
         return False
 
     def state(self, work: Work) -> Any:
-        """The state as stored; a fresh one where there is none."""
+        """Decode the stored state; a fresh one where there is none."""
         codec = work.handler.state if work.handler is not None else None
         if codec is None:
             return None
@@ -66,10 +66,10 @@ class Look:
         return state
 
     def apply(self, attempt: Attempt, state: Any, context: Context | None) -> None:
-        """Keep the reply, if there was nothing else to keep.
+        """Keep the reply.
 
         Raises:
-            ReadOnly: there was.
+            ReadOnly: the handler had other effects.
         """
         handler = attempt.work.handler
         codec = handler.state if handler is not None else None
@@ -79,7 +79,7 @@ class Look:
         self.reply = context.answer
 
     def refuse(self, attempt: Attempt, poison: PoisonMessage) -> None:
-        """Nothing is kept of a read."""
+        """A refusal of a read is not recorded."""
 
     def may_be_old(self, attempt: Attempt) -> bool:
         """A request that reads has no age."""
@@ -93,21 +93,21 @@ class RequestProtocol(Protocol):
     """One commit protocol, for requests."""
 
     async def begin(self, attempt: Attempt) -> PoisonMessage | None:
-        """Make sure that an idempotency key stands for this request, before the first attempt; why it does not.
+        """Claim the idempotency key for this request, before the first attempt; the refusal if another has it.
 
         Raises:
-            NothingCommitted: nobody can tell yet.
+            NothingCommitted: the claim is unknown.
         """
 
     async def once(self, attempt: Attempt) -> Outcome:
-        """One try: follow what is on record, or run the handler and commit; the attempt knows its record then.
+        """One attempt: follow the record, or run the handler and commit; the attempt then has its record.
 
         Raises:
-            NothingCommitted: nothing is known to have been committed, or what was cannot be pushed now.
+            NothingCommitted: nothing is known to have been committed, or the push failed.
         """
 
-    async def look(self, work: Work) -> Look:
-        """The state that a read finds.
+    async def read(self, work: Work) -> ReadTransaction:
+        """Load the state for a read.
 
         Raises:
             NothingCommitted: it cannot be read now.
@@ -127,7 +127,7 @@ class EngineRequests:
         self._life = life
 
     async def begin(self, attempt: Attempt) -> PoisonMessage | None:
-        return None  # a marker is found whatever state the request names
+        return None  # a marker is found by its inbox key, whatever state the request names
 
     async def once(self, attempt: Attempt) -> Outcome:
         try:
@@ -151,7 +151,7 @@ class EngineRequests:
         return outcome
 
     async def _commit(self, group: EngineTransaction) -> None:
-        """Commit what a handling did; of one that is on record already, wait until that record is safe."""
+        """Commit the effects of a handler; without any, wait until the record on file is durable."""
         commit = group.commit
         if not commit.applied and not commit.refused:
             await self._journal.durable()
@@ -167,7 +167,7 @@ class EngineRequests:
             return Record("", marker.fingerprint, group.now_ms, reason=marker.reason, description=marker.description)
         return Record("", work.fingerprint, group.now_ms, reply=reply_in(marker))
 
-    async def look(self, work: Work) -> Look:
+    async def read(self, work: Work) -> ReadTransaction:
         id = work.state_id
         try:
             documents, _ = await self._journal.load([] if id is None else [id], [])
@@ -176,7 +176,7 @@ class EngineRequests:
             raise NothingCommitted from error
         found = documents.get(id or "")
         value, schema = (b"", 1) if found is None else (found.value, found.schema)
-        return Look(self._now_ms(), value, schema, self._journal.durable)
+        return ReadTransaction(self._now_ms(), value, schema, self._journal.durable)
 
 
 class StoreRequests:
@@ -201,7 +201,7 @@ class StoreRequests:
         work = attempt.work
         if work.state_id is not None:
             return await self._claims.take(attempt)
-        if await read(self._records, record_key(None, work.inbox)) is not None:  # its place is known without a claim
+        if await read(self._records, record_key(None, work.inbox)) is not None:  # its key is known without a claim
             delivery = msgspec.structs.replace(work.delivery, delivery_count=1)
             attempt.work = msgspec.structs.replace(work, delivery=delivery)
         return None
@@ -209,11 +209,11 @@ class StoreRequests:
     async def once(self, attempt: Attempt) -> Outcome:
         return await self._protocol.once(attempt)
 
-    async def look(self, work: Work) -> Look:
+    async def read(self, work: Work) -> ReadTransaction:
         if work.state_id is None:
-            return Look(self._now_ms(), b"", 1)
+            return ReadTransaction(self._now_ms(), b"", 1)
         item = cached_state(await read(self._states, state_key(work.state_id))).item
-        return Look(self._now_ms(), b"" if item.is_tombstone else bytes(item.value), item.schema)
+        return ReadTransaction(self._now_ms(), b"" if item.is_tombstone else bytes(item.value), item.schema)
 
 
 def requests_over(
@@ -224,7 +224,7 @@ def requests_over(
     now_ms: Callable[[], int],
     is_stopping: Callable[[], bool],
 ) -> RequestProtocol:
-    """The protocol of these ports, for requests; over a store and a bus it goes through that of messages."""
+    """The request protocol of these ports; over a store and a bus it uses the protocol of messages."""
     if isinstance(ports, Ports):
         return EngineRequests(plan, ports.journal, ports.blobs, now_ms=now_ms, life=Life(now_ms, is_stopping))
     assert protocol is not None, "a store and a bus have a protocol of their own"

@@ -1,11 +1,10 @@
-"""JSON bodies as they were written: what tells two of them apart, and that no number loses a digit on the way.
+"""JSON bodies in a canonical form for comparison, without loss of digits.
 
-A number stays the text that it was sent as, for only the message's type knows what it is to be: read as a float on the
-way, 12345678901234567.89 would reach a Decimal as 12345678901234568.  So 1.0 and 1.00 are two bodies, as they are two
-decimals; the order of members, white space and how a character is escaped tell nothing apart.
+A number stays the text that was sent, because only the message's type knows its precision: as a float,
+12345678901234567.89 would reach a Decimal as 12345678901234568.  So 1.0 and 1.00 are different bodies, as they are
+different decimals; the order of members, white space and escapes make no difference.
 
-What is no JSON, says a member twice or holds a number that neither a float nor Python's integers have room for is
-refused here, whatever the message's type would make of it.
+Refused here, whatever the message's type: invalid JSON, a repeated member, a number beyond floats or Python's integers.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ DIGIT_COUNT_MAX = 4_300
 
 
 def read_body(body: bytes) -> Any:
-    """A document's values, each of its numbers as a `msgspec.Raw` of what stands there.
+    """A document's values, each number as a `msgspec.Raw` of its text.
 
     Raises:
-        ValueError: it is none, a member is there twice, or a number is out of range.
+        ValueError: it is not JSON, a member is repeated, or a number is out of range.
         RecursionError: it is nested too deeply.
     """
     return _DECODER.decode(body.decode())
 
 
 def write_body(document: Any) -> bytes:
-    """A document in the one order that all have which say the same.
+    """Encode a document in canonical order.
 
     Raises:
         ValueError: a text in it is half of a surrogate pair.

@@ -1,13 +1,13 @@
-"""Claims: which request an idempotency key stands for, where its record lies beside a state that others do not know.
+"""Claims of idempotency keys: the request that a key belongs to, in partition and item scope.
 
-In partition and item scope the record of a request lies with its state.  Another request under the same idempotency
-key may name another state, and would look for a record in vain.  So the first one to come creates a claim in a place
-that both can find, with the digest of its payload and the state's key; whoever comes later with another payload is
-refused, and with the same goes on at the key that is written there, with the time of the first.
+There the record of a request lies with its state.  Another request under the same idempotency key may name another
+state, and would not find that record.  So the first request creates a claim under the idempotency key alone, with the
+digest of its payload and the state's key.  A later request with another payload is refused; one with the same payload
+continues with the claimed key and the first creation time.
 
-A claim says nothing of what became of the request, so it can be made by an attempt that dies.  It lives as long as a
-record, and no request that is older than retention is run: whatever was run under a claim that has expired is past.
-A stateless handler's record needs no claim, for it lies where its identity says.
+A claim says nothing about the outcome of the request, so an attempt that dies may have made it.  It lives as long as a
+record, and no request older than retention runs: after its claim expired a request is too old.  The record of a
+stateless handler needs no claim, because it lies under the identity alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outbox.runtime.commit.store_io import read, write_one
 from outbox.runtime.delivery.retrying import NothingCommitted
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.work import Attempt
-from outbox.stored import Claim, claim_key
+from outbox.stored import IdempotencyClaim, claim_key
 
 
 class IdempotencyKeys:
@@ -35,16 +35,16 @@ class IdempotencyKeys:
         self._store = store
 
     async def take(self, attempt: Attempt) -> PoisonMessage | None:
-        """Claim a request's idempotency key, or go on where the first request did; why that is refused.
+        """Claim a request's idempotency key, or continue the first request; the refusal if another request has it.
 
         Raises:
-            NothingCommitted: nobody can tell whose it is.
+            NothingCommitted: the owner of the key is unknown.
         """
         work = attempt.work
         if work.state_id is None or work.key is None:
             return None
         key, message = claim_key(work.inbox), work.delivery.message
-        claim = Claim(work.fingerprint, work.state_id, text_of(work.key), message.created_ms)
+        claim = IdempotencyClaim(work.fingerprint, work.state_id, text_of(work.key), message.created_ms)
         life_s = self._plan.record_life_ms / 1_000
         document: Document | None
         try:
@@ -59,15 +59,14 @@ class IdempotencyKeys:
             document = answer.current or await read(self._store, key, answer.session)
         if document is None:
             raise NothingCommitted
-        return self._join(attempt, stored.decode(document, Claim))
+        return self._join(attempt, stored.decode(document, IdempotencyClaim))
 
     @staticmethod
-    def _join(attempt: Attempt, claim: Claim) -> PoisonMessage | None:
-        """Go on where the first request did."""
+    def _join(attempt: Attempt, claim: IdempotencyClaim) -> PoisonMessage | None:
         work = attempt.work
         if claim.fingerprint != work.fingerprint:
             return PoisonMessage("payload-differs", "another request has this idempotency key")
-        if claim.state != work.state_id:  # its key is taken otherwise than when the first request came
+        if claim.state != work.state_id:  # the handler's key has changed since the first request
             handler, key = work.handler, key_of(claim.key)
             if handler is None or handler.state is None or state_id(handler.state.name, key) != claim.state:
                 return PoisonMessage("payload-differs", "this idempotency key was used for a state of another type")
@@ -79,11 +78,10 @@ class IdempotencyKeys:
 
 
 def text_of(key: Key) -> str:
-    """A key and what it is, as a text."""
+    """A key with its type, as a text."""
     return f"{'u' if isinstance(key, UUID) else 'i' if isinstance(key, int) else 's'}:{key}"
 
 
 def key_of(text: str) -> Key:
-    """The key that a text stands for."""
     kind, _, value = text.partition(":")
     return UUID(value) if kind == "u" else int(value) if kind == "i" else value

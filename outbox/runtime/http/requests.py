@@ -1,12 +1,12 @@
-"""HTTP requests as messages: how the body, the path and the headers become one, or why they do not.
+"""Turn HTTP requests into messages: body, path and headers, or the problem to respond with.
 
-The identity is the idempotency key, together with a digest of the caller where the entry asks who that is.  The inbox
-key is computed without the state's key: a request is looked for before anybody knows which state it names, and one
-that names another under the same idempotency key differs in its payload, which is refused.
+The identity is the idempotency key, with a digest of the caller where the entry declares `caller=`.  The inbox key is
+computed without the state's key: the record is read before the request's state is known, and a request for another
+state under the same idempotency key has another payload, which is refused.
 
-The payload's digest is that of the JSON document, whatever the order of its members and its white space, its numbers as
-they were as_text, with the path's parameters in it.  It does not depend on the types of the body's members, so a
-repetition after a deploy is the same.
+The fingerprint is the digest of the JSON document with the path's parameters in it, in canonical order and without
+white space, its numbers as sent.  It does not depend on the types of the body's members, so that a repetition after a
+deploy is the same request.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from outbox.http import JSON, Request, Unfit, idempotency_key
 from outbox.lineage import as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message
 from outbox.ports import Delivery
+from outbox.printable import printable
 from outbox.retries import Reject
 from outbox.runtime.failures.error_text import FAILURES, as_text, failure_text, raised_at, safe_text
 from outbox.runtime.http.bodies import read_body, write_body
 from outbox.runtime.work import Work
-from outbox.seldom import printable
 
 log = logging.getLogger("outbox.http")
 
@@ -42,16 +42,16 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes works of the requests to one route."""
+    """Turns the requests to one route into works."""
 
     app: App
     route: HttpRoute
 
     async def caller(self, request: Request) -> str:
-        """Who sends a request, as its entry tells; empty where that does not ask.
+        """The caller of a request by the entry's `caller=`; empty without one.
 
         Raises:
-            Unfit: nobody who may, or nobody can tell.
+            Unfit: the caller is refused, or cannot be determined.
         """
         if self.route.caller is None:
             return ""
@@ -64,8 +64,8 @@ class Reader:
             raise Unfit(403, "forbidden", safe_text(as_text(refusal)) or "this caller may not do that") from refusal
         except Exception as error:
             fields = {"route": self.route.name, "line": raised_at(error)}
-            log.error("caller unknown", extra={**fields, "error": printable(failure_text(error))})
-            raise Unfit(500, "failed", "the caller could not be safe_text; nothing took effect") from error
+            log.error("caller= failed, request answered 500", extra={**fields, "error": printable(failure_text(error))})
+            raise Unfit(500, "failed", "the caller could not be determined; nothing took effect") from error
         try:
             caller.encode()
         except UnicodeEncodeError as error:  # of a header's byte that is not UTF-8
@@ -76,7 +76,7 @@ class Reader:
         """The work of a request that may change something.
 
         Raises:
-            Unfit: it cannot be one.
+            Unfit: the request cannot become a message.
         """
         key = idempotency_key(request.headers)
         identity = f"{key}@{sha256(caller.encode()).hexdigest()}" if self.route.caller is not None else key
@@ -96,11 +96,11 @@ class Reader:
         inbox = inbox_key(self.route.handler.prefix, None, identity)
         return msgspec.structs.replace(work, inbox=inbox, fingerprint=fingerprint(whole, ""), remembered=True)
 
-    def look(self, request: Request, parameters: Mapping[str, str], caller: str, now_ms: int) -> Work:
-        """The work of a request that only reads: its message is the query and the path.
+    def read_work(self, request: Request, parameters: Mapping[str, str], caller: str, now_ms: int) -> Work:
+        """The work of a read: its message is the query and the path.
 
         Raises:
-            Unfit: it cannot be one.
+            Unfit: the request cannot become a message.
         """
         try:
             given = request.parameters()
@@ -112,7 +112,7 @@ class Reader:
         return self._work(body, caller, message, now_ms)
 
     def _work(self, body: bytes, caller: str, message: Message, now_ms: int) -> Work:
-        """A message with its value decoded and its key taken."""
+        """The work of a message: value decoded, key taken."""
         handler = self.route.handler
         delivery = Delivery(handler.source, 0, message, 0, now_ms, 0)
         try:
@@ -124,14 +124,14 @@ class Reader:
         try:
             key = as_key(handler.key(value))
             id = None if handler.state is None else state_id(handler.state.name, key)
-        except FAILURES as error:  # the key function's own, or a key that cannot be as_text down
+        except FAILURES as error:  # the key function's own, or half of a surrogate pair in a key
             raise Unfit(400, "missing-key", safe_text(f"the request names no key; {as_text(error)}")) from error
         return Work(delivery, handler, value, key, id, id, caller=caller)
 
     # The message
 
     def _written(self, request: Request, parameters: Mapping[str, str]) -> tuple[bytes, bytes]:
-        """The body to decode, and the same with all that tells requests apart, in one order."""
+        """The body to decode, and its canonical form for the fingerprint, with the path's parameters."""
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind != JSON and not kind.endswith("+json"):
             raise Unfit(415, "not-json", f"send the body as {JSON}")
@@ -154,18 +154,18 @@ class Reader:
         return {**given, **typed}
 
     def _says(self, field: str, given: Any, typed: Any) -> bool:
-        """Whether a member of the body says the same as the path does; by their field's type 3.0 may be 3."""
+        """Whether body and path agree on a member; by the field's type 3.0 may equal 3."""
         one, other = write_body(given), write_body(typed)
         if one == other:
             return True
         kind = self._hints.get(field, str)
         try:
             return bool(msgspec.json.decode(one, type=kind) == msgspec.json.decode(other, type=kind))
-        except (*DECODE_ERRORS, TypeError):  # it is not of that type, or of one that only its own model understands
+        except (*DECODE_ERRORS, TypeError):  # not of that type, or a type that only its own model decodes
             return False
 
     def _typed(self, parameters: Mapping[str, str]) -> dict[str, Any]:
-        """Texts as their fields' types have them, under the fields' names on the wire."""
+        """Convert texts to their fields' types, under the fields' wire names."""
         typed: dict[str, Any] = {}
         for name, text in parameters.items():
             try:
@@ -173,7 +173,7 @@ class Reader:
                 typed[self._names[name]] = msgspec.to_builtins(value)
             except msgspec.ValidationError as error:
                 raise Unfit(400, "undecodable", safe_text(f"{name}: {error}")) from error
-            except TypeError:  # a type that only its own model understands
+            except TypeError:  # a type that only its own model decodes
                 typed[self._names[name]] = text
         return typed
 
@@ -183,7 +183,7 @@ class Reader:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """What each field is called on the wire."""
+        """The wire name of each field."""
         kind = self._codec.type
         names = {name: name for name in self._codec.fields}
         if issubclass(kind, msgspec.Struct):
@@ -196,7 +196,7 @@ class Reader:
     def _hints(self) -> dict[str, Any]:
         try:
             return typing.get_type_hints(self._codec.type)
-        except Exception:  # an annotation is any expression; then all are texts
+        except Exception:  # an annotation may be any expression; then all are texts
             return {}
 
 

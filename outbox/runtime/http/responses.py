@@ -1,14 +1,14 @@
-"""What a client is told: the reply that is on record, or why there is none and what to do about it.
+"""Responses to HTTP requests: the reply on record, or the reason why there is none and what the client can do.
 
     409 rejected                the handler refused it, on record: the same for this key for ever
     422 idempotency-key-reused  another request has this key: use a new one
-    422 too-old                 the key was first used longer ago than anybody remembers: use a new one
-    500 failed, kept            the last try that the entry's `retries=` allows failed, or the result cannot be stored
-    500 failed, not kept        the handler failed, nothing took effect: the same request again is safe
-    503 try-again               nothing took effect, or nobody can tell: the same request again is safe
-    409 in-progress             the same request is being worked on: ask again with the same key
+    422 too-old                 the key was first used longer ago than retention: use a new one
+    500 failed, on record       the last attempt of the entry's `retries=` failed, or the result cannot be stored
+    500 failed                  the handler failed, nothing took effect: the same request again is safe
+    503 try-again               nothing took effect, or the outcome is unknown: the same request again is safe
+    409 in-progress             the same request is in progress: ask again with the same key
 
-Why a handler failed is for the log and the record, not for the client.
+The cause of a failure is for the log and the record, not for the client.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ from collections.abc import Callable
 
 from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.http import Response, problem
+from outbox.log_throttle import LogThrottle
 from outbox.runtime.delivery.retrying import RetryError, cause_of
 from outbox.runtime.failures.error_text import failure_text
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.verdict import REJECTED
 from outbox.runtime.work import Attempt, Later, Outcome, Work
-from outbox.seldom import Seldom
 from outbox.stored import Record
 
 log = logging.getLogger("outbox.http")
 
-TELL_EVERY_MS = 60_000
+LOG_EVERY_MS = 60_000
 AGAIN_AFTER_S = 1
 RETRY_AFTER_S_MAX = 86_400
 
 
 def answer_of(record: Record) -> Response:
-    """The response that is on record."""
     if record.refusal is not None:
         return refused(record.refusal)
     return Response(204) if record.reply is None else record.reply.response
 
 
 def refused(poison: PoisonMessage) -> Response:
-    """The response to a request that is refused for good."""
+    """The response to a recorded refusal."""
     if poison.description == REJECTED:
         return problem(409, "rejected", poison.reason)
     if poison.reason == "payload-differs":
@@ -55,8 +54,8 @@ def refused(poison: PoisonMessage) -> Response:
     return problem(500, poison.reason, text)
 
 
-def put_off(later: Later, work: Work) -> Response:
-    """The response to a request of which nothing took effect."""
+def failed(later: Later, work: Work) -> Response:
+    """The response to a request without an effect: its handler failed, or could not run yet."""
     if later.failures > work.delivery.failures:
         text = "the request failed and nothing took effect; the same request again, under the same key, is safe"
         return problem(500, "failed", text, retry_after_s=AGAIN_AFTER_S)
@@ -64,37 +63,37 @@ def put_off(later: Later, work: Work) -> Response:
 
 
 def unavailable(after_s: int = AGAIN_AFTER_S) -> Response:
-    """The response where nobody could commit, or could tell."""
+    """The response where nothing could be committed, or the outcome is unknown."""
     text = "the request could not be completed now; the same request again, under the same key, is safe"
     return problem(503, "try-again", text, retry_after_s=min(max(after_s, AGAIN_AFTER_S), RETRY_AFTER_S_MAX))
 
 
 def in_progress() -> Response:
-    """The response to a repetition of a request that is being worked on."""
-    text = "the same request is still being worked on; ask again with the same key"
+    """The response to a repetition of a request in progress."""
+    text = "the same request is still in progress; ask again with the same key"
     return problem(409, "in-progress", text, retry_after_s=AGAIN_AFTER_S)
 
 
 class RequestLog:
-    """The log of one entry's requests that come to nothing; their clients learn no causes."""
+    """The log of one entry's requests without an effect; responses name no causes."""
 
     def __init__(self, now_ms: Callable[[], int], failure_log: FailureLog) -> None:
         self._failure_log = failure_log
-        self._unavailable = Seldom(TELL_EVERY_MS, now_ms)
+        self._unavailable = LogThrottle(LOG_EVERY_MS, now_ms)
 
     def unavailable(self, error: RetryError) -> Response:
-        """Answer a request that nothing came of; what stands in the way is told once a minute."""
+        """Respond to a request that could not be committed; the cause is logged once a minute."""
         cause = cause_of(error)
         if cause is not None and self._unavailable.is_due(type(cause).__name__):
             log.warning("request not answered; the same request again is safe", extra={"error": failure_text(cause)})
         return unavailable()
 
-    def put_off(self, error: CorruptRecord) -> Response:
-        """Answer a request that met a document which is none; whoever mends that must know which."""
+    def unreadable(self, error: CorruptRecord) -> Response:
+        """Respond to a request that met an unreadable document, and log which."""
         log.error("request met an unreadable document; repair or delete it", extra={"error": str(error)})
         return unavailable()
 
     def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Say that a handler failed, if it did."""
+        """Log a failed handler."""
         if outcome is not None:
             self._failure_log.note_request(attempt, outcome)

@@ -1,1 +1,1 @@
-"""What is decided once, when a worker starts: where each message goes, for how long it is remembered."""
+"""What a worker decides once, at its start: the plan of its sources, retention, registered handlers."""

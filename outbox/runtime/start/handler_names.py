@@ -1,9 +1,8 @@
-"""What of a handler is part of its messages' identity, registered where the messages are.
+"""Register handlers in the backend: their names, states and keys are part of message identity.
 
-Under another name or by another key a message that was handled before would be handled again.  So a backend keeps the
-names and keys that read each source, and a worker whose application has others is refused at its start, until the
-source is drained or the handler is declared under what it was registered as.  The message types that a source takes
-are kept beside them, for those who send without the application's code.
+Under another name or key, handled messages would be handled again.  So the backend keeps the names and keys of each
+source's handlers, and a worker with others may not start until the source is drained or the handler is declared under
+its registered name.  The message types of a source are registered as well, for senders without the application's code.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from outbox.ports import Document, Operations
 from outbox.runtime.start.notes import unreadable, write_note
 
 REGISTER_COUNT_MAX = 10
-"""How often a worker tries to register beside others that do."""
+"""How often a worker tries to register while others register too."""
 
 NOTES, NOTE_PREFIX = "notes", "handlers:"
-"""The partition of the framework's own notes, and how the names of these begin."""
+"""The partition of the framework's own notes, and the prefix of these."""
 
 
 class TypeName(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A message type that a handler takes: its wire name and the newest schema version that is known."""
+    """A message type of a handler: its wire name and the newest registered schema version."""
 
     name: str
     version: int = 1
 
 
 class HandlerName(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """A registered handler: its source, its name, the name of its state, and what its key is (empty: not known)."""
+    """A registered handler: source, name, name of its state, and its key (empty: unknown)."""
 
     source: str
     name: str
@@ -43,25 +42,25 @@ class HandlerName(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What its messages' inbox keys are made of, beside the key itself."""
+        """The part of its messages' inbox keys beside the key itself."""
         return self.source, self.name, self.state
 
     def has_key_of(self, other: HandlerName) -> bool:
-        """Whether both give a message the same key, as far as anything says."""
+        """Whether both give a message the same key, as far as names and types tell."""
         if not self.key_name or not other.key_name:
             return True
         return self.key_name == other.key_name and self.has_kind_of(other)
 
     def has_kind_of(self, other: HandlerName) -> bool:
-        """Whether the keys of both can be the same: `1` and `"1"` are two."""
+        """Whether the keys of both can be equal: `1` and `"1"` differ."""
         return not (self.key_kind and other.key_kind) or self.key_kind == other.key_kind
 
 
 async def register_handlers(app: App, operations: Operations) -> None:
-    """Register an application's handlers, if nothing that is still to be handled rests on other names or keys.
+    """Register an application's handlers.
 
     Raises:
-        NotRegistrable: a handler is gone, or has another name or key, and its source still holds messages.
+        NotRegistrable: a registered handler is missing, or has another key, and its source still holds messages.
     """
     own = {found.identity: found for found in (_registered(app, handler) for handler in app.handlers)}
     if not own:
@@ -78,11 +77,13 @@ async def register_handlers(app: App, operations: Operations) -> None:
             return
         if await write_note(operations, NOTE_PREFIX + app.name, msgspec.json.encode(wanted), note):
             return
-    raise NotRegistrable(f"the handlers of {app.name!r} are being registered by others all the time; start again")
+    raise NotRegistrable(
+        f"the handlers of {app.name!r} are being registered by other workers all the time; start again"
+    )
 
 
 async def types_of(queue: str, notes: AsyncIterable[Document]) -> dict[str, int]:
-    """The message types that handlers of a queue or topic take, with their newest schema versions, out of the notes."""
+    """The message types of a queue's or topic's handlers and their newest schema versions, from the notes."""
     found: dict[str, int] = {}
     async for note in notes:
         for handler in _decoded(note):
@@ -93,7 +94,7 @@ async def types_of(queue: str, notes: AsyncIterable[Document]) -> dict[str, int]
 
 
 async def states_of(notes: AsyncIterable[Document]) -> set[str]:
-    """The names of the states that registered handlers have, out of the notes."""
+    """The state names of all registered handlers, from the notes."""
     return {handler.state async for note in notes for handler in _decoded(note) if handler.state}
 
 
@@ -117,7 +118,7 @@ def _registered(app: App, handler: Handler) -> HandlerName:
 
 
 def _with_newest_types(own: HandlerName, old: HandlerName | None) -> HandlerName:
-    """A handler whose types have the newest version that anybody has registered; older workers may start as well."""
+    """A handler with the newest registered version of each type; an older worker must not lower it."""
     versions = {} if old is None else {kind.name: kind.version for kind in old.types}
     types = [TypeName(kind.name, max(kind.version, versions.get(kind.name, 1))) for kind in own.types]
     return msgspec.structs.replace(own, types=tuple(types))
@@ -127,7 +128,7 @@ Names = dict[tuple[str, str, str], HandlerName]
 
 
 async def _check(operations: Operations, old: HandlerName, own: Names, known: Names) -> None:
-    """Refuse a start without a handler that is registered, or with another key for it, while its source is in use."""
+    """Refuse to start without a registered handler, or with another key, until its source is drained."""
     now = own.get(old.identity)
     if now is not None and now.has_key_of(old):
         return
@@ -146,28 +147,28 @@ async def _is_drained(operations: Operations, source: str) -> bool:
         return True
 
 
-HELD = "messages (waiting, scheduled, put off, dead-lettered, or committed and not sent yet)"
+HELD = "messages (waiting, scheduled, rescheduled, dead-lettered, or committed and not sent yet)"
 
 
 def _cure(gone: HandlerName, fresh: list[HandlerName]) -> str:
-    """What to do about a handler that is missing."""
+    """The error text for a missing handler."""
     renamed = [f"{other.name!r}" for other in fresh if other.source == gone.source]
     now = f"; if it is {' or '.join(renamed)} now, write name={gone.name!r} there" if renamed else ""
     state = f" of state {gone.state!r}" if gone.state else ""
     return (
-        f"handler {gone.name!r}{state} read {gone.source!r}, which still holds {HELD}, and is not there any "
-        f"more: what it has handled would be handled again{now}; or drain {gone.source!r} with the old code first"
+        f"handler {gone.name!r}{state} read {gone.source!r}, which still holds {HELD}, and is missing now: "
+        f"messages it has handled would be handled again{now}; or drain {gone.source!r} with the old code first"
     )
 
 
 def _cure_of_key(old: HandlerName, now: HandlerName) -> str:
-    """What to do about a handler whose key is another."""
+    """The error text for a handler with another key."""
     alias = ""
     if now.has_kind_of(old) and NO_KEY not in (now.key_name, old.key_name):
         alias = f"; if it gives the same keys as before, write key_name={old.key_name!r} there"
     return (
-        f"handler {now.name!r} takes its key from {_shown(now)}, and took it from {_shown(old)} when {now.source!r} "
-        f"got what it still holds: what it has handled would be handled again under other keys{alias}; or drain "
+        f"handler {now.name!r} takes its key from {_shown(now)}, and took it from {_shown(old)} for what "
+        f"{now.source!r} still holds: messages it has handled would be handled again under other keys{alias}; or drain "
         f"{now.source!r} with the old code first"
     )
 

@@ -1,4 +1,4 @@
-"""What the framework itself keeps in a backend under names of its own, written at a start by several workers."""
+"""The framework's own notes in a backend, which several workers may write at their start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from outbox.ports import Document, Operations
 
 
 async def write_note(operations: Operations, name: str, body: bytes, seen: Document | None) -> bool:
-    """Write a note that is still as it was seen; False where it is not, or nobody can tell: read it again."""
+    """Write a note if it is unchanged since `seen`; False: it has changed, or the outcome is unknown, so read again."""
     try:
         return await operations.write_note(name, body, "" if seen is None else seen.version)
     except OutcomeUnknown:
@@ -15,7 +15,7 @@ async def write_note(operations: Operations, name: str, body: bytes, seen: Docum
 
 
 def unreadable(note: Document, error: Exception) -> CorruptRecord:
-    """What is raised for a note that is not what it must be."""
+    """The error for a note that cannot be decoded."""
     where = f"{note.key.partition}/{note.key.id}"
     return CorruptRecord(
         f"document {where} is not a note of this framework: {error}; who else writes here? Delete it when the queues "

@@ -20,56 +20,56 @@ from outbox.runtime.start.retention import RetentionWindow
 REASON_LENGTH_MAX = 1_000
 
 
-PLACE_COUNT_MAX = 1 << 16
-"""How many keys of a handler have their place at hand; beyond it all are worked out anew."""
+KEY_COUNT_MAX = 1 << 16
+"""How many keys a handler's cache holds; a full one is cleared."""
 
 KEY_LENGTH_MAX = 200
-"""The longest key whose place is kept."""
+"""The longest cached key."""
 
 
 class KeyIds(msgspec.Struct, frozen=True, gc=False):
-    """What the messages of one key have in common: their state's id, and how their inbox keys begin before hashing."""
+    """The state id of one key, and the prefix of its messages' inbox keys before hashing."""
 
     state_id: str | None
     prefix: bytes
 
 
 class KeyIdCache(dict[str, KeyIds]):
-    """The places of one handler's keys as far as they were made; keys that are texts only, for `1 == True`."""
+    """The ids of one handler's keys; keys that are texts only, because `1 == True`."""
 
     def __init__(self, handler: Handler) -> None:
         super().__init__()
         self._handler = handler
 
     def make(self, key: str) -> KeyIds:
-        """The place of a key that has none yet; not `__missing__`, because a dict with that is slower at every key.
+        """Make the ids of a new key; not `__missing__`, because a dict with that is slower at every key.
 
         Raises:
-            KeyError: the key is not plain, or too long to be kept.
+            KeyError: the key is empty, or too long to be cached.
         """
         if not 0 < len(key) <= KEY_LENGTH_MAX:
             raise KeyError(key)
-        if len(self) >= PLACE_COUNT_MAX:
+        if len(self) >= KEY_COUNT_MAX:
             self.clear()
         handler = self._handler
         id = None if handler.state is None else state_id(handler.state.name, key)
-        place = self[key] = KeyIds(id, handler.prefix + field(key))
-        return place
+        ids = self[key] = KeyIds(id, handler.prefix + field(key))
+        return ids
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What happens to one wire type of one source: how it is decoded and who handles it.
+    """How one wire type of one source is decoded, and its handlers.
 
-    `decode` takes a body of the schema `version`, `read` one of any that is not newer.  `key` and `places` are those of
-    its handler where it has one only, and that one a key.
+    `decode` takes a body of the schema `version`, `read` one of any schema up to it.  `key` and `key_ids` belong to the
+    one handler of the route; without a key, or with several handlers, the route has neither.
     """
 
     wire_type: str
     decode: Callable[[bytes], Any]
     handlers: tuple[Handler, ...]
     key: Callable[[Any], Any] | None
-    places: KeyIdCache
+    key_ids: KeyIdCache
     version: int
     read: Callable[[bytes, int], Any]
 
@@ -84,8 +84,8 @@ class Source:
     """The route of a message without a type, where there is one type only."""
     ordered: bool
     takes_sequence_number: bool
-    stops: bool = False
-    """Whether a dead letter of one of its handlers stops the key of its message, for all of them."""
+    blocks_keys: bool = False
+    """Whether a dead letter of one of its handlers blocks the key, for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Plan:
 
     app: App
     sources: dict[str, Source]
-    memory: RetentionWindow
+    retention: RetentionWindow
     own_attempt_ms_max: int
     clock_skew_ms: int
     claim_check_bytes: int
@@ -108,20 +108,19 @@ class Plan:
 
     @property
     def retention_ms(self) -> int:
-        """The age at which a message is not run any more."""
-        return self.memory.retention_ms
+        """The age at which a message does not run any more."""
+        return self.retention.retention_ms
 
     @property
     def attempt_ms_max(self) -> int:
-        """How long an attempt may take, so that no record which forbids it is gone before it ends."""
-        return min(self.own_attempt_ms_max, self.memory.attempt_ms_max)
+        """How long an attempt may take: shorter than any record that forbids it outlives retention."""
+        return min(self.own_attempt_ms_max, self.retention.attempt_ms_max)
 
     def limit_ms(self, handler: Handler) -> int:
         """How long one handling may take."""
         return min(round(handler.time_limit_s * 1_000), self.attempt_ms_max)
 
     def hosted(self, handler: Handler) -> Handler:
-        """A handler as it runs here."""
         return hosted(handler, self.threads, self.time_limit_s_max)
 
     @property
@@ -132,11 +131,10 @@ class Plan:
 
     @property
     def record_life_ms(self) -> int:
-        """How long a record is kept."""
-        return self.memory.record_life_ms
+        return self.retention.record_life_ms
 
     def life_s(self, at_least_ms: int) -> float:
-        """How long a record is kept that was made to be kept so long, by this application or by another."""
+        """The time to live of a record made for `at_least_ms`, by this application or by another."""
         return max(at_least_ms, self.record_life_ms) / 1_000
 
     @property
@@ -146,9 +144,9 @@ class Plan:
 
 
 def compile_plan(app: App, *, threads: HandlerThreads | None = None, time_limit_s_max: float = math.inf) -> Plan:
-    """Make an application ready to run: no handler for longer than its host lets it, blocking ones in `threads`.
+    """Make an application ready to run: every handler within its host's time limit, blocking ones in `threads`.
 
-    Without threads these run inline.
+    Without threads blocking handlers run inline.
     """
     handlers = [hosted(handler, threads, time_limit_s_max) for handler in app.handlers]
     retention_ms = round(app.retention.total_seconds() * 1_000)
@@ -197,5 +195,5 @@ def _source(app: App, path: str, hosted_handlers: Sequence[Handler]) -> Source:
         only,
         ordered=ordered,
         takes_sequence_number=spec is not None and spec.identity == "sequence-number",
-        stops=any(handler.source == path and handler.on_dead_letter == "stop_key" for handler in app.handlers),
+        blocks_keys=any(handler.source == path and handler.on_dead_letter == "stop_key" for handler in app.handlers),
     )

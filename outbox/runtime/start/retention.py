@@ -1,10 +1,10 @@
-"""How long messages are remembered, and what to do where that has changed since others were handled.
+"""Retention: how long messages are deduplicated, and the effect of a change on earlier records.
 
-A record lives as long as the retention under which it was made.  So after a raise a message that was created before
-it is too old at the earlier retention's age, because its record may be gone by then; after a lowering records are
-kept as long as before for a while, because a worker with the higher retention may still run.  After the margin was
-raised an attempt may take no longer than before, while records of the earlier one matter.  An era is a retention that
-was in use; it ends a margin after another was first seen, and the workers of the code before must be gone by then.
+A record lives as long as the retention at its commit.  So after a raise, messages created before it are too old at the
+earlier retention's age, because their records may be gone; after a lowering, records still get the longer life for a
+while, because a worker with the higher retention may still run.  After a raise of the margin an attempt may take no
+longer than before, while records of the earlier margin matter.  An era is an earlier retention; it ends one margin
+after another was first registered, and the workers of the earlier code must have stopped by then.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger("outbox.retention")
 ERA_COUNT_MAX = 16
 UNLIMITED_MS = 1 << 62
 WRITE_COUNT_MAX = 10
-"""How often a worker tries to register beside others that do."""
+"""How often a worker tries to register while others register too."""
 
 
 class PastRetention(msgspec.Struct, frozen=True, order=True):
-    """A retention and margin that were in use, until when at the latest, in milliseconds."""
+    """An earlier retention and margin, and when its last worker stopped at the latest, in milliseconds."""
 
     until_ms: int
     retention_ms: int
@@ -34,12 +34,11 @@ class PastRetention(msgspec.Struct, frozen=True, order=True):
 
     @property
     def record_life_ms(self) -> int:
-        """How long a record of this era lives."""
         return self.retention_ms + self.margin_ms
 
 
 class RegisteredRetention(msgspec.Struct, frozen=True):
-    """What is registered: the retention and margin in use, and the earlier ones that still matter."""
+    """The registered retention and margin, and the eras that still matter."""
 
     retention_ms: int
     margin_ms: int
@@ -47,7 +46,7 @@ class RegisteredRetention(msgspec.Struct, frozen=True):
 
 
 class RetentionWindow:
-    """How long this worker's messages are remembered: fixed but for what it learns at its start."""
+    """The retention of one worker: fixed after it has heeded the registered eras at its start."""
 
     __slots__ = ("attempt_ms_max", "eras", "record_life_ms", "retention_ms")
 
@@ -56,26 +55,23 @@ class RetentionWindow:
         self.record_life_ms = record_life_ms
         self.eras: tuple[PastRetention, ...] = ()
         self.attempt_ms_max = UNLIMITED_MS
-        """How long an attempt may take beside the records of earlier eras."""
+        """How long an attempt may take, given the records of earlier eras."""
 
     def oldest_ms(self, now_ms: int) -> int:
-        """A message that was created then, or before, is too old to be run: its record may be gone."""
+        """The newest creation time that is too old to run: a record of that age may be gone."""
         oldest_ms = now_ms - self.retention_ms
         for era in self.eras:
             oldest_ms = max(oldest_ms, min(era.until_ms, now_ms - era.retention_ms))
         return oldest_ms
 
     def too_old(self, created_ms: int, now_ms: int) -> str:
-        """Why a message was refused that is too old."""
         known_ms = min([self.retention_ms, *(era.retention_ms for era in self.eras if created_ms <= era.until_ms)])
         return f"created {now_ms - created_ms} ms ago, retention is {known_ms} ms"
 
     def refusal(self, created_ms: int, now_ms: int) -> PoisonMessage:
-        """The refusal of a message that is too old."""
         return PoisonMessage("too-old", self.too_old(created_ms, now_ms))
 
     def heed(self, eras: tuple[PastRetention, ...], now_ms: int) -> None:
-        """Take earlier retentions into account."""
         self.eras = tuple(era for era in eras if era.retention_ms < self.retention_ms)
         spare_ms = [era.record_life_ms - min(era.retention_ms, self.retention_ms) for era in eras]
         self.attempt_ms_max = min([UNLIMITED_MS, *(ms // 2 for ms in spare_ms)])
@@ -83,31 +79,33 @@ class RetentionWindow:
         self.record_life_ms = max([self.record_life_ms, *lives])
 
 
-async def register_retention(app_name: str, memory: RetentionWindow, operations: Operations) -> None:
-    """Register how long an application remembers, and heed what was registered before.
+async def register_retention(app_name: str, window: RetentionWindow, operations: Operations) -> None:
+    """Register an application's retention, and heed the eras registered before.
 
     Raises:
         NotRegistrable: it has changed too often.
     """
-    name, margin_ms = f"retention:{app_name}", memory.record_life_ms - memory.retention_ms
-    own = RegisteredRetention(memory.retention_ms, margin_ms)
+    name, margin_ms = f"retention:{app_name}", window.record_life_ms - window.retention_ms
+    own = RegisteredRetention(window.retention_ms, margin_ms)
     for _ in range(WRITE_COUNT_MAX):
         note, now_ms = await operations.note(name), operations.now_ms()
         known = own if note is None else _decoded(note)
         wanted = msgspec.structs.replace(own, eras=_eras(app_name, known, own, now_ms))
         is_same = note is not None and (known.retention_ms, known.margin_ms) == (own.retention_ms, own.margin_ms)
         if is_same or await write_note(operations, name, msgspec.json.encode(wanted), note):
-            memory.heed(wanted.eras, now_ms)
+            window.heed(wanted.eras, now_ms)
             if not is_same:
-                _tell(app_name, known, own)
+                _log_change(app_name, known, own)
             return
-    raise NotRegistrable(f"the retention of {app_name!r} is being registered by others all the time; start again")
+    raise NotRegistrable(
+        f"the retention of {app_name!r} is being registered by other workers all the time; start again"
+    )
 
 
 def _eras(
     app_name: str, known: RegisteredRetention, own: RegisteredRetention, now_ms: int
 ) -> tuple[PastRetention, ...]:
-    """The earlier retentions that still matter to one: each once, until its latest end."""
+    """The eras that still matter, each once, until its latest end."""
     eras = list(known.eras)
     if (known.retention_ms, known.margin_ms) != (own.retention_ms, own.margin_ms):
         overlap_ms = max(known.margin_ms, own.margin_ms)
@@ -132,8 +130,7 @@ def _decoded(note: Document) -> RegisteredRetention:
         raise unreadable(note, error) from error
 
 
-def _tell(app_name: str, known: RegisteredRetention, own: RegisteredRetention) -> None:
-    """Say what a change of retention means."""
+def _log_change(app_name: str, known: RegisteredRetention, own: RegisteredRetention) -> None:
     fields = {"app": app_name, "before_ms": known.retention_ms, "now_ms": own.retention_ms}
     if own.retention_ms > known.retention_ms:
         log.warning("retention raised; what was created before is too old at the age of the earlier one", extra=fields)

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from outbox.app import App, Handler
+from outbox.log_throttle import LogThrottle
 from outbox.runtime.delivery.retrying import Backoff, RetryBackoff
 from outbox.runtime.start.plan import Plan
-from outbox.seldom import Seldom
 from outbox.verify.explorer.ops import canonical
 from outbox.verify.explorer.ports import ExploredBlobs, ExploredBus, ExploredStore
 from outbox.verify.explorer.run import Calls
@@ -26,7 +26,7 @@ from outbox.verify.explorer.run import Calls
 PLAIN = (type(None), bool, int, float, str, bytes)
 CONSTANT = (Plan, App, Handler, Backoff, ExploredStore, ExploredBus, ExploredBlobs, Calls)
 """Made once and the same for every run of a program."""
-TIMERS = (Seldom, RetryBackoff)
+TIMERS = (LogThrottle, RetryBackoff)
 """When something was last logged, and how long to rest: a protocol decides nothing by them."""
 CODE = (FunctionType, MethodType, partial, type)
 """What a bound method belongs to is reached another way."""

@@ -288,7 +288,7 @@ class Book:
         created_ms = handling.message.created_ms
         if kind_of(refusal) is not Kind.REFUSED_FOR_AGE or not created_ms:
             return None
-        if created_ms <= self.reference.plan.memory.oldest_ms(at_ms):
+        if created_ms <= self.reference.plan.retention.oldest_ms(at_ms):
             return None
         return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
 

@@ -13,9 +13,9 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.operator import Operator
+from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Operates
+from outbox.ops.values import Operator
 from outbox.retries import Reject
 from outbox.worker import Worker
 
@@ -77,8 +77,8 @@ async def bank(disk_path: Path) -> AsyncIterator[Bank]:
 
 
 @pytest.fixture(params=["direct", "http"])
-async def operator(bank: Bank, request: pytest.FixtureRequest) -> AsyncIterator[Operates]:
-    direct = Operator(bank.engine)
+async def operator(bank: Bank, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
+    direct = EngineOperator(bank.engine)
     if request.param == "direct":
         yield direct
         return

@@ -14,7 +14,7 @@ import pytest
 from outbox.ops import control
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import ControlFile, is_held, read_control_file
-from outbox.ops.operator import Operator
+from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.remote import RemoteOperator
 
 ROUTES = [
@@ -68,18 +68,18 @@ class Wire:
 
 @pytest.fixture
 async def wire(bank: Any) -> AsyncIterator[Wire]:
-    async with serve_control(Operator(bank.engine), bank.folder):
+    async with serve_control(EngineOperator(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
         yield Wire(file)
 
 
 async def test_the_control_file_is_its_owners_alone_and_goes_with_the_host(bank: Any) -> None:
-    async with serve_control(Operator(bank.engine), bank.folder):
+    async with serve_control(EngineOperator(bank.engine), bank.folder):
         assert (bank.folder / "control.json").stat().st_mode & 0o777 == 0o600
         first = read_control_file(bank.folder)
     assert read_control_file(bank.folder) is None
-    async with serve_control(Operator(bank.engine), bank.folder):
+    async with serve_control(EngineOperator(bank.engine), bank.folder):
         second = read_control_file(bank.folder)
     assert first and second and first.token != second.token and len(first.token) >= 40
     assert first.token not in repr(first)
@@ -133,7 +133,7 @@ async def test_a_malformed_send_is_a_bad_request_and_sends_nothing(bank: Any, wi
 
 async def test_a_body_over_the_limit_is_refused_unread(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
     monkeypatch.setattr(control, "BODY_MAX_BYTES", 10_000)
-    async with serve_control(Operator(bank.engine), bank.folder):
+    async with serve_control(EngineOperator(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
         assert (await Wire(file).ask("POST", "/send", b" " * 20_000))[0] == 413
@@ -141,7 +141,7 @@ async def test_a_body_over_the_limit_is_refused_unread(wire: Wire, monkeypatch: 
 
 async def test_only_so_many_requests_are_under_way(wire: Wire, monkeypatch: pytest.MonkeyPatch, bank: Any) -> None:
     monkeypatch.setattr(control, "REQUEST_COUNT_MAX", 1)
-    async with serve_control(Operator(bank.engine), bank.folder):
+    async with serve_control(EngineOperator(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
         _, writer = await asyncio.open_connection("127.0.0.1", file.port)
@@ -163,7 +163,7 @@ async def test_connections_have_a_limit_and_those_that_ask_nothing_are_closed(
 ) -> None:
     monkeypatch.setattr(control, "CONNECTION_COUNT_MAX", 3)
     monkeypatch.setattr(control, "IDLE_MAX_S", 0.5)
-    async with serve_control(Operator(bank.engine), bank.folder):
+    async with serve_control(EngineOperator(bank.engine), bank.folder):
         file = read_control_file(bank.folder)
         assert file is not None
         silent = [await asyncio.open_connection("127.0.0.1", file.port) for _ in range(3)]

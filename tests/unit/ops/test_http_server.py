@@ -12,7 +12,7 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.entry import HttpEntry
-from outbox.ops import doors, http_server
+from outbox.ops import connection_guard, http_server
 from outbox.ops.http_server import serve_http
 from tests.unit.runtime.purse import Book, paying
 
@@ -171,7 +171,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
 
 
 async def test_a_client_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "TAKE_WITHIN_S", 0.3)
+    monkeypatch.setattr(connection_guard, "TAKE_WITHIN_S", 0.3)
     async with open_shop() as shop:
         _, writer = await asyncio.open_connection("127.0.0.1", shop.port)
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # a StreamWriter's transport reads, too

@@ -14,8 +14,8 @@ from outbox.app import App
 from outbox.errors import EngineStopped, Refused, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ops import text
-from outbox.ops.operator import Operator
-from outbox.ops.values import BATCH_COUNT_MAX, Letter, Moved, NewMessage, Operates
+from outbox.ops.engine_operator import EngineOperator
+from outbox.ops.values import BATCH_COUNT_MAX, DeadLetterView, Moved, NewMessage, Operator
 from outbox.ports import StateDocument
 from outbox.worker import Worker
 from tests.unit.ops.conftest import Deposit, app
@@ -27,17 +27,17 @@ def message(id: str = "m1", body: str = '{"account": "alice", "amount": 5}', **m
     return NewMessage(id=id, body=msgspec.Raw(body.encode()), **more)
 
 
-def raw(letter: Letter) -> bytes:
+def raw(letter: DeadLetterView) -> bytes:
     assert isinstance(letter.body, msgspec.Raw)
     return bytes(letter.body)
 
 
-async def exported(operator: Operates, type: str = "") -> list[dict[str, Any]]:
+async def exported(operator: Operator, type: str = "") -> list[dict[str, Any]]:
     data = b"".join([piece async for piece in operator.export(type)])
     return [json.loads(line) for line in data.splitlines()]
 
 
-async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, operator: Operates) -> None:
+async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message(type="Deposit", created=12.5, key="k", correlation_id="c")])
     (task,) = bank.engine.broker.peek("deposits", 0, 10)
     found = task.message
@@ -45,17 +45,17 @@ async def test_a_sent_message_arrives_with_everything_it_was_given(bank: Any, op
     assert (found.correlation_id, found.body) == ("c", b'{"account":"alice","amount":5}')
 
 
-async def test_what_is_sent_is_durable_when_send_returns(bank: Any, operator: Operates) -> None:
+async def test_what_is_sent_is_durable_when_send_returns(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message(f"m{n}") for n in range(5)])
     assert bank.engine.log.synced == bank.engine.log.appended
 
 
-async def test_a_topic_feeds_its_subscriptions(bank: Any, operator: Operates) -> None:
+async def test_a_topic_feeds_its_subscriptions(bank: Any, operator: Operator) -> None:
     await operator.send("news", [message()])
     assert (await operator.status()).queues["news/Subscriptions/audit"].active == 1
 
 
-async def test_white_space_does_not_make_another_message(bank: Any, operator: Operates) -> None:
+async def test_white_space_does_not_make_another_message(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message("a", '{ "account" : "x",\n "amount": 1.50 }'), message("b", '"é"')])
     assert [task.message.body for task in bank.engine.broker.peek("deposits", 0, 9)] == [
         b'{"account":"x","amount":1.50}',
@@ -63,7 +63,7 @@ async def test_white_space_does_not_make_another_message(bank: Any, operator: Op
     ]
 
 
-async def test_a_large_body_travels_as_a_claim_check(bank: Any, operator: Operates) -> None:
+async def test_a_large_body_travels_as_a_claim_check(bank: Any, operator: Operator) -> None:
     body = json.dumps("x" * 300_000)
     await operator.send("deposits", [message(body=body)])
     (task,) = bank.engine.broker.peek("deposits", 0, 9)
@@ -72,7 +72,7 @@ async def test_a_large_body_travels_as_a_claim_check(bank: Any, operator: Operat
     assert raw(await operator.dead_letter("deposits", "m1")) == body.encode()
 
 
-async def test_an_unknown_queue_is_refused_with_those_there_are(operator: Operates) -> None:
+async def test_an_unknown_queue_is_refused_with_those_there_are(operator: Operator) -> None:
     with pytest.raises(UnknownDestination, match="'nope' does not exist; there are: deposits, ledger"):
         await operator.send("nope", [message()])
     with pytest.raises(UnknownDestination, match="'nope'"):
@@ -81,7 +81,7 @@ async def test_an_unknown_queue_is_refused_with_those_there_are(operator: Operat
 
 @pytest.mark.parametrize("body", ['{"a": }', "", "[" * 5_000, '{"a": 1} x', "nan"])
 async def test_a_body_that_is_not_json_is_refused_and_sends_none_of_the_batch(
-    bank: Any, operator: Operates, body: str
+    bank: Any, operator: Operator, body: str
 ) -> None:
     try:
         bad = [message("good"), message("bad", body)]
@@ -91,14 +91,14 @@ async def test_a_body_that_is_not_json_is_refused_and_sends_none_of_the_batch(
         assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
-async def test_an_ordered_queue_asks_for_a_key(bank: Any, operator: Operates) -> None:
+async def test_an_ordered_queue_asks_for_a_key(bank: Any, operator: Operator) -> None:
     with pytest.raises(Refused, match="m1 has none; give --key"):
         await operator.send("ledger", [message()])
     await operator.send("ledger", [message(key="alice")])
     assert bank.engine.sessions.ids("ledger") == ["alice"]
 
 
-async def test_status_counts_what_is_there(bank: Any, operator: Operates) -> None:
+async def test_status_counts_what_is_there(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message(f"m{n}") for n in range(3)])
     bank.engine.broker.send(
         "deposits", [bank.engine.broker.peek("deposits", 0, 1)[0].message], due_ms=bank.engine.now_ms() + 60_000
@@ -111,7 +111,7 @@ async def test_status_counts_what_is_there(bank: Any, operator: Operates) -> Non
     assert found.queues["ledger"].oldest_s is None
 
 
-async def test_dead_letters_without_an_id_are_told_apart_by_their_numbers(bank: Any, operator: Operates) -> None:
+async def test_dead_letters_without_an_id_are_told_apart_by_their_numbers(bank: Any, operator: Operator) -> None:
     bank.engine.broker.send("deposits", [Message(body=b'{"account":"alice","amount":5}', type="Deposit")] * 2)
     bank.bury("deposits", "broken")
     first, second = [letter.id for letter in await operator.dead_letters("deposits")]
@@ -121,7 +121,7 @@ async def test_dead_letters_without_an_id_are_told_apart_by_their_numbers(bank: 
     assert (await operator.discard("deposits", second)).count == 1
 
 
-async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operates) -> None:
+async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operator) -> None:
     async with Worker(app, bank.engine) as worker:
         for number, amount in enumerate((-1, 5)):
             await worker.send("ledger", Deposit("alice", amount), id=f"e{number}")
@@ -135,7 +135,7 @@ async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operat
     assert found.queues["ledger"].standing == 0 and "stand still" not in text.status(found)
 
 
-async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, operator: Operates) -> None:
+async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, operator: Operator) -> None:
     await bank.pay("alice", 7)
     await bank.pay(5, 9)
     assert await operator.state("Account", "alice") == b'{"balance":7}'
@@ -145,7 +145,7 @@ async def test_a_state_is_its_json_and_none_where_there_is_none(bank: Any, opera
         await operator.state("Account", "x", "int")
 
 
-async def test_an_export_holds_every_state_with_its_key(bank: Any, operator: Operates) -> None:
+async def test_an_export_holds_every_state_with_its_key(bank: Any, operator: Operator) -> None:
     for account in ("alice", "b/ob~", 5, "l" * 300):
         await bank.pay(account, 1)
     lines = await exported(operator)
@@ -155,17 +155,17 @@ async def test_an_export_holds_every_state_with_its_key(bank: Any, operator: Ope
     assert await exported(operator, "Account") == lines
 
 
-async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: Any, operator: Operates) -> None:
+async def test_a_type_that_no_state_has_is_refused_with_those_there_are(bank: Any, operator: Operator) -> None:
     await bank.pay("alice", 1)
     for ask in (operator.state("Acc", "alice"), exported(operator, "Acc")):
         with pytest.raises(LookupError, match="no state is of type 'Acc'; there are: Account"):
             await ask
 
 
-async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, operator: Operates) -> None:
+async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, operator: Operator) -> None:
     with pytest.raises(LookupError, match="there are: none yet"):
         await operator.state("Account", "alice")
-    assert await Operator(bank.engine, app=app).state("Account", "alice") is None, "a host knows its application"
+    assert await EngineOperator(bank.engine, app=app).state("Account", "alice") is None, "a host knows its application"
     async with Worker(app, bank.engine):
         """It registers what its handlers have."""
     assert await operator.state("Account", "alice") is None and await exported(operator, "Account") == []
@@ -173,7 +173,7 @@ async def test_the_state_of_a_handler_is_known_before_there_is_one(bank: Any, op
         await operator.state("Acount", "alice")
 
 
-async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> None:
+async def test_an_export_is_of_one_instant(bank: Any, operator: Operator) -> None:
     for number in range(1_200):
         bank.engine.state.documents.spaces["state"][f"A:{number}"] = msgspec.structs.replace(EMPTY, value=b'{"n":0}')
     pieces = operator.export()
@@ -185,7 +185,7 @@ async def test_an_export_is_of_one_instant(bank: Any, operator: Operates) -> Non
     assert found == [0] * 1_200
 
 
-async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: Any, operator: Operates) -> None:
+async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message(f"m{n}", type="Deposit") for n in range(5)])
     bank.bury("deposits", "no such account")
     first = await operator.dead_letters("deposits", count_max=3)
@@ -196,7 +196,7 @@ async def test_dead_letters_are_listed_in_pages_and_shown_with_their_body(bank: 
     assert raw(letter) == b'{"account":"alice","amount":5}'
 
 
-async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, operator: Operates) -> None:
+async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message("text"), message("bytes")])
     for task, body in zip(bank.engine.broker.peek("deposits", 0, 9), (b"hello {", b"\xff\xfe"), strict=True):
         task.message = msgspec.structs.replace(task.message, body=body)
@@ -205,7 +205,7 @@ async def test_a_body_that_is_not_json_is_shown_as_what_it_is(bank: Any, operato
     assert (await operator.dead_letter("deposits", "bytes")).body_base64 == "//4="
 
 
-async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, operator: Operates) -> None:
+async def test_resubmit_runs_one_again_as_a_new_attempt(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message("m1"), message("m2")])
     bank.bury("deposits", "later")
     assert (await operator.resubmit("deposits", "m1")).count == 1
@@ -240,7 +240,7 @@ IDS = [
     ],
 )
 async def test_an_id_may_be_cut_short_where_it_is_the_only_one(
-    bank: Any, operator: Operates, text: str, id: str
+    bank: Any, operator: Operator, text: str, id: str
 ) -> None:
     await operator.send("deposits", [message(each) for each in IDS])
     bank.bury("deposits", "later")
@@ -252,7 +252,7 @@ async def test_an_id_may_be_cut_short_where_it_is_the_only_one(
 
 
 @pytest.mark.parametrize("text", ["ord", "order-1", "order-2", "", "Order", f"9{DIGEST[1:]}-01", "order-12-"])
-async def test_what_may_be_another_id_is_not_taken_for_a_short_one(bank: Any, operator: Operates, text: str) -> None:
+async def test_what_may_be_another_id_is_not_taken_for_a_short_one(bank: Any, operator: Operator, text: str) -> None:
     await operator.send("deposits", [message(each) for each in IDS])
     bank.bury("deposits", "later")
     for ask in (operator.dead_letter, operator.resubmit, operator.discard):
@@ -262,7 +262,7 @@ async def test_what_may_be_another_id_is_not_taken_for_a_short_one(bank: Any, op
 
 
 async def test_an_id_that_is_cut_too_short_is_refused_with_the_first_that_begin_so(
-    bank: Any, operator: Operates
+    bank: Any, operator: Operator
 ) -> None:
     ids = [f"order-{letter}\x1b[31m{'x' * 500}" for letter in "abcdefghijklmnop"]
     await operator.send("deposits", [message(each) for each in ids])
@@ -276,7 +276,7 @@ async def test_an_id_that_is_cut_too_short_is_refused_with_the_first_that_begin_
     assert len(await operator.dead_letters("deposits")) == 16
 
 
-async def test_all_means_all_that_nobody_receives(bank: Any, operator: Operates) -> None:
+async def test_all_means_all_that_nobody_receives(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message(f"m{n}") for n in range(4)])
     bank.bury("deposits", "later")
     bank.engine.broker.claim("deposits/$DeadLetterQueue", 1)
@@ -286,13 +286,13 @@ async def test_all_means_all_that_nobody_receives(bank: Any, operator: Operates)
         await operator.discard("deposits", "m0")
 
 
-async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(operator: Operates) -> None:
+async def test_a_dead_letter_that_is_not_there_is_said_to_be_missing(operator: Operator) -> None:
     for ask in (operator.dead_letter, operator.resubmit, operator.discard):
         with pytest.raises(LookupError, match="deposits has no dead letter 'm9'; list them"):
             await ask("deposits", "m9")
 
 
-async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, operator: Operates) -> None:
+async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, operator: Operator) -> None:
     for _ in range(10):
         await bank.pay("alice", 1)
     done = await operator.compact()
@@ -300,13 +300,13 @@ async def test_compaction_shrinks_the_log_and_keeps_the_state(bank: Any, operato
     assert await operator.state("Account", "alice") == b'{"balance":10}'
 
 
-async def test_a_batch_has_a_limit(bank: Any, operator: Operates) -> None:
+async def test_a_batch_has_a_limit(bank: Any, operator: Operator) -> None:
     with pytest.raises((TooLarge, Refused)):
         await operator.send("deposits", [message(f"m{n}") for n in range(BATCH_COUNT_MAX + 1)])
     assert bank.engine.broker.peek("deposits", 0, 9) == []
 
 
-async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator: Operates) -> None:
+async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator: Operator) -> None:
     bank.engine.close()
     for ask in (
         operator.check(),
@@ -320,7 +320,7 @@ async def test_nothing_is_answered_by_an_engine_that_stopped(bank: Any, operator
         await exported(operator)
 
 
-async def test_a_dead_letter_without_a_type_is_of_the_one_that_its_queue_takes(bank: Any, operator: Operates) -> None:
+async def test_a_dead_letter_without_a_type_is_of_the_one_that_its_queue_takes(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message("before")])
     bank.bury("deposits", "nobody was there")
     assert [letter.handled_as for letter in await operator.dead_letters("deposits")] == [""]  # no handler is known yet
@@ -333,7 +333,7 @@ async def test_a_dead_letter_without_a_type_is_of_the_one_that_its_queue_takes(b
     assert (await operator.dead_letter("deposits", "m1")).handled_as == "Deposit"
 
 
-async def test_a_queue_that_takes_several_types_asks_which(bank: Any, operator: Operates) -> None:
+async def test_a_queue_that_takes_several_types_asks_which(bank: Any, operator: Operator) -> None:
     app = App("shapes")
 
     @dataclass

@@ -20,17 +20,17 @@ from outbox.message import Message
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
-from outbox.ops.operator import Operator
+from outbox.ops.engine_operator import EngineOperator
 from outbox.ops.remote import RemoteOperator
 from outbox.ops.sending import as_handled
-from outbox.ops.values import NewMessage, Operates
+from outbox.ops.values import NewMessage, Operator
 from tests.unit.ops.conftest import app
 
 
 @pytest.fixture(params=["direct", "http"])
-async def knowing(bank: Any, request: pytest.FixtureRequest) -> AsyncIterator[Operates]:
+async def knowing(bank: Any, request: pytest.FixtureRequest) -> AsyncIterator[Operator]:
     """An operator that knows the application, as that of a host does."""
-    direct = Operator(bank.engine, app=app)
+    direct = EngineOperator(bank.engine, app=app)
     if request.param == "direct":
         yield direct
         return
@@ -58,7 +58,7 @@ def sent(bank: Any, queue: str) -> list[Message]:
     ],
 )
 async def test_a_body_that_its_handler_cannot_take_is_refused_with_the_field(
-    bank: Any, knowing: Operates, body: str, type: str, cure: str
+    bank: Any, knowing: Operator, body: str, type: str, cure: str
 ) -> None:
     good = deposit('{"account": "a", "amount": 5}')
     with pytest.raises(Refused, match=cure):
@@ -66,7 +66,7 @@ async def test_a_body_that_its_handler_cannot_take_is_refused_with_the_field(
     assert sent(bank, "deposits") == [], "all or none"
 
 
-async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, knowing: Operates) -> None:
+async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, knowing: Operator) -> None:
     for account in ('"alice"', "7"):
         await knowing.send("ledger", [deposit(f'{{"account": {account}, "amount": 5}}')])
     await knowing.send("ledger", [deposit('{"account": "alice", "amount": 6}', key="alice")])
@@ -79,7 +79,7 @@ async def test_the_key_of_an_ordered_queue_is_taken_from_the_body(bank: Any, kno
     assert len(sent(bank, "ledger")) == 3
 
 
-async def test_a_queue_without_a_handler_takes_what_it_took(bank: Any, knowing: Operates) -> None:
+async def test_a_queue_without_a_handler_takes_what_it_took(bank: Any, knowing: Operator) -> None:
     await knowing.send("news", [deposit("[1]")])
     assert bank.engine.broker.peek("news/Subscriptions/audit", 0, 9)
 

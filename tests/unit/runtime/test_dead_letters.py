@@ -56,7 +56,7 @@ async def test_a_message_that_was_too_old_is_not_resubmitted_and_the_text_says_w
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"), id="1", created=world.now() - 7_200)
         await world.wait_idle()
-        with pytest.raises(Refused, match="q/1 was too old to be run"):
+        with pytest.raises(Refused, match="q/1 was too old to run"):
             await world.resubmit("q", "1")
         await world.wait_idle()
         assert len(plant.runs) == 0 and (await only(world)).reason == "too-old"

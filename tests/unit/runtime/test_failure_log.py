@@ -14,10 +14,11 @@ from outbox import App, Client, Context, Engine, Reject, Retries, Retry
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.entry import HttpEntry
 from outbox.errors import PoisonMessage, Refused
+from outbox.log_throttle import SUBJECT_COUNT_MAX, LogThrottle
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, Settle
 from outbox.runtime.failures.error_text import STACK_LENGTH_MAX, stack_of
-from outbox.runtime.failures.failure_log import PLACE_COUNT_MAX, FailureLog, failure_of
+from outbox.runtime.failures.failure_log import FailureLog, failure_of
 from outbox.runtime.work import Attempt, Later, Work
 from outbox.testing import Harness
 from outbox.worker import Worker
@@ -125,7 +126,7 @@ async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
             await worker.wait_idle()
         assert [letter.id for letter in await worker.dead_letters("q")] == ["m0"]
     events = [line.getMessage() for line in lines.records]
-    unsettled = "message refused, but its delivery is not settled; it is redelivered"
+    unsettled = "message refused, but not dead-lettered yet; it will be redelivered"
     assert events == ["handler failed", unsettled, "message dead-lettered"]
 
 
@@ -350,15 +351,16 @@ async def test_what_fails_all_the_time_shows_its_traceback_each_minute() -> None
     assert shown == [0, 60_000, 120_000, 180_000]
 
 
-async def test_the_throttle_forgets_the_oldest_place() -> None:
+async def test_the_throttle_forgets_the_oldest_subject() -> None:
     now_ms = [0]
-    log = FailureLog(lambda: now_ms[0], lambda *_: None)
-    for number in range(2 * PLACE_COUNT_MAX):
-        assert log._is_due(("handler failed", "h", f"a.py:{number}")) == (True, 0)
-    assert len(log._places) == PLACE_COUNT_MAX
-    assert log._is_due(("handler failed", "h", f"a.py:{2 * PLACE_COUNT_MAX - 1}")) == (False, 1)
+    throttle = LogThrottle(60_000, lambda: now_ms[0])
+    for number in range(2 * SUBJECT_COUNT_MAX):
+        assert throttle.due(f"a.py:{number}") == (True, 0)
+    assert len(throttle._due) == SUBJECT_COUNT_MAX
+    newest = f"a.py:{2 * SUBJECT_COUNT_MAX - 1}"
+    assert throttle.due(newest) == (False, 1)
     now_ms[0] += 60_000
-    assert log._is_due(("handler failed", "h", f"a.py:{2 * PLACE_COUNT_MAX - 1}")) == (True, 1)
+    assert throttle.due(newest) == (True, 1)
 
 
 def refusals_alive() -> int:

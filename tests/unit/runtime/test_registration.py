@@ -121,7 +121,7 @@ def test_a_handler_that_does_not_fit_is_refused_with_the_cure(
         (lambda app: app.queue(""), "1 to 260"),
         (lambda app: app.queue("a b"), "1 to 260"),
         (lambda app: app.queue("q/$DeadLetterQueue"), "1 to 260"),
-        (lambda app: app.queue("t/Subscriptions/s"), "is a subscription, which handlers declare"),
+        (lambda app: app.queue("t/Subscriptions/s"), "is a subscription, declared by its handlers"),
         (lambda app: app.queue("q" * 261), "1 to 260"),
         (lambda app: (app.queue("q"), app.topic("q")), "is a queue"),
         (lambda app: (app.topic("t"), app.queue("t")), "is a topic"),

@@ -59,7 +59,7 @@ async def test_no_rename_while_a_message_that_was_handled_in_part_rests(scope: s
         async with Worker(app_with("old", ends), backend) as worker:
             await worker.send("q", Task("x"), id="1")
             await worker.wait_idle()
-        with pytest.raises(NotRegistrable, match="put off, dead-lettered"):
+        with pytest.raises(NotRegistrable, match="rescheduled, dead-lettered"):
             await start(app_with("new"), backend)
         await start(app_with("old"), backend)
 

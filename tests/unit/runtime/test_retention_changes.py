@@ -80,7 +80,7 @@ class Site:
         """A worker with this setting, which starts now."""
         worker = At(self, self.app(days=days, margin_h=margin_h))
         await worker.client.declare()
-        await register_retention("bank", worker.plan.memory, operations_over(self.backend.ports()))
+        await register_retention("bank", worker.plan.retention, operations_over(self.backend.ports()))
         return worker
 
 

@@ -186,7 +186,7 @@ async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_it
         stops = BlockedSessions(at.ports().store, at.ports().blobs)
         other = msgspec.structs.replace(letter.message, body=b'{"book":"red","n":7}')
         await stops.unblock("lines", other)
-        await stops.resubmitted("lines", msgspec.structs.replace(letter, message=other), 1)
+        await stops.note_resubmission("lines", msgspec.structs.replace(letter, message=other), 1)
         stop = await stops.blocked_behind(Delivery("lines", 0, other, 0, 0, 0))
         assert stop is not None and not stop.resubmitted and not stop.is_behind(other)
         await stops.unblock("lines", letter.message)

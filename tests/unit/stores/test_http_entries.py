@@ -182,9 +182,9 @@ async def test_requests_whose_clients_have_gone_are_counted_until_they_end() -> 
     async with Engine.in_memory() as engine, serving(engine, paying(book), **options) as entry:
         first, *later = [await post(entry, Pay("a", 1), f"k{n}") for n in range(8)]  # behind the first one's turn
         look = await entry.handle("GET", "/purses/a", {})
-        assert first.status == 503 and "under way" not in first.json()["detail"] and len(entry._tasks.running) == 3
+        assert first.status == 503 and "in progress" not in first.json()["detail"] and len(entry._tasks.running) == 3
         assert [(answer.status, answer.headers["retry-after"]) for answer in (*later, look)] == [(503, "1")] * 8
-        assert all("3 requests are under way" in answer.json()["detail"] for answer in (*later[2:], look))
+        assert all("3 requests are in progress" in answer.json()["detail"] for answer in (*later[2:], look))
         assert (await post(entry, Pay("a", 1), "k0")).json()["code"] == "in-progress" and book.gate is not None
         book.gate.set()
         await settled(entry)

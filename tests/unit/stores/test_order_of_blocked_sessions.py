@@ -177,7 +177,7 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             await at.until(lambda: worker.dead_letters("steps"))  # refused again
             at.bad.clear()
             (letter,) = await at.ports().operations.dead_letters("steps")
-            await BlockedSessions(at.ports().store, at.ports().blobs).resubmitted("steps", letter, 2)
+            await BlockedSessions(at.ports().store, at.ports().blobs).note_resubmission("steps", letter, 2)
             stop = await BlockedSessions(at.ports().store, at.ports().blobs).blocked_behind(
                 Delivery("steps", 0, whole, 0, 0, 0)
             )
@@ -199,7 +199,7 @@ async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(sco
             letter = replace(letter, message=message, enqueued_ms=letter.message.created_ms - 5)
         at.clock.seconds += 60
         stops = BlockedSessions(at.ports().store, at.ports().blobs)
-        await stops.resubmitted("steps", letter, 1)
+        await stops.note_resubmission("steps", letter, 1)
         stop = await stops.blocked_behind(Delivery("steps", 0, letter.message, 0, 0, 0))
         assert stop is not None and stop.again is not None
         assert (stop.again.attempt, stop.again.failures) == (1, 0)
@@ -211,13 +211,13 @@ async def test_an_earlier_attempt_that_comes_once_more_does_not_undo_a_resubmiss
     async with stopped(scope) as (at, worker):
         (letter,) = await at.ports().operations.dead_letters("steps")
         stops = BlockedSessions(at.ports().store, at.ports().blobs)
-        await stops.resubmitted("steps", letter, 1)
+        await stops.note_resubmission("steps", letter, 1)
         work = Work(Delivery("steps", 0, letter.message, 0, 0, 0))
-        await stops.stop(Attempt(work, is_blocker=True))  # of attempt 0: its host had died before it could complete it
+        await stops.block(Attempt(work, is_blocker=True))  # of attempt 0: its host had died before it could complete it
         stop = await stops.blocked_behind(work.delivery)
         assert stop is not None and stop.again is not None and stop.again.attempt == 1
         again = Work(Delivery("steps", 0, stop.again, 0, 0, 0))
-        await stops.stop(Attempt(again, is_blocker=True))  # the attempt itself, refused again
+        await stops.block(Attempt(again, is_blocker=True))  # the attempt itself, refused again
         stop = await stops.blocked_behind(work.delivery)
         assert stop is not None and stop.again is None
         assert await steps(worker) == [0]

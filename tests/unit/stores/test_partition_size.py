@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import Worker
-from outbox.runtime.commit.partition_size import KEY_COUNT_MAX, TELL_EVERY_S, WINDOW_S, PartitionSizes
+from outbox.runtime.commit.partition_size import KEY_COUNT_MAX, LOG_EVERY_S, WINDOW_S, PartitionSizes
 from outbox.runtime.start.plan import compile_plan
 from outbox.stored import Record
 from outbox.testing import START_S, VirtualClock
@@ -52,8 +52,8 @@ def test_a_full_partition_is_told_once_an_hour_a_key(caplog: pytest.LogCaptureFi
     clock = VirtualClock(START_S)
     fullness = metered(0.5, clock)
     with caplog.at_level(logging.WARNING, logger="outbox.fullness"):
-        run(fullness, clock, rate=2, for_s=TELL_EVERY_S * 2.5)
-        run(fullness, clock, rate=2, for_s=TELL_EVERY_S / 2, key="Sum:b")
+        run(fullness, clock, rate=2, for_s=LOG_EVERY_S * 2.5)
+        run(fullness, clock, rate=2, for_s=LOG_EVERY_S / 2, key="Sum:b")
     states = [vars(record)["state"] for record in caplog.records]
     assert states == ["Sum:a", "Sum:a", "Sum:a", "Sum:b"] and "shorten retention" in caplog.messages[0]
 

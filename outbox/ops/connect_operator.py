@@ -1,7 +1,7 @@
-"""Reach whoever can answer for a data folder: the host that holds it, else the log itself.
+"""Connect an operator for a data folder: to the host that holds it, else to the log itself.
 
-The folder's lock decides.  While it is held the host is asked, and given a few seconds if it is just starting; while
-it is free the log is opened here, and a control file that a killed host left is removed.
+The folder's lock decides.  While it is held the host answers, after a few seconds if it is just starting; while it is
+free the log is opened here, and the control file of a killed host is removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from outbox.errors import AlreadyOpen, OutboxError, Refused
 from outbox.ops.control_file import is_held, read_control_file, remove_control_file
 from outbox.ops.remote import RemoteOperator
-from outbox.ops.values import Operates
+from outbox.ops.values import Operator
 
 if TYPE_CHECKING:
     from outbox.engine.engine import Engine
@@ -29,11 +29,13 @@ _OWN_FILE = re.compile(r"[0-9a-f]{16}\.(log|snapshot)|lock").fullmatch
 
 
 @asynccontextmanager
-async def reach(folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = False) -> AsyncIterator[Operates]:
+async def connect_operator(
+    folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = False
+) -> AsyncIterator[Operator]:
     """An operator for a folder; `accept_clock` confirms a wall clock far ahead of a log that is opened here.
 
     Raises:
-        Refused: there is no engine's folder.
+        Refused: it is not an engine's folder.
         AlreadyOpen: a process holds it and does not answer.
     """
     check_folder(folder)
@@ -41,10 +43,10 @@ async def reach(folder: Path, *, wait_s: float = WAIT_S, accept_clock: bool = Fa
     if isinstance(found, RemoteOperator):
         yield found
         return
-    from outbox.ops.operator import Operator  # here, because most commands ask a host and need no engine
+    from outbox.ops.engine_operator import EngineOperator  # here, because with a host no engine is needed
 
     async with found as engine:
-        yield Operator(engine)
+        yield EngineOperator(engine)
 
 
 async def _look(folder: Path, deadline_s: float, accept_clock: bool) -> RemoteOperator | Engine:
@@ -80,10 +82,10 @@ def _try_open(folder: Path, accept_clock: bool) -> Engine | None:
 
 
 def check_folder(folder: Path) -> None:
-    """Make sure that a folder is an engine's, so that a mistyped one is not made into one.
+    """Check that a folder is an engine's, so that a mistyped name creates none.
 
     Raises:
-        Refused: it is not.
+        Refused: it is not an engine's folder.
     """
     if folder.exists() and not folder.is_dir():
         raise Refused(f"{folder}: is a file, and the engine's log is a folder; --data names that folder")

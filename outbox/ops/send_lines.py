@@ -1,7 +1,7 @@
 """Send the lines of a stream in batches, one commit a batch.
 
-A line is `{"id": ..., "body": ..., ...}`, or with an id field the body itself.  A bad line stops everything behind it;
-what was sent before stays sent, and because lines carry their ids, running the same stream again does no harm.
+A line is `{"id": ..., "body": ..., ...}`, or with an id field the body itself.  A bad line stops the command; the lines
+before it stay sent, and because lines carry their ids, sending the same stream again is safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from outbox.errors import OutboxError, Refused
-from outbox.ops.reach import reach
+from outbox.ops.connect_operator import connect_operator
 from outbox.ops.values import NewMessage, Text
 
 BATCH_COUNT = 500
@@ -27,7 +27,7 @@ LOOK_EVERY_S = 0.02
 
 
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An enveloped message; what it leaves out comes from the command's options."""
+    """An enveloped message; the command's options are its defaults."""
 
     id: str | int
     body: msgspec.Raw
@@ -41,13 +41,13 @@ Check = Callable[[NewMessage], NewMessage]
 
 
 async def send_lines(options: argparse.Namespace, stream: BufferedReader, check: Check) -> dict[str, Any]:
-    """Send every line that `check` lets pass, as it returns it; what was sent, for the answer.
+    """Send every line as `check` returns it; the answer of the command.
 
     Raises:
-        Refused: a line cannot be sent; the text names it and says how many were sent before.
+        Refused: a line cannot be sent; the text names it and counts those sent before.
     """
     ids: list[str] = []
-    async with reach(options.data, accept_clock=options.accept_clock) as operator:
+    async with connect_operator(options.data, accept_clock=options.accept_clock) as operator:
         try:
             async for batch in _batches(_messages(stream, options, check)):
                 await operator.send(options.queue, batch)
@@ -55,14 +55,14 @@ async def send_lines(options: argparse.Namespace, stream: BufferedReader, check:
         except OutboxError as error:
             if not ids:
                 raise
-            raise Refused(f"{error}; {len(ids)} messages were sent before, send all again under their ids") from error
+            raise Refused(f"{error}; {len(ids)} messages were sent before; send all again under their ids") from error
     return {"queue": options.queue, "count": len(ids), "ids": ids}
 
 
 async def _messages(
     stream: BufferedReader, options: argparse.Namespace, check: Check
 ) -> AsyncIterator[list[NewMessage]]:
-    """The messages of the lines that one read brought; what stands before a bad line comes before its error."""
+    """The messages of one read's lines; those before a bad line are yielded before its error."""
     number = 0
     async for lines in _lines(stream):
         found: list[NewMessage] = []
@@ -97,7 +97,7 @@ async def _lines(stream: BufferedReader) -> AsyncIterator[list[bytes]]:
 
 def _enveloped(line: bytes, options: argparse.Namespace) -> NewMessage:
     found = msgspec.json.decode(line, type=_Line)
-    msgspec.json.decode(found.body)  # refused here, where the line's number is known
+    msgspec.json.decode(found.body)  # refused here, with the line's number
     return _checked(
         id=str(found.id),
         body=found.body,
@@ -130,7 +130,7 @@ def _field(body: dict[str, Any], name: str) -> str:
 
 
 def _checked(**fields: Any) -> NewMessage:
-    """A message within the limits that a host would check."""
+    """A message within the host's limits."""
     return msgspec.convert(fields, NewMessage)
 
 
@@ -139,7 +139,7 @@ def _hint(options: argparse.Namespace) -> str:
 
 
 async def _batches(messages: AsyncIterator[list[NewMessage]]) -> AsyncIterator[list[NewMessage]]:
-    """Batches within the limits; what has arrived never waits for what has not."""
+    """Batches within the limits; lines that have arrived never wait for later ones."""
     async for found in messages:
         batch: list[NewMessage] = []
         size_bytes = 0

@@ -1,7 +1,7 @@
-"""What an operator does with an engine: send, look, look after dead letters; no application code needed.
+"""The operator of an engine: send, look, resubmit or discard dead letters, without application code.
 
-Types go by their wire names and bodies are JSON.  Nothing is returned before it has passed the engine's gate, and
-what is returned is data, so that the same calls work over HTTP.
+Types go by their wire names and bodies are JSON.  Nothing is returned before it has passed the engine's gate; answers
+are data, so that the same calls work over HTTP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
-from outbox.deliveries import letter_identity, told_apart
+from outbox.deliveries import dead_letter_identity, split_stack
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
@@ -34,11 +34,11 @@ from outbox.ops.sending import as_handled
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
+    DeadLetterView,
     KeyKind,
-    Letter,
     Moved,
     NewMessage,
-    Operates,
+    Operator,
     QueueStatus,
     Status,
 )
@@ -53,7 +53,7 @@ _line = msgspec.json.Encoder().encode
 
 
 class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of an export; a key too long to be kept readable is None, and `id` names its state instead."""
+    """A line of an export; for a key too long to be stored in clear `key` is None, and `id` names the state."""
 
     state: str
     key: str | int | None
@@ -61,7 +61,7 @@ class ExportedState(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str = ""
 
 
-class Operator:
+class EngineOperator:
     """An operator with direct access to an engine; a host with workers passes their `meter` and application."""
 
     def __init__(self, engine: Engine, meter: Meter | None = None, app: App | None = None) -> None:
@@ -72,13 +72,6 @@ class Operator:
     # Send
 
     async def send(self, queue: str, messages: Sequence[NewMessage]) -> None:
-        """Send messages to a queue or topic, all or none; on return they are durable.
-
-        Raises:
-            UnknownDestination: no such queue or topic.
-            Refused: a body is not JSON or not what its handler takes, a key or one type of several is missing, a key
-                is not the message's, or the engine takes no more.
-        """
         engine = self._engine
         routes = engine.state.routes.get(queue)
         if routes is None:
@@ -99,7 +92,7 @@ class Operator:
         await engine.core.gate()
 
     async def _outgoing(self, new: NewMessage, types: dict[str, int]) -> Message:
-        """The message; what is sent by hand is of the newest schema that a handler of its type has registered."""
+        """The message, of the newest schema that a handler of its type has registered."""
         now_ms = self._engine.now_ms()
         version = types.get(new.type, 1) if new.type else max(types.values(), default=1)
         message = Message(
@@ -119,7 +112,7 @@ class Operator:
         )
 
     async def _only_type(self, queue: str) -> str:
-        """The type that a queue's handlers take where it is one: what a message without one is to them."""
+        """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
         types = await self._types(queue)
         return next(iter(types)) if len(types) == 1 else ""
 
@@ -134,7 +127,6 @@ class Operator:
         await self._engine.core.gate()
 
     async def status(self) -> Status:
-        """Count what every queue holds."""
         engine, queues, pending = self._engine, {}, 0
         now_ms = engine.now_ms()
         for path in sorted(engine.topology.queues):
@@ -157,12 +149,6 @@ class Operator:
         return Status(queues, pending, None if self._meter is None else self._meter.read())
 
     async def state(self, type: str, key: str, kind: KeyKind = "text") -> bytes | None:
-        """The JSON of a state; None where there is none or it was deleted.
-
-        Raises:
-            Refused: the key is not of its kind.
-            LookupError: no state is of that type, and no handler has such a one.
-        """
         found = self._engine.documents.read(STATES, state_id(type, parse_key(key, kind)))
         await self._engine.core.gate()
         if found is None:
@@ -170,13 +156,8 @@ class Operator:
         return found.value if found is not None and found.value else None
 
     async def export(self, type: str = "") -> AsyncIterator[bytes]:
-        """Every state as it is at this instant, as JSON lines; pages let others have their turn in between.
-
-        Raises:
-            LookupError: no state is of that type.
-        """
         prefix = f"{type}:" if type else ""
-        # Documents never change, so the list is a consistent picture however long the reader takes.
+        # Documents never change, so the list is a consistent snapshot however slow the reader is.
         found = [(id, document.value) for id, document in self._engine.state.documents.spaces[STATES].items()]
         await self._engine.core.gate()
         if type:
@@ -188,7 +169,7 @@ class Operator:
                 yield b"\n".join(lines) + b"\n"
 
     async def _check_type(self, type: str) -> None:
-        """Make sure that a type is one that states have, or a handler's, so that a misspelt one does not look empty."""
+        """Check that a state or a handler has this type, so that a misspelt one does not look empty."""
         ids = self._engine.state.documents.spaces[STATES]
         known = {id.rpartition(":")[0] for id in ids}  # a key's own colons are escaped in an id
         known |= await states_of(EngineStore(self._engine.core, self._engine.documents).scan(NOTES, prefix=NOTE_PREFIX))
@@ -198,25 +179,16 @@ class Operator:
 
     # Dead letters
 
-    async def dead_letters(self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX) -> list[Letter]:
-        """A page of dead letters without bodies, oldest first, behind the sequence `after`.
-
-        Raises:
-            UnknownDestination: no such queue.
-        """
+    async def dead_letters(
+        self, queue: str, *, after: int = 0, count_max: int = BATCH_COUNT_MAX
+    ) -> list[DeadLetterView]:
         tasks = self._engine.broker.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return [_letter(queue, task, only) for task in tasks]
+        return [_view_of(queue, task, only) for task in tasks]
 
-    async def dead_letter(self, queue: str, id: str) -> Letter:
-        """The newest dead letter of an id, or of the one id that begins so, with its body.
-
-        Raises:
-            LookupError: there is none.
-            Refused: several ids begin so.
-        """
-        id = self._whole_id(queue, id)
+    async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
+        id = self._full_id(queue, id)
         task = self._find(queue, id)
         only = await self._only_type(queue)
         await self._engine.core.gate()
@@ -226,34 +198,23 @@ class Operator:
                 message = await redeem(message, self._engine.blobs)
             except PoisonMessage as gone:
                 raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_letter(queue, task, only), message.body)
+        return with_body(_view_of(queue, task, only), message.body)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        """Run the newest dead letter of an id again, or (None) all of the queue's but those that were too old.
-
-        Raises:
-            LookupError: there is none, or somebody is receiving it.
-            Refused: the one that is named was too old.
-        """
         return await self._move(queue, id, self._engine.dead_letters.resubmit)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        """Delete the dead letters of an id, or (None) all of the queue's.
-
-        Raises:
-            LookupError: there is none, or somebody is receiving it.
-        """
         return await self._move(queue, id, self._engine.dead_letters.discard)
 
     async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
         path = self._dead(queue)
         if id is not None:
-            id = self._whole_id(queue, id)
-            again = move == self._engine.dead_letters.resubmit
-            found = self._find(queue, id, key=_for_resubmission if again else _sequence)
-            if again:
+            id = self._full_id(queue, id)
+            is_resubmission = move == self._engine.dead_letters.resubmit
+            found = self._find(queue, id, key=_for_resubmission if is_resubmission else _sequence)
+            if is_resubmission:
                 check_resubmittable(f"{queue}/{id}", found.reason, found.description)
-            same = [found] if again else self._all_of(queue, id)
+            same = [found] if is_resubmission else self._all_of(queue, id)
             for task in same:
                 move(queue, task.sequence)
             await self._engine.core.gate()
@@ -265,15 +226,15 @@ class Operator:
             sequences, count = [task.sequence for task in tasks], 0
         for start in range(0, len(sequences), BATCH_COUNT_MAX):
             for sequence in sequences[start : start + BATCH_COUNT_MAX]:
-                with suppress(LookupError, Refused):  # somebody receives it, or settled it between two batches
+                with suppress(LookupError, Refused):  # a receiver has it, or settled it between two batches
                     move(queue, sequence)
                     count += 1
             await self._engine.core.gate()
         return Moved(count, len(tasks) - count)
 
-    def _whole_id(self, queue: str, text: str) -> str:
+    def _full_id(self, queue: str, text: str) -> str:
         tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
-        return whole_id(queue, text, {_identity(queue, task) for task in tasks})
+        return full_id(queue, text, {_identity(queue, task) for task in tasks})
 
     def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
         tasks = self._engine.broker.queue(self._dead(queue)).tasks
@@ -301,11 +262,6 @@ class Operator:
     # Upkeep
 
     async def compact(self) -> Compacted:
-        """Snapshot what the engine holds, in the background, and drop the log before it.
-
-        Raises:
-            EngineStopped: the disk failed.
-        """
         log = self._engine.log
         before_bytes = 0 if log is None else log.size_bytes
         ordinal = await self._engine.compact_in_background()
@@ -313,11 +269,11 @@ class Operator:
         return Compacted(ordinal, before_bytes, 0 if log is None else log.size_bytes)
 
 
-def whole_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
-    """The id that a text is, or else the only one of a queue's dead letters that it begins.
+def full_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
+    """The id that equals a text, or the only one of a queue's dead letters with this prefix.
 
     Raises:
-        LookupError: no id begins so.
+        LookupError: no id has this prefix.
         Refused: several do.
     """
     found = {text} & ids or {id for id in ids if begins(text, id)}
@@ -330,10 +286,10 @@ def whole_id(queue: str, text: str, ids: AbstractSet[str]) -> str:
 
 
 def begins(text: str, id: str) -> bool:
-    """Whether a text may stand for an id that it begins.
+    """Whether a text may stand for an id with this prefix.
 
-    It has four characters at least, and does not end within a number: `order-1` is not `order-12`, whose own letter
-    may just have gone.  The digits of random ids are no numbers.
+    It needs four characters, and must not end within a number: `order-1` is not `order-12`, because the dead letter of
+    `order-1` may just have gone.  The digits of random ids are not numbers.
     """
     if len(text) < PREFIX_LENGTH_MIN or not id.startswith(text):
         return False
@@ -345,11 +301,11 @@ def begins(text: str, id: str) -> bool:
 PREFIX_LENGTH_MIN = 4
 ID_SHOWN_LENGTH = 100
 _RANDOM = re.compile(r"(?P<digits>[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(-\d+)?").fullmatch
-"""A UUID, or an output's id: a digest, and the number of the output."""
+"""A UUID, or the id of an output: a digest and a number."""
 
 
 def compact_json(id: str, text: bytes) -> bytes:
-    """JSON without white space, so that how it was typed does not make it another message.
+    """JSON without white space, so that formatting does not make another message.
 
     Raises:
         Refused: it is not JSON.
@@ -395,13 +351,13 @@ def _exported(id: str, value: bytes) -> ExportedState:
 
 
 def _identity(queue: str, task: Task) -> str:
-    return letter_identity(queue, task.sequence, task.message, task.reason)
+    return dead_letter_identity(queue, task.sequence, task.message, task.reason)
 
 
-def _letter(queue: str, task: Task, only_type: str) -> Letter:
+def _view_of(queue: str, task: Task, only_type: str) -> DeadLetterView:
     message = task.message
-    description, stack = told_apart(task.description)
-    return Letter(
+    description, stack = split_stack(task.description)
+    return DeadLetterView(
         id=_identity(queue, task),
         sequence=task.sequence,
         queue=queue,
@@ -418,7 +374,7 @@ def _letter(queue: str, task: Task, only_type: str) -> Letter:
     )
 
 
-def with_body(letter: Letter, body: bytes) -> Letter:
+def with_body(letter: DeadLetterView, body: bytes) -> DeadLetterView:
     """A dead letter with its body as JSON, else as text, else as base64."""
     replace = msgspec.structs.replace
     try:
@@ -440,7 +396,7 @@ def _may_be_resubmitted(task: Task) -> bool:
 
 
 def _for_resubmission(task: Task) -> tuple[bool, int]:
-    """The newest, but one that came under another's id only where there is no other."""
+    """The newest, preferring those that did not reuse another message's id."""
     return task.reason != "payload-differs", task.sequence
 
 
@@ -448,4 +404,4 @@ def _sequence(task: Task) -> int:
     return task.sequence
 
 
-_conforms: type[Operates] = Operator
+_conforms: type[Operator] = EngineOperator
