@@ -24,7 +24,7 @@ from outbox.runtime.delivery.admission import admit
 from outbox.runtime.delivery.claim_check import check_in, redeem
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.verdict import UNKNOWABLE, check_resubmittable, kind_of
+from outbox.runtime.verdict import LEAVES_OPEN, check_resubmittable, kind_of
 from outbox.runtime.work import Work
 from outbox.stored import Record, decode, processed_key, record_key
 
@@ -239,11 +239,11 @@ class Client:
         ports, id = self._ports, work.state_id
         if isinstance(ports, Ports):
             _, markers = await ports.journal.load([], [work.inbox])
-            return kind_of(as_record(markers.get(work.inbox))) not in UNKNOWABLE
+            return kind_of(as_record(markers.get(work.inbox))) not in LEAVES_OPEN
         is_item = ports.store.capabilities.atomic_scope == "item"
         key = processed_key(id, work.inbox) if is_item and id is not None else record_key(id, work.inbox)
         document = await (ports.infrastructure or ports.store).read(key)
-        return kind_of(None if document is None else decode(document, Record)) not in UNKNOWABLE
+        return kind_of(None if document is None else decode(document, Record)) not in LEAVES_OPEN
 
     async def discard(self, queue: str, id: str, *, key: Key | None = None) -> None:
         """Delete the dead letters of an id.

@@ -138,7 +138,7 @@ class EngineScope:
                 index += 1
                 continue
             if mixed and self._goes_alone(works[index]):
-                await self._finish(group, given_back, works[index:], held)
+                await self._commit_and_go_on(group, given_back, works[index:], held)
                 return
             index, attempt, outcome = start_all(plan, group, works, index, index + 1 if mixed or held else count)
             if attempt is None or outcome is None:
@@ -151,7 +151,7 @@ class EngineScope:
             work = attempt.work
             if work.in_order and _holds_lane(work, outcome):
                 held.add(work.lane)
-        await self._finish(group, given_back, [], held)
+        await self._commit_and_go_on(group, given_back, [], held)
 
     async def _hand_over(
         self,
@@ -173,16 +173,16 @@ class EngineScope:
         if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):
             await abandon(suspended)
             again = msgspec.structs.replace(work, was_run=True)
-            await self._finish(group, given_back, [again, *rest], held)
+            await self._commit_and_go_on(group, given_back, [again, *rest], held)
             return
         if lane is not None:
             self._lanes.enter(lane)
             self._lanes.wait(lane, [later for later in rest if later.lane == lane])
             rest = [later for later in rest if later.lane != lane]
-        self._spawn(self._finish(group, given_back, rest, held))
+        self._spawn(self._commit_and_go_on(group, given_back, rest, held))
         await self._occupy(work, suspended)
 
-    async def _finish(
+    async def _commit_and_go_on(
         self, group: EngineTransaction, given_back: list[Delivery], rest: Sequence[Work], held: set[str | None]
     ) -> None:
         """Commit a group, then handle the rest of its batch, except in held lanes."""
@@ -278,7 +278,7 @@ class EngineScope:
                     if retried or turn.retry_state.attempt_number > 1:
                         for branch in attempt.branches:
                             branch.ran()
-                        if not await self._is_held(work):
+                        if not await self._renew_lock(work):
                             return not work.in_order
                     handling, suspended = suspended, None
                     return await self._try(attempt, handling)
@@ -353,8 +353,8 @@ class EngineScope:
         self._settled(gone)
         return [] if conflict is None else [d for d in deliveries if d.sequence not in conflict.locks]
 
-    async def _is_held(self, work: Work) -> bool:
-        """Whether the lock is still held; otherwise the message is committed, or another worker has it."""
+    async def _renew_lock(self, work: Work) -> bool:
+        """Renew the lock; False where it is not held any more: the message is committed, or another worker has it."""
         try:
             held = await self._journal.renew([work.delivery])
         except MAY_RETRY as error:

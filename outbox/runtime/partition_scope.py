@@ -5,17 +5,22 @@ one batch, push the outputs.  The batch *creates* the message's record, whose id
 replaces* the state under its loaded version (`if_match`), even where nothing changed.  So it loses to an earlier commit
 of the message, and to any change of the state:
 
-    won                  push the outputs, settle, mark later
-    lost on the record   follow the record: push its outputs if it is pending, settle by its outcome
-    lost on the state    drop the cached state, read, run again
-    outcome unknown      read the record: mine, won; another's, lost on it; none, run again, because a batch that
-                         lands late makes the next create lose
+    won                  push the outputs; the caller settles; mark later
+    lost on the record   follow the record: push its outputs if it is pending; the caller settles by its outcome
+    lost on the state    drop the cached state; the caller tries again
+    outcome unknown      read the record: mine, won; another's, lost on it; none, the caller tries again, because a
+                         batch that lands late makes the next create lose
+
+A message that may be on record (redelivered, resubmitted, or its push failed here) reads its record before it loads
+anything.  A resubmission replaces the record of the refusal, under the version that it read.
 
 Nothing is undone, nothing is pushed without a record, nothing is settled before its push.  A record whose outputs may
-not have left is `pending` and has no time to live; a mark ends both (see `marks`), and after a crash the sweeper finds
-the pending record.  A stateless handler's record is the whole commit, in a partition of its own.
+not have left is `pending` and has no time to live; the mark takes its outputs out and gives it one (see `marks`).
 
-Every `await` of a port is a crash point.
+Every `await` of a port is a crash point.  Before the commit nothing is stored but counts of failures and blobs that
+overflow announced; after it the pending record is found by the redelivered message or by the sweeper, whichever comes
+first, and its outputs leave again under the same ids.  A stateless handler's record is the whole commit, in a partition
+of its own.
 """
 
 from __future__ import annotations
@@ -45,8 +50,9 @@ from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
 
 BEHIND_COUNT_MAX = 10_000
+"""How many changed states are remembered; beyond it a stale read costs another attempt."""
 UNPUSHED_COUNT_MAX = 10_000
-"""How many changed states, and failed pushes, are remembered; beyond it a stale read costs another attempt."""
+"""How many messages with unpushed outputs are remembered; beyond it their handlers run once more, in vain."""
 
 
 class PartitionScope:
@@ -87,7 +93,7 @@ class PartitionScope:
         return self._store.capabilities.batch_count_max - 1
 
     @property
-    def _life_s(self) -> float:
+    def _record_ttl_s(self) -> float:
         return self._plan.record_life_ms / 1_000
 
     # One attempt
@@ -131,6 +137,7 @@ class PartitionScope:
         return outcome
 
     async def hold(self, attempt: Attempt) -> Outcome | Waits:
+        # A resubmission waits like a fresh message: its record, a refusal, is what it will replace.
         work = attempt.work
         found = await self._waiting.note(work, record_key(work.state_id, work.inbox))
         if found is None or work.verdict(stored.decode(found, Record)) is Verdict.RESUBMISSION:
@@ -178,7 +185,7 @@ class PartitionScope:
             raise Superseded(found)
 
     async def _before_call(self, attempt: Attempt, batch: StoreTransaction) -> None:
-        """Stop a handler before its first external call if the message is on record already.
+        """What `ctx.call` awaits: stop a handler before its first external call if the message is on record already.
 
         Behind other messages of its batch, on a state that is not committed, it also stops, and runs again on its own.
         """
@@ -200,9 +207,7 @@ class PartitionScope:
         outcome = await run_in(self._plan, batch, attempt, self._life)
         if batch.is_late(self._now_ms()) and isinstance(outcome, PoisonMessage):
             if is_first:
-                attempt.refuse_over(
-                    batch.loaded.version, outcome
-                )  # the next attempt records it, under its own deadline
+                attempt.refuse_over(batch.loaded.version, outcome)  # recorded next time, in time for its deadline
             raise NothingCommitted
         if isinstance(outcome, Later) and attempt.work.inbox:
             await self._decide(attempt)  # the failure may come from its own committed effect
@@ -231,7 +236,7 @@ class PartitionScope:
             self.cache.forget(state_id)
             raise NothingCommitted from error
         if isinstance(answer, Won):
-            self._note(batch, state_id, answer)
+            self._remember_won(batch, state_id, answer)
             return None
         self.cache.forget(state_id)
         if answer.operation < len(batch.entries):
@@ -249,7 +254,7 @@ class PartitionScope:
             return Lost(0, record)
         return None
 
-    def _note(self, batch: StoreTransaction, state_id: str | None, won: Won) -> None:
+    def _remember_won(self, batch: StoreTransaction, state_id: str | None, won: Won) -> None:
         """Keep the new state in the cache, and the records' versions for their marks."""
         if state_id is not None:
             self.cache.remember(state_id, CachedState(batch.state_after, won.versions[-1], won.session))
@@ -297,7 +302,7 @@ class PartitionScope:
         writes: list[Write] = [self._record_write(entry, state_id) for entry in batch.entries]
         if state_id is not None:
             item, tag = batch.state_after, Tag("state", batch.inboxes, batch.tx)
-            body, ttl_s = stored.encode(item), self._life_s if item.is_tombstone else None
+            body, ttl_s = stored.encode(item), self._record_ttl_s if item.is_tombstone else None
             key, seen = state_key(state_id), batch.loaded.version
             writes.append(Replace(key, body, seen, ttl_s, tag) if seen else Create(key, body, ttl_s, tag))
         return writes
@@ -305,7 +310,7 @@ class PartitionScope:
     def _record_write(self, entry: Entry, state_id: str | None) -> Write:
         attempt, work, record = entry.attempt, entry.attempt.work, entry.stored
         key, body = record_key(state_id, work.inbox), stored.encode(record if record.pending else record.marked())
-        ttl_s = None if record.pending else self._life_s
+        ttl_s = None if record.pending else self._record_ttl_s
         tag = Tag("refuse" if record.reason else "commit", (work.inbox,), record.tx)
         return Replace(key, body, attempt.replaces, ttl_s, tag) if attempt.replaces else Create(key, body, ttl_s, tag)
 
@@ -357,7 +362,7 @@ class PartitionScope:
         if work.verdict(record) is Verdict.PAYLOAD_DIFFERS:
             return payload_differs(work.delivery.message.identity)
         attempt.committed(record)
-        await self._finish(document.key, document, record, work.inbox)
+        await self._push_and_mark(document.key, document, record, work.inbox)
         return record.refusal
 
     @staticmethod
@@ -378,12 +383,12 @@ class PartitionScope:
                 return await self._overflows.collect(document, is_staged=False)
             record = stored.decode(document, Record)
             inbox = bytes.fromhex(document.key.id.removeprefix(RECORD_PREFIX))
-            await self._finish(document.key, document, record, inbox)
+            await self._push_and_mark(document.key, document, record, inbox)
         except NothingCommitted:
             return False
         return True
 
-    async def _finish(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
+    async def _push_and_mark(self, key: DocumentKey, document: Document, record: Record, inbox: bytes) -> None:
         """Push the outputs of a pending record, and mark it.
 
         Raises:

@@ -116,7 +116,7 @@ def kind_of(record: Stored | None) -> OnRecord:
         return OnRecord.APPLIED
     if record.reason == WAITING and record.attempt == WAITING_ATTEMPT:
         return OnRecord.WAITING
-    return OnRecord.REFUSED_FOR_AGE if is_unknowable(record.reason, record.description) else OnRecord.REFUSED
+    return OnRecord.REFUSED_FOR_AGE if may_have_been_applied(record.reason, record.description) else OnRecord.REFUSED
 
 
 def judged(record: Stored | None, *, fingerprint: bytes, attempt: int, is_past_retention: bool) -> Verdict:
@@ -126,11 +126,11 @@ def judged(record: Stored | None, *, fingerprint: bytes, attempt: int, is_past_r
     return _VERDICTS[kind_of(record), is_same_payload, is_later_attempt, is_past_retention]
 
 
-UNKNOWABLE = frozenset((OnRecord.NOTHING, OnRecord.REFUSED_FOR_AGE))
+LEAVES_OPEN = frozenset((OnRecord.NOTHING, OnRecord.REFUSED_FOR_AGE))
 """The records that leave open whether a message past retention was applied before."""
 
 
-def is_unknowable(reason: str, description: str) -> bool:
+def may_have_been_applied(reason: str, description: str) -> bool:
     """Whether a refusal leaves open if its message was applied before: only one by the age fence does."""
     return reason == "too-old" and description != REJECTED and not description.startswith(RETRY_PAST_RETENTION)
 
@@ -141,7 +141,7 @@ def check_resubmittable(where: str, reason: str, description: str) -> None:
     Raises:
         Refused: it was refused by the age fence.
     """
-    if is_unknowable(reason, description):
+    if may_have_been_applied(reason, description):
         raise Refused(
             f"{where} was too old to run, and whether it was applied before is not on record any more; look at its "
             "state, discard it, and if it was not applied send it again under a new id"

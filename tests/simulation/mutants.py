@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     mutant(
         "a pending record has a time to live", "partition", "NoLost", PARTITION,
-        ("        ttl_s = None if record.pending else self._life_s\n", "        ttl_s = self._life_s\n"),
+        ("        ttl_s = None if record.pending else self._record_ttl_s\n", "        ttl_s = self._record_ttl_s\n"),
         faults={"crash": 1, "jump": 1},
     ),
     mutant(

@@ -139,7 +139,7 @@ class LetsPendingExpire(PartitionScope):
     def _record_write(self, entry: Entry, state_id: str | None) -> Write:
         write = super()._record_write(entry, state_id)
         assert not isinstance(write, Delete)
-        return type(write)(**{**{f: getattr(write, f) for f in write.__slots__}, "ttl_s": self._life_s})
+        return type(write)(**{**{f: getattr(write, f) for f in write.__slots__}, "ttl_s": self._record_ttl_s})
 
 
 class RecordsByDelivery(PartitionScope):
@@ -178,7 +178,7 @@ def test_a_mutant_of_partition_scope_is_found(name: str) -> None:
 class NeverFinishes(PartitionScope):
     """Gives a message back for ever whose record is pending."""
 
-    async def _finish(self, key: DocumentKey, document: Document, record: stored.Record, inbox: bytes) -> None:
+    async def _push_and_mark(self, key: DocumentKey, document: Document, record: stored.Record, inbox: bytes) -> None:
         if record.pending:
             raise NothingCommitted
 
