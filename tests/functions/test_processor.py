@@ -393,7 +393,7 @@ async def test_what_another_attempt_of_this_process_has_staged_is_not_reclaimed(
         handling = asyncio.create_task(processor.message("adds", message))
         await pauses["swap"].reached.wait()  # its attempt is staged, over the state that the request left
         pauses["unstage"].over.set()
-        while any(task.get_name().endswith("requests") for task in processor._tasks.running):  # noqa: ASYNC110  # nobody says when
+        while any(task.get_name().endswith("requests") for task in processor._tasks.running):  # noqa: ASYNC110  # no event says so
             await asyncio.sleep(0)
         pauses["swap"].over.set()
         await handling

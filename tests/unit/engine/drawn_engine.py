@@ -59,7 +59,7 @@ class Recorded(Engine):
             if self.chance is None or self.chance.random() < 0.5:
                 await through(alone=alone)
 
-        self.core.gate = gate  # type: ignore[method-assign]
+        self.core.gate = gate  # type: ignore[method-assign]  # for this engine alone
 
 
 def recorded(kept: HISTORY, drawn: random.Random | None = None) -> type[Recorded]:

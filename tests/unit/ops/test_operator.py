@@ -126,7 +126,7 @@ async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operat
         for number, amount in enumerate((-1, 5)):
             await worker.send("ledger", Deposit("alice", amount), id=f"e{number}")
         async with asyncio.timeout(5):
-            while not (found := await operator.status()).queues["ledger"].standing:  # noqa: ASYNC110  # it tells nobody
+            while not (found := await operator.status()).queues["ledger"].standing:  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.01)
         assert "ledger: 1 of its keys are blocked behind a dead letter" in text.status(found)
         await operator.discard("ledger", "e0")

@@ -113,7 +113,7 @@ async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
     async def settled(delivery: Delivery, how: Settle) -> None:
         if how.how == "dead-letter" and refusing:
             refusing.pop()
-            await settle(delivery, Settle("release"))  # it comes again
+            await settle(delivery, Settle("release"))  # it is redelivered
             raise Refused("no connection")
         await settle(delivery, how)
 

@@ -52,7 +52,7 @@ async def test_what_a_lingering_mark_is_due_for_is_marked_soon() -> None:
     async with site() as at, Worker(adding(), at) as worker:
         await send_apart(worker, 3)
         async with asyncio.timeout(5):
-            while await pending(at):  # noqa: ASYNC110  # nobody says when a mark is written
+            while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
                 await asyncio.sleep(0.01)
 
 
@@ -117,7 +117,7 @@ async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> 
         asked = [entry.handle("POST", "/adds", {"Idempotency-Key": f"{n}"}, b'{"key": "k0"}') for n in range(20)]
         assert {response.status for response in await asyncio.gather(*asked)} == {200}
         async with asyncio.timeout(5):
-            while await pending(at):  # noqa: ASYNC110  # nobody says when a mark is written
+            while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
                 await asyncio.sleep(0.01)
 
 
@@ -147,7 +147,7 @@ async def test_who_finishes_what_another_application_began_keeps_its_record_as_l
             await worker.declare()
             await worker.send("adds-long", Add("a"), id="m")
             async with asyncio.timeout(5):
-                while await worker.state(Sum, "a") is None:  # noqa: ASYNC110  # nobody says when it is committed
+                while await worker.state(Sum, "a") is None:  # noqa: ASYNC110  # no event says so it is committed
                     await asyncio.sleep(0.01)
         at.bus.is_mute = False
         assert (await swept(at, short, grace_s=0)).finished_count == 1

@@ -28,7 +28,7 @@ async def test_a_commit_that_is_refused_for_good_is_told_and_tried_ever_more_sel
         async with Worker(adding(), at) as worker:
             await worker.send("adds", Add("a"), id="m")
             async with asyncio.timeout(60):
-                while len(rests) < 3:  # noqa: ASYNC110  # nobody says when a message is given back
+                while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
                     await asyncio.sleep(0.01)
             told = [record for record in caplog.records if "could be committed" in record.message]
             assert len(told) == 1 and "not now" in told[0].__dict__["error"]
@@ -65,7 +65,7 @@ async def test_a_blob_store_that_refuses_for_good_is_told_and_tried_ever_more_se
         async with Worker(app, engine) as worker:
             await worker.send("adds", Add("a"), id="m")
             async with asyncio.timeout(60):
-                while len(rests) < 3:  # noqa: ASYNC110  # nobody says when a message is given back
+                while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
                     await asyncio.sleep(0.01)
             told = [record for record in caplog.records if "could be committed" in record.message]
             assert len(told) == 1 and "the drawer is full" in told[0].__dict__["error"]
@@ -83,7 +83,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_message_to_have_rested(mo
         async with asyncio.timeout(15):
             async with Worker(adding(), at) as worker:
                 await worker.send("adds", Add("a"), id="m")
-                while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # it tells nobody
+                while not worker._scope.retry_backoff.count:  # noqa: ASYNC110  # no event says so
                     await asyncio.sleep(0.01)
         assert at.engine.broker.queue("adds").counts()["active"] == 1
 

@@ -212,7 +212,7 @@ async def test_a_resubmitted_dead_letter_keeps_its_first_time() -> None:
                 message = Message(body=body, outbox_id=id, type="Order", created_ms=time_ms)
                 world.servicebus.engine.broker.send("orders", [message])
             async with asyncio.timeout(20):
-                while len(letters := await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # nobody says when
+                while len(letters := await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # no event says so
                     await asyncio.sleep(0.05)
         enqueued_ms = {letter.message.identity: letter.enqueued_ms for letter in letters}
         await asyncio.sleep(0.01)
@@ -232,7 +232,7 @@ async def test_a_resubmitted_dead_letter_begins_anew_and_its_copies_go() -> None
         async with Worker(app, backend):
             world.servicebus.engine.broker.send("orders", [message, message])
             async with asyncio.timeout(20):
-                while len(await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # nobody says when
+                while len(await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # no event says so
                     await asyncio.sleep(0.05)
         client = Client(app, backend)
         await client.resubmit("orders", "r1")
@@ -297,7 +297,7 @@ async def test_a_message_without_an_id_is_resubmitted_under_its_number() -> None
         message = Message(body=b'{"account":"alice","amount":5}', type="Order")
         world.servicebus.engine.broker.send("in", [message, message])
         async with asyncio.timeout(20):
-            while len(letters := await worker.dead_letters("in")) < 2:  # noqa: ASYNC110  # nobody says when
+            while len(letters := await worker.dead_letters("in")) < 2:  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.05)
         first, second = (letter.id for letter in letters)
         assert first.startswith("sequence-") and first != second

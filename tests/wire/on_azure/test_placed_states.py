@@ -307,7 +307,7 @@ async def test_the_second_of_two_states_in_one_place_stands_still_and_is_told(
             await worker.wait_idle(timeout_s=20)
             await worker.send("orders", Order("bob", 2), id="o2")
             async with asyncio.timeout(20):
-                while "message rescheduled" not in caplog.messages:  # noqa: ASYNC110  # a log record tells nobody
+                while "message rescheduled" not in caplog.messages:  # noqa: ASYNC110  # no event says so
                     await asyncio.sleep(0.01)
             assert await worker.state(Account, "alice") == Account(1, 1)
             with pytest.raises(CorruptRecord, match="Account:alice and Account:bob are both placed"):

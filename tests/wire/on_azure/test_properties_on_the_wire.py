@@ -53,7 +53,7 @@ async def test_what_no_broker_takes_on_is_dead_lettered_and_its_key_goes_on(
         assert [(one.reason, one.message) for one in letters] == [("oversize", Order("alice", 13))]
         await worker.send("in", Order("alice", 5), id="m2")
         async with asyncio.timeout(20):
-            while not world.servicebus.engine.broker.peek("out", 0, 1):  # noqa: ASYNC110  # an engine tells nobody
+            while not world.servicebus.engine.broker.peek("out", 0, 1):  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.05)
         assert await worker.state(Account, "alice") == Account(5, 0)
 
