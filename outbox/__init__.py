@@ -19,7 +19,7 @@ from outbox.retries import Reject, Retries, Retry
 if TYPE_CHECKING:
     from outbox.client import Client, DeadLetter
     from outbox.engine.engine import Engine
-    from outbox.entry import HttpEntry
+    from outbox.http_entry import HttpEntry
     from outbox.worker import Worker
 
 __all__ = [
@@ -44,7 +44,7 @@ _LAZY = {
     "Client": "outbox.client",
     "DeadLetter": "outbox.client",
     "Engine": "outbox.engine.engine",
-    "HttpEntry": "outbox.entry",
+    "HttpEntry": "outbox.http_entry",
     "Worker": "outbox.worker",
 }
 

@@ -13,18 +13,18 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
-from outbox.answering import answering
-from outbox.binding import Binding, bind, check_key, key_kind, name_of_key
 from outbox.codec import Codec, StateCodec, Upcast, codec_for
 from outbox.context import Way
 from outbox.errors import NotRegistrable, UnknownDestination
-from outbox.handlers import NO_KEY, TIME_LIMIT_S, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
-from outbox.http_paths import METHODS, Template, parse_template
 from outbox.lineage import Key, as_key, inbox_prefix
 from outbox.message import Scalar, schema_properties
+from outbox.registration.answering import answering
+from outbox.registration.binding import Binding, bind, check_key, key_kind, name_of_key
+from outbox.registration.handlers import NO_KEY, TIME_LIMIT_S, UNKEPT, Caller, Handler, HttpRoute, Ordering, QueueSpec
+from outbox.registration.routes import METHODS, Template, parse_template
+from outbox.registration.spark_runs import HANDLER_NAME, submitting
 from outbox.retries import Retries
 from outbox.spark import RUN_TYPE, SPARK_RUNS, RunRequest, SparkRuns, run_request
-from outbox.submitting import HANDLER_NAME, submitting
 
 __all__ = ["CLAIM_CHECK_BYTES", "NO_KEY", "App", "Handler", "HttpRoute", "QueueSpec"]
 

@@ -14,10 +14,10 @@ from uuid import UUID
 from outbox.app import App
 from outbox.codec import Codec, StateCodec
 from outbox.errors import UnknownDestination, UnknownType
-from outbox.handlers import Handler
-from outbox.http_paths import Place, find
 from outbox.lineage import Key, as_key, state_id
 from outbox.ports import SUBSCRIPTIONS
+from outbox.registration.handlers import Handler
+from outbox.registration.routes import Place, find
 
 NAMES_SHOWN_MAX = 12
 

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outbox.commits import Burial, Commit, Conflict, Marker, Postponement, Refusal, StateChange, StateDocument
 from outbox.deliveries import SUBSCRIPTIONS, Buried, Delivery, Output, Settle
 from outbox.documents import (
     UNTAGGED,
@@ -33,6 +32,7 @@ from outbox.documents import (
     Won,
     Write,
 )
+from outbox.engine_commit import Burial, Commit, Conflict, Marker, Postponement, Refusal, StateChange, StateDocument
 from outbox.errors import NoBlobStore
 
 __all__ = [

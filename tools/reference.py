@@ -86,7 +86,7 @@ SHOWN = {
 INNER = {
     "outbox.app.App": ("codec", "codecs", "state_codec", "states", "encode", "properties_of", "way", "session_of"),
     "outbox.client.Client": ("with_body", "dead_letter", "decode"),
-    "outbox.entry.HttpEntry": ("answered",),
+    "outbox.http_entry.HttpEntry": ("answered",),
     "outbox.azure.usage.Usage": ("note",),
     "outbox.verify.promises.view.View": ("judged",),
 }

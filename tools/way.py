@@ -20,7 +20,7 @@ from typing import Any
 import outbox
 from outbox import App, Context, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.entry import HttpEntry
+from outbox.http_entry import HttpEntry
 
 ROOT = Path(outbox.__file__).parent.parent
 SCOPES = ("engine", "partition", "item", "http")

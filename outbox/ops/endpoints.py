@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from outbox.app import App
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
-from outbox.entry import HttpEntry
 from outbox.errors import Refused
+from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit.handler_threads import HandlerThreads
 

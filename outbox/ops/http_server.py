@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from outbox.entry import HttpEntry
 from outbox.errors import EngineStopped
 from outbox.http import KEY_HEADER, Response, problem
+from outbox.http_entry import HttpEntry
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 
 log = logging.getLogger("outbox.http")

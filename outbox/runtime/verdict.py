@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import product
 from typing import NamedTuple, Protocol
 
-from outbox.commits import WAITING, WAITING_ATTEMPT
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.errors import PoisonMessage, Refused
 
 REJECTED = "rejected by the handler"

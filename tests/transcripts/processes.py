@@ -22,7 +22,7 @@ from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.engine.state.documents import STATES
-from outbox.entry import HttpEntry
+from outbox.http_entry import HttpEntry
 from outbox.lineage import as_key, inbox_key
 from outbox.message import Message
 from outbox.ports import Delivery, Document, DocumentKey, Output, Ports, StorePorts, Version

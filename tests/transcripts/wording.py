@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from outbox import stored
-from outbox.commits import WAITING, WAITING_ATTEMPT
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.message import Message
 from outbox.ports import (
     Commit,

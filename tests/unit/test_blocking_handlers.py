@@ -21,8 +21,8 @@ import pytest
 
 from outbox import App, Context, Engine, Reject, Retries, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.entry import HttpEntry
 from outbox.errors import HandlingEnded, NotRegistrable
+from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit import handler_threads as threads
 from outbox.runtime.commit import run_handler as handling

@@ -15,7 +15,7 @@ import pytest
 
 from outbox import App, Engine, Worker
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.entry import HttpEntry
+from outbox.http_entry import HttpEntry
 from outbox.ports import Backend
 from outbox.runtime.commit import loop_watch
 from outbox.runtime.start.plan import compile_plan

@@ -15,8 +15,8 @@ from outbox.azure import functions
 from outbox.azure.functions import FunctionsSettings
 from outbox.azure.functions.processor import Processor
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable
+from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import NoBlobs, StorePorts
 from outbox.runtime.delivery.claim_check import to_claim

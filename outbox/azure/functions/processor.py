@@ -38,9 +38,9 @@ from outbox.azure.functions.bus import Invocation, TriggerBus
 from outbox.azure.functions.messages import to_delivery
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.client import Client
-from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable
 from outbox.http import Response
+from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, StorePorts
 from outbox.printable import printable

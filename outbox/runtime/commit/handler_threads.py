@@ -28,8 +28,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from outbox.context import Context, seal
-from outbox.handlers import Handler, over_limit_text
 from outbox.log_throttle import LogThrottle
+from outbox.registration.handlers import Handler, over_limit_text
 from outbox.retries import Retry
 
 log = logging.getLogger("outbox.threads")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outbox.commits import Marker, Refusal
+from outbox.engine_commit import Marker, Refusal
 from outbox.http import Reply
 from outbox.lineage import FINGERPRINT_BYTES
 

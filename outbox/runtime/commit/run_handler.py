@@ -22,8 +22,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from outbox.app import Handler
 from outbox.context import Context, seal
 from outbox.errors import FormatTooNew, PoisonMessage
-from outbox.handlers import over_limit_text
 from outbox.ports import Delivery
+from outbox.registration.handlers import over_limit_text
 from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
 from outbox.runtime.commit.handler_threads import RETRY_AFTER_S
 from outbox.runtime.commit.stepping import Patience, cancelled, go_on

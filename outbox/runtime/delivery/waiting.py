@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from outbox import stored
-from outbox.commits import WAITING, WAITING_ATTEMPT
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.lineage import fingerprint
 from outbox.ports import (
     Commit,

@@ -25,9 +25,9 @@ import msgspec
 
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage
-from outbox.handlers import UNKEPT
 from outbox.log_throttle import LogThrottle
 from outbox.printable import printable
+from outbox.registration.handlers import UNKEPT
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text, raised_at, stack_of
 from outbox.runtime.verdict import REJECTED

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outbox.commits import WAITING, WAITING_ATTEMPT
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.message import Message
 from outbox.ports import (
     Burial,

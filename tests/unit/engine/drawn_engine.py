@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from outbox.commits import WAITING, WAITING_ATTEMPT
 from outbox.deliveries import Delivery
 from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
@@ -24,6 +23,7 @@ from outbox.engine.log.wal import Log
 from outbox.engine.state.rules import Rule
 from outbox.engine.state.state import State
 from outbox.engine.state.tasks import DEFERRED, LOCKED, Claim
+from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.errors import LockLost, Refused
 from outbox.message import Message
 from outbox.ports import Burial, Commit, Output, Postponement, Refusal, StateChange

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from outbox.engine.engine import Engine
-from outbox.entry import HttpEntry
+from outbox.http_entry import HttpEntry
 from outbox.ops import connection_guard, http_server
 from outbox.ops.http_server import serve_http
 from tests.unit.runtime.purse import Book, paying

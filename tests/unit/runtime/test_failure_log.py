@@ -12,8 +12,8 @@ import pytest
 
 from outbox import App, Client, Context, Engine, Reject, Retries, Retry
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.entry import HttpEntry
 from outbox.errors import PoisonMessage, Refused
+from outbox.http_entry import HttpEntry
 from outbox.log_throttle import SUBJECT_COUNT_MAX, LogThrottle
 from outbox.message import Message
 from outbox.ports import Backend, Delivery, Settle

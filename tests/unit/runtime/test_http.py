@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from outbox import Context, Reject, Retries, Retry
-from outbox.entry import HttpEntry
 from outbox.errors import NotRegistrable, UnknownDestination
 from outbox.http import REPLY_BYTES_MAX, Request, Response
+from outbox.http_entry import HttpEntry
 from outbox.testing import Harness
 from tests.unit.runtime.purse import Ask, Book, Paid, Pay, Purse, paying
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from outbox import App, Reject
-from outbox.commits import Refusal
+from outbox.engine_commit import Refusal
 from outbox.runtime.verdict import OnRecord, Verdict, judged, kind_of
 from outbox.testing import Harness
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from outbox import App
-from outbox.entry import HttpEntry
 from outbox.http import Response
+from outbox.http_entry import HttpEntry
 from outbox.lineage import inbox_key, inbox_prefix
 from tests.unit.runtime.purse import paying
 

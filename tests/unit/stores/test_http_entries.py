@@ -15,7 +15,7 @@ from outbox import App, Context, Engine, Worker
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.limits import EngineLimits
 from outbox.engine.log.disk import MemoryDisk
-from outbox.entry import HttpEntry
+from outbox.http_entry import HttpEntry
 from outbox.message import Message
 from outbox.ports import Output, Ports, Replace
 from outbox.runtime.delivery.retrying import ATTEMPT_COUNT_MAX

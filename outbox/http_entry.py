@@ -30,10 +30,10 @@ import msgspec
 from outbox.app import App
 from outbox.client import Client
 from outbox.errors import CorruptRecord
-from outbox.handlers import UNKEPT
 from outbox.http import BODY_BYTES_MAX, Request, Response, Unfit, problem
-from outbox.http_paths import Place, find
 from outbox.ports import Backend, StorePorts
+from outbox.registration.handlers import UNKEPT
+from outbox.registration.routes import Place, find
 from outbox.runtime.commit.handler_threads import THREAD_COUNT, HandlerThreads
 from outbox.runtime.commit.loop_watch import LoopWatch
 from outbox.runtime.commit.marks import Lingering

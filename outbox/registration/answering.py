@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from outbox.binding import Binding
 from outbox.context import Context
 from outbox.http import reply_of
+from outbox.registration.binding import Binding
 
 
 def answering(binding: Binding) -> Binding:

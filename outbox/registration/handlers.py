@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from outbox.binding import Binding
 from outbox.codec import StateCodec
 from outbox.http import Request
-from outbox.http_paths import READS, Template
+from outbox.registration.binding import Binding
+from outbox.registration.routes import READS, Template
 from outbox.retries import Retries
 
 Ordering = Literal["unordered", "per_key"]

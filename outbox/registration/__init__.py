@@ -1,0 +1,1 @@
+"""What `App` keeps of a handler: its parameters bound by their annotations, its queue or route, its retries."""
