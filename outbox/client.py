@@ -14,17 +14,18 @@ from msgspec.structs import replace
 from outbox.app import App
 from outbox.context import BlobRef, to_ms
 from outbox.declared import known_state, known_state_id, named_states
-from outbox.deliveries import late, split_stack
+from outbox.deliveries import split_stack
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
 from outbox.ports import Backend, Buried, Delivery, Output, Ports, StorePorts
+from outbox.resubmission import check_resubmittable, newest
 from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.delivery.admission import admit
 from outbox.runtime.delivery.claim_check import check_in, redeem
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.store_operations import operations_over
-from outbox.runtime.verdict import LEAVES_OPEN, check_resubmittable, kind_of
+from outbox.runtime.verdict import LEAVES_OPEN, kind_of
 from outbox.runtime.work import Work
 from outbox.stored import Record, decode, processed_key, record_key
 
@@ -215,26 +216,27 @@ class Client:
             Refused: it was too old, or is by now; whether it was applied before is not on record any more.
         """
         found = await self._find(queue, id)
-        newest = next((dead for dead in reversed(found) if dead.reason != "payload-differs"), found[-1])
-        check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
-        await self._check_remembered(newest)
-        await self._operations.resubmit(queue, newest.sequence)
+        dead = newest(found)
+        check_resubmittable(f"{queue}/{id}", dead.reason, dead.description)
+        is_remembered = await self._is_remembered(dead)
+        check_resubmittable(f"{queue}/{id}", dead.reason, dead.description, is_remembered=is_remembered)
+        await self._operations.resubmit(queue, dead.sequence)
 
-    async def _check_remembered(self, dead: Buried) -> None:
-        """Refuse a message past retention without a record; not on a queue whose handlers are unknown here."""
+    async def _is_remembered(self, dead: Buried) -> bool:
+        """Whether a dead letter is younger than retention, has a record, or is of a queue without handlers here."""
         plan, now_ms = compile_plan(self.app), self._operations.now_ms()
         created_ms = dead.message.created_ms or dead.enqueued_ms
         if dead.queue not in plan.sources or created_ms > plan.retention.oldest_ms(now_ms):
-            return
+            return True
         message = await self.with_body(dead.message)
         delivery = Delivery(dead.queue, dead.sequence, message, 0, dead.enqueued_ms, 0)
         (work,) = admit(plan, [delivery], now_ms)
         for branch in (work, *work.others):
-            if branch.inbox and await self._is_remembered(branch):
-                return
-        raise late(f"{dead.queue}/{dead.message.identity}")
+            if branch.inbox and await self._has_record(branch):
+                return True
+        return False
 
-    async def _is_remembered(self, work: Work) -> bool:
+    async def _has_record(self, work: Work) -> bool:
         """Whether a message has a record, other than a refusal for its age."""
         ports, id = self._ports, work.state_id
         if isinstance(ports, Ports):

@@ -5,13 +5,13 @@ Decides whether a dead letter may still be resubmitted and what goes with it; li
 
 from __future__ import annotations
 
-from outbox.deliveries import is_copy, late, next_attempt, resubmission
 from outbox.engine.broker import Broker
 from outbox.engine.core import Core
 from outbox.engine.entities import dead_letter_path
 from outbox.engine.log import records
 from outbox.engine.state.queues import Queue
 from outbox.engine.state.tasks import LOCKED, Task
+from outbox.resubmission import check_resubmittable, is_copy, next_attempt, resubmission
 
 
 class DeadLetters:
@@ -24,16 +24,15 @@ class DeadLetters:
     def resubmit(self, path: str, sequence: int) -> None:
         """Send a dead letter of the queue `path` back to it, as a new attempt with its first time.
 
-        Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.  Of one
-        that was `too-old` it is unknown whether it had been applied before: look at its state first.
+        Other copies of it go: resubmitted later, when nothing remembers this one, they would be applied again.
 
         Raises:
             LookupError: there is no such dead letter, or a receiver has claimed it.
-            Refused: the record of its refusal is gone, so it could only be refused as too old.
+            Refused: no record proves that it was not applied.
         """
         core, (dead, task) = self._core, self._find(path, sequence)
-        if 0 < task.remembered_until_ms <= core.now_ms():
-            raise late(f"{path}/{task.message.identity or sequence}")
+        where, until_ms = f"{path}/{task.message.identity or sequence}", task.remembered_until_ms
+        check_resubmittable(where, task.reason, task.description, is_remembered=not 0 < until_ms <= core.now_ms())
         copies = [other for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
         attempt = next_attempt(task.message, [other.message for other in copies])
         if copies:

@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES, App
-from outbox.deliveries import dead_letter_identity, split_stack
+from outbox.deliveries import split_stack
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
 from outbox.engine.entities import dead_letter_path
@@ -42,9 +41,9 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
+from outbox.resubmission import dead_letter_identity, newest
 from outbox.runtime.delivery.claim_check import check_in, redeem
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
-from outbox.runtime.verdict import check_resubmittable
 
 EXPORT_PAGE_COUNT = 500
 NAMES_SHOWN_MAX = 12
@@ -189,7 +188,7 @@ class EngineOperator:
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id = self._full_id(queue, id)
-        task = self._find(queue, id)
+        task = self._all_of(queue, id)[-1]
         only = await self._only_type(queue)
         await self._engine.core.gate()
         message = task.message
@@ -210,20 +209,15 @@ class EngineOperator:
         path = self._dead(queue)
         if id is not None:
             id = self._full_id(queue, id)
-            is_resubmission = move == self._engine.dead_letters.resubmit
-            found = self._find(queue, id, key=_for_resubmission if is_resubmission else _sequence)
-            if is_resubmission:
-                check_resubmittable(f"{queue}/{id}", found.reason, found.description)
-            same = [found] if is_resubmission else self._all_of(queue, id)
+            same = self._all_of(queue, id)
+            if move == self._engine.dead_letters.resubmit:
+                same = [newest(same)]
             for task in same:
                 move(queue, task.sequence)
             await self._engine.core.gate()
             return Moved(len(same), id=id)
         tasks = list(self._engine.broker.queue(path).tasks.values())
-        if move == self._engine.dead_letters.resubmit:
-            sequences, count = [task.sequence for task in tasks if _may_be_resubmitted(task)], 0
-        else:
-            sequences, count = [task.sequence for task in tasks], 0
+        sequences, count = [task.sequence for task in tasks], 0
         for start in range(0, len(sequences), BATCH_COUNT_MAX):
             for sequence in sequences[start : start + BATCH_COUNT_MAX]:
                 with suppress(LookupError, Refused):  # a receiver has it, or settled it between two batches
@@ -236,17 +230,13 @@ class EngineOperator:
         tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
         return full_id(queue, text, {_identity(queue, task) for task in tasks})
 
-    def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
-        tasks = self._engine.broker.queue(self._dead(queue)).tasks
-        same = (task for task in tasks.values() if _identity(queue, task) == id)
-        found = max(same, default=None, key=key or _sequence)
-        if found is None:
-            raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
-        return found
-
     def _all_of(self, queue: str, id: str) -> list[Task]:
-        tasks = self._engine.broker.queue(self._dead(queue)).tasks
-        return [task for task in tasks.values() if _identity(queue, task) == id]
+        """The dead letters of an id, oldest first; at least one."""
+        tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
+        same = sorted((task for task in tasks if _identity(queue, task) == id), key=lambda task: task.sequence)
+        if not same:
+            raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
+        return same
 
     def _dead(self, queue: str) -> str:
         if queue not in self._engine.topology.queues:
@@ -385,23 +375,6 @@ def with_body(letter: DeadLetterView, body: bytes) -> DeadLetterView:
         return replace(letter, size_bytes=len(body), body=msgspec.Raw(compact_json(letter.id, body)))
     except Refused:
         return replace(letter, size_bytes=len(body), body_text=text)
-
-
-def _may_be_resubmitted(task: Task) -> bool:
-    try:
-        check_resubmittable("", task.reason, task.description)
-    except Refused:
-        return False
-    return True
-
-
-def _for_resubmission(task: Task) -> tuple[bool, int]:
-    """The newest, preferring those that did not reuse another message's id."""
-    return task.reason != "payload-differs", task.sequence
-
-
-def _sequence(task: Task) -> int:
-    return task.sequence
 
 
 _conforms: type[Operator] = EngineOperator

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol
 
-from outbox.deliveries import is_copy, split_stack
+from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage, Refused
 from outbox.lineage import state_id
 from outbox.ops.engine_operator import full_id, listed, parse_key, with_body
@@ -28,12 +28,12 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.ports import Buried, StorePorts
+from outbox.resubmission import check_resubmittable, is_copy, newest
 from outbox.runtime.delivery.claim_check import redeem
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.store_operations import StoreOperations
-from outbox.runtime.verdict import check_resubmittable
 
 KEPT_COUNT_MAX = 1_000
 UNFINISHED_COUNT_MAX = 1_000
@@ -195,9 +195,9 @@ class StoreOperator:
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         if id is not None:
             id, found = await self._of(queue, id)
-            newest = next((x for x in reversed(found) if x.reason != "payload-differs"), found[-1])
-            check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
-            await self._operations.resubmit(queue, newest.sequence)
+            dead = newest(found)
+            check_resubmittable(f"{queue}/{id}", dead.reason, dead.description)
+            await self._operations.resubmit(queue, dead.sequence)
             return Moved(1, id=id)
         return await self._move_all(queue, self._operations.resubmit, is_resubmission=True)
 

@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from outbox.deliveries import next_attempt
 from outbox.ports import (
     SUBSCRIPTIONS,
     Buried,
@@ -28,6 +27,7 @@ from outbox.ports import (
     Version,
     Won,
 )
+from outbox.resubmission import next_attempt
 from outbox.runtime.commit.state_cache import cached_state
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters

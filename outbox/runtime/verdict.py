@@ -16,12 +16,8 @@ from itertools import product
 from typing import NamedTuple, Protocol
 
 from outbox.engine_commit import WAITING, WAITING_ATTEMPT
-from outbox.errors import PoisonMessage, Refused
-
-REJECTED = "rejected by the handler"
-"""The stored description of a refusal by the handler itself, whatever its reason."""
-RETRY_PAST_RETENTION = "put off until it is too old: "
-"""How the stored description of a `Retry` beyond retention begins: the message ran, and was not applied."""
+from outbox.errors import PoisonMessage
+from outbox.resubmission import may_have_been_applied
 
 
 class Stored(Protocol):
@@ -128,24 +124,6 @@ def judged(record: Stored | None, *, fingerprint: bytes, attempt: int, is_past_r
 
 LEAVES_OPEN = frozenset((OnRecord.NOTHING, OnRecord.REFUSED_FOR_AGE))
 """The records that leave open whether a message past retention was applied before."""
-
-
-def may_have_been_applied(reason: str, description: str) -> bool:
-    """Whether a refusal leaves open if its message was applied before: only one by the age fence does."""
-    return reason == "too-old" and description != REJECTED and not description.startswith(RETRY_PAST_RETENTION)
-
-
-def check_resubmittable(where: str, reason: str, description: str) -> None:
-    """Refuse to resubmit a message refused by the age fence: without a record it may have been applied.
-
-    Raises:
-        Refused: it was refused by the age fence.
-    """
-    if may_have_been_applied(reason, description):
-        raise Refused(
-            f"{where} was too old to run, and whether it was applied before is not on record any more; look at its "
-            "state, discard it, and if it was not applied send it again under a new id"
-        )
 
 
 def payload_differs(identity: str) -> PoisonMessage:

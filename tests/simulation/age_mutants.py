@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.simulation.planting import BATCH, ENDINGS, GROUP, JOURNAL, LANES, MARKERS, WAITING, Mutant
 
 CONTEXT = "outbox/context.py"
-DELIVERIES = "outbox/deliveries.py"
+RESUBMISSION = "outbox/resubmission.py"
 RETENTION = "outbox/runtime/start/retention.py"
 CHAINS = "unit/runtime/test_chains.py"
 BLOCKED = "unit/runtime/test_blocked_keys.py"
@@ -39,7 +39,7 @@ AGE_MUTANTS = (
         ("        if due_ms - self.now_ms >= CHAIN_GAP_MS:\n", "        if due_ms > self.now_ms:\n"),
     ),
     mutant(
-        "a resubmission keeps counting", DELIVERIES,
+        "a resubmission keeps counting", RESUBMISSION,
         f"{CHAINS}::test_a_resubmission_begins_a_chain_anew",
         ("failures=0, hops=0)", "failures=0)"),
     ),
@@ -215,12 +215,12 @@ AGE_MUTANTS = (
         "a client resubmits what is too old by now", "outbox/client.py",
         f"{RESUBMITTING}::test_a_late_resubmission_is_refused_up_front_and_the_dead_letter_keeps_its_reason|"
         "test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_record_is_gone",
-        ("        await self._check_remembered(newest)\n", ""),
+        ("        is_remembered = await self._is_remembered(dead)\n", "        is_remembered = True\n"),
     ),
     mutant(
         "an engine resubmits what is too old by now", "outbox/engine/dead_letters.py",
         f"{RESUBMITTING}::test_an_operator_cannot_resubmit_late_either_and_the_others_go",
-        ("        if 0 < task.remembered_until_ms <= core.now_ms():\n", "        if 0 < task.remembered_until_ms < 0:\n"),
+        ("is_remembered=not 0 < until_ms <= core.now_ms())", "is_remembered=True)"),
     ),
     mutant(
         "a Retry beyond retention comes again", "outbox/runtime/commit/run_handler.py",

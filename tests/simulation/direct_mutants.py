@@ -31,7 +31,7 @@ BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
 HANDLING = "outbox/runtime/commit/run_handler.py"
 WORK = "outbox/runtime/work.py"
-DELIVERIES = "outbox/deliveries.py"
+RESUBMISSION = "outbox/resubmission.py"
 FAILURE_LOG = "outbox/runtime/failures/failure_log.py"
 REDACTING = "outbox/runtime/failures/redacting.py"
 REQUESTS = "outbox/runtime/http/requests.py"
@@ -148,12 +148,12 @@ DIRECT_MUTANTS = (
         ("            enqueued_ms = milliseconds(letter.enqueued_time_utc)\n", "            enqueued_ms = self._bus._now_ms()\n"),
     ),
     mutant(
-        "letters: one without a time is as old as its resubmission", DELIVERIES,
+        "letters: one without a time is as old as its resubmission", RESUBMISSION,
         f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
         ("    created_ms = message.created_ms or enqueued_ms\n", "    created_ms = message.created_ms\n"),
     ),
     mutant(
-        "letters: one takes the time of its delivery", DELIVERIES,
+        "letters: one takes the time of its delivery", RESUBMISSION,
         f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
         ("    created_ms = message.created_ms or enqueued_ms\n", "    created_ms = enqueued_ms\n"),
     ),

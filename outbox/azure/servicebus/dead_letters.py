@@ -23,9 +23,9 @@ from outbox.azure.servicebus.messages import from_wire, milliseconds
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.receivers import release
-from outbox.deliveries import identified, is_copy, next_attempt, resubmission
 from outbox.errors import Refused
 from outbox.ports import SUBSCRIPTIONS, Buried, Output
+from outbox.resubmission import identified, is_copy, next_attempt, resubmission
 
 DEAD_LETTER_COUNT_MAX = 10_000
 PAGE_COUNT = 200

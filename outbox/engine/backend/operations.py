@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from outbox.deliveries import identified
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.broker import Broker
 from outbox.engine.core import Core
@@ -29,6 +28,7 @@ from outbox.ports import (
     Version,
     Won,
 )
+from outbox.resubmission import identified
 
 PEEK_COUNT_MAX = 100_000
 

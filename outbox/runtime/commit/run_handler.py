@@ -24,6 +24,7 @@ from outbox.context import Context, seal
 from outbox.errors import FormatTooNew, PoisonMessage
 from outbox.ports import Delivery
 from outbox.registration.handlers import over_limit_text
+from outbox.resubmission import REJECTED, RETRY_PAST_RETENTION
 from outbox.retries import DELAY_S_MAX, Reject, Retries, Retry
 from outbox.runtime.commit.handler_threads import RETRY_AFTER_S
 from outbox.runtime.commit.stepping import Patience, cancelled, go_on
@@ -31,7 +32,6 @@ from outbox.runtime.delivery.admission import REDELIVER_AFTER_S, value_again
 from outbox.runtime.failures.error_text import FAILURES, as_text, described, failure_text, fit, safe_text
 from outbox.runtime.failures.failure_log import failure_of
 from outbox.runtime.start.plan import Plan
-from outbox.runtime.verdict import REJECTED, RETRY_PAST_RETENTION
 from outbox.runtime.work import Attempt, Later, Outcome, Work, outcome_of_all
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from outbox.app import Handler
-from outbox.deliveries import sequence_identity
 from outbox.errors import NoBlobStore, PoisonMessage, TooLarge
 from outbox.lineage import TEXT_TAGS, Key, as_key, fingerprint, inbox_key, state_id
 from outbox.message import Message, excess, is_slight
 from outbox.ports import BlobStore, Delivery
+from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import redeem, without_blobs
 from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryError, cause_of
 from outbox.runtime.failures.error_text import FAILURES, as_text, described, failure_text, fit, safe_text

@@ -14,7 +14,6 @@ import msgspec
 
 from outbox import stored
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.deliveries import resubmission
 from outbox.message import Message
 from outbox.ports import (
     BlobStore,
@@ -30,6 +29,7 @@ from outbox.ports import (
     Tag,
     Won,
 )
+from outbox.resubmission import resubmission
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.retrying import MAY_RETRY, NothingCommitted
 from outbox.runtime.work import Attempt

@@ -14,10 +14,10 @@ from contextlib import suppress
 
 import msgspec
 
-from outbox.deliveries import sequence_identity
 from outbox.errors import NoBlobStore, PoisonMessage, Refused, UnknownDestination
 from outbox.message import Message
 from outbox.ports import BlobStore, Delivery, MessageBus, Output, Settle
+from outbox.resubmission import sequence_identity
 from outbox.runtime.delivery.claim_check import check_in
 from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryError, cause_of
 from outbox.runtime.failures.failure_log import FailureLog

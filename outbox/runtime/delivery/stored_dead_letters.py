@@ -22,7 +22,6 @@ from hashlib import sha256
 import msgspec
 
 from outbox.app import CLAIM_CHECK_BYTES
-from outbox.deliveries import is_copy, resubmission
 from outbox.errors import CorruptRecord, NoBlobStore, Refused
 from outbox.message import Message
 from outbox.ports import (
@@ -39,6 +38,7 @@ from outbox.ports import (
     Tag,
     Won,
 )
+from outbox.resubmission import is_copy, resubmission
 from outbox.runtime.delivery.claim_check import check_in
 
 _PREFIX = "letter:"

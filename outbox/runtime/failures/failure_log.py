@@ -28,9 +28,9 @@ from outbox.errors import PoisonMessage
 from outbox.log_throttle import LogThrottle
 from outbox.printable import printable
 from outbox.registration.handlers import UNKEPT
+from outbox.resubmission import REJECTED
 from outbox.retries import Retries
 from outbox.runtime.failures.error_text import failure_text, raised_at, stack_of
-from outbox.runtime.verdict import REJECTED
 from outbox.runtime.work import Attempt, Later, Work
 
 log = logging.getLogger("outbox.failures")

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.http import Response, problem
 from outbox.log_throttle import LogThrottle
+from outbox.resubmission import REJECTED
 from outbox.runtime.delivery.retrying import RetryError, cause_of
 from outbox.runtime.failures.error_text import failure_text
 from outbox.runtime.failures.failure_log import FailureLog
-from outbox.runtime.verdict import REJECTED
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import Record
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from outbox.deliveries import is_copy, next_attempt, resubmission
 from outbox.ports import (
     SUBSCRIPTIONS,
     BlobStore,
@@ -29,6 +28,7 @@ from outbox.ports import (
     Won,
     Write,
 )
+from outbox.resubmission import is_copy, next_attempt, resubmission
 from outbox.verify.explorer.run import Calls
 
 

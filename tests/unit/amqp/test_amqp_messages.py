@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox.deliveries import resubmission
 from outbox.emulator.amqp import types
 from outbox.emulator.amqp.deliveries import encode_delivery, encode_peeked
 from outbox.emulator.amqp.errors import OperationFault
@@ -15,6 +14,7 @@ from outbox.emulator.amqp.sections import sections
 from outbox.emulator.amqp.types import NULL, binary, decode, described, list_, map_, string, symbol, uint
 from outbox.engine.state.tasks import Claim, Task
 from outbox.message import Message
+from outbox.resubmission import resubmission
 
 
 def claimed(message: Message, **changes: object) -> Claim:

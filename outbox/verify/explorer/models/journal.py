@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from outbox.deliveries import is_copy, next_attempt, resubmission
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
+from outbox.resubmission import is_copy, next_attempt, resubmission
 from outbox.verify.explorer.models.queues import Claim, Dead, QueueModel, Queues, QueueState, selections
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
 from outbox.verify.explorer.trace_text import commit_text, delivery_text, short

@@ -1,0 +1,105 @@
+"""Resubmission: which dead letter of an id may run again, and what its message carries.
+
+A dead letter may be resubmitted while the record of its refusal proves that it was not applied: the resubmission is a
+later attempt, which replaces that record under its version.  A refusal by the age fence proves nothing, and a record
+that has expired proves nothing any more; such a message is discarded, or sent again under a new id.
+
+Every door asks here: client, command line, control endpoint, engine.  Who has the application's code also looks whether
+the record is still there (`Client.resubmit`); the engine knows when it expires.  Without either, as from the command
+line on Azure, the message is sent and refused again as too old, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from outbox.deliveries import SUBSCRIPTIONS, Buried
+from outbox.errors import Refused
+from outbox.message import Message
+
+REJECTED = "rejected by the handler"
+"""The stored description of a refusal by the handler itself, whatever its reason."""
+RETRY_PAST_RETENTION = "put off until it is too old: "
+"""How the stored description of a `Retry` beyond retention begins: the message ran, and was not applied."""
+
+
+class Dead(Protocol):
+    """A dead letter."""
+
+    @property
+    def reason(self) -> str:
+        """The text of a `Reject`, else a code."""
+
+
+AnyDead = TypeVar("AnyDead", bound=Dead)
+
+
+def newest(dead: Sequence[AnyDead]) -> AnyDead:
+    """The one to resubmit of an id's dead letters, oldest first: the newest that did not reuse another message's id."""
+    return next((one for one in reversed(dead) if one.reason != "payload-differs"), dead[-1])
+
+
+def may_have_been_applied(reason: str, description: str) -> bool:
+    """Whether a refusal leaves open if its message was applied before: only one by the age fence does."""
+    return reason == "too-old" and description != REJECTED and not description.startswith(RETRY_PAST_RETENTION)
+
+
+def check_resubmittable(where: str, reason: str, description: str, *, is_remembered: bool = True) -> None:
+    """Refuse to resubmit a message that may have been applied, or whose record (`is_remembered`) has expired.
+
+    Raises:
+        Refused: no record proves that it was not applied.
+    """
+    if may_have_been_applied(reason, description):
+        raise Refused(
+            f"{where} was too old to run, and whether it was applied before is not on record any more; look at its "
+            "state, discard it, and if it was not applied send it again under a new id"
+        )
+    if not is_remembered:
+        raise Refused(
+            f"{where} was refused so long ago that the record of it is gone, and would be refused as too-old now; look "
+            "at its state, discard it, and if it is still to be done send it again under a new id"
+        )
+
+
+def sequence_identity(sequence: int) -> str:
+    """The identity of a message without one, in a queue with `identity="sequence-number"`."""
+    return f"sequence-{sequence}"
+
+
+def dead_letter_identity(queue: str, sequence: int, message: Message, reason: str) -> str:
+    """The identity under which a dead letter was handled: its own, else its sequence number where that counts."""
+    if message.identity or reason == "no-identity" or SUBSCRIPTIONS in queue:
+        return message.identity
+    return sequence_identity(sequence)
+
+
+def identified(letter: Buried) -> Buried:
+    """A dead letter under the identity of its handling."""
+    identity = dead_letter_identity(letter.queue, letter.sequence, letter.message, letter.reason)
+    if identity == letter.message.identity:
+        return letter
+    return msgspec.structs.replace(letter, message=msgspec.structs.replace(letter.message, outbox_id=identity))
+
+
+def is_copy(one: Message, other: Message) -> bool:
+    """Whether two messages are copies of one, of any attempts; without an identity they never are."""
+    names = (one.identity, one.type, one.body, one.claim)
+    return bool(one.identity) and names == (other.identity, other.type, other.body, other.claim)
+
+
+def resubmission(message: Message, *, attempt: int, enqueued_ms: int) -> Message:
+    """The message of a resubmission: a later attempt, with its first creation time.
+
+    Its failure count and its hops start again.
+    """
+    created_ms = message.created_ms or enqueued_ms
+    return msgspec.structs.replace(message, attempt=attempt, created_ms=created_ms, failures=0, hops=0)
+
+
+def next_attempt(message: Message, others: Iterable[Message]) -> int:
+    """The attempt of a resubmission: above all copies, because an earlier attempt follows its record."""
+    return 1 + max(message.attempt, *(other.attempt for other in others if is_copy(other, message)), 0)
