@@ -373,7 +373,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: invocations that have ended are kept", PROCESSOR,
         f"{OF_PROCESSOR}::test_nothing_is_kept_of_an_invocation_that_has_ended",
-        ("        finally:\n            self._bus.unblock(invocation)\n", "        finally:\n            pass\n"),
+        ("        finally:\n            self._bus.forget(invocation)\n", "        finally:\n            pass\n"),
     ),
     mutant(
         "blocked: a block is of a key on every queue", STOPS,

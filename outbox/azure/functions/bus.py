@@ -1,8 +1,8 @@
-"""The bus as an invocation sees it: sending is real, a settlement is what the invocation returns to its host.
+"""The bus under a Functions trigger: it sends for real, and a settlement becomes the result of the invocation.
 
 A Functions host completes what succeeds and abandons what fails, at once and counted.  So a settlement is noted with
 the invocation that waits for it: completed is success, abandoned is failure after a pause.  What is to be dead-lettered
-is kept in the store (see `StoredDeadLetters`) and then completed.
+is stored (see `StoredDeadLetters`) and then completed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Invocation:
     """Until when it may wait before it is abandoned."""
 
     def end(self) -> None:
-        """Nothing more happens to it."""
+        """The runtime has ended with it."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more happens to it, because of a fault."""
+        """The runtime has failed; the message is redelivered."""
         if not self.ended.done():
             self.ended.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
             self.ended.exception()  # an invocation that still waits raises it
@@ -42,28 +42,28 @@ class Invocation:
 class TriggerBus:
     """A bus whose deliveries come from a trigger."""
 
-    def __init__(self, bus: MessageBus, letters: StoredDeadLetters) -> None:
+    def __init__(self, bus: MessageBus, dead_letters: StoredDeadLetters) -> None:
         self._bus = bus
-        self._dead_letters = letters
+        self._dead_letters = dead_letters
         self._invocations: dict[int, Invocation] = {}
 
     def take(self, invocation: Invocation) -> None:
-        """A message is in hand, under its delivery's lock."""
+        """Note an invocation under the lock of its delivery."""
         self._invocations[invocation.delivery.lock] = invocation
 
-    def unblock(self, invocation: Invocation) -> None:
-        """A message is in hand no more: settling it comes too late."""
+    def forget(self, invocation: Invocation) -> None:
+        """Forget an invocation that has ended: a later settlement finds its lock lost."""
         self._invocations.pop(invocation.delivery.lock, None)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """The runtime is through with these."""
+        """End the invocations of these deliveries."""
         for delivery in deliveries:
             invocation = self._invocations.get(delivery.lock)
             if invocation is not None:
                 invocation.end()
 
     def fail(self, error: BaseException) -> None:
-        """A fault of the runtime's: which messages it had is unknown, so all of them are redelivered."""
+        """Fail every invocation after a fault of the runtime: which messages it had is unknown."""
         for invocation in self._invocations.values():
             invocation.fail(error)
 

@@ -1,9 +1,9 @@
-"""Messages as a Functions trigger hands them over, made into deliveries.
+"""Messages of a Functions trigger as deliveries.
 
-The host gives system properties beside the body and the sender's own properties as JSON.  Bodies come as bytes, because
-the triggers say so (`dataType: BINARY`): of a body that came as text the host would take the JSON members for system
-properties, and whoever can send could choose a message's id, session and delivery count.  Here too no property of the
-sender stands where a system property does.  How long the lock is ours the host does not tell; it renews it.
+The host passes system properties beside the body, and the sender's own properties as JSON.  Bodies are bytes, because
+the triggers say so (`dataType: BINARY`): of a text body the host would take the JSON members for system properties, so
+any sender could choose a message's id, session and delivery count.  Here too no property of the sender replaces a
+system property.  The host does not pass the lock's duration; it renews the lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outbox.ports import Delivery
 
 _OF_BROKER = frozenset(("DeadLetterReason", "DeadLetterErrorDescription", "Diagnostic-Id"))
 _NEVER_YEAR = 9_000
-"""From this year on a message is meant to live for ever."""
+"""An expiry from this year on means none."""
 
 
 def to_delivery(source: str, received: func.ServiceBusMessage, *, lock: int, lock_ms: int, now_ms: int) -> Delivery:

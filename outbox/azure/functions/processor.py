@@ -1,23 +1,24 @@
-"""An application at work in one process of a Functions host: invocations in, commits out.
+"""Handle messages and requests in one process of a Functions host: invocations in, commits out.
 
-*Theory of operation.*  Invocations of one process share one runtime: its cache of states, its lanes (messages of one
-key follow each other, and are committed together where several wait), its marks.  An invocation hands its message to
-the runtime and waits until that is through with it; it runs nothing itself, so an invocation that the host gives up
-takes nobody else's message with it.  It ends in one of two ways:
+*Theory of operation.*  The invocations of one process share one runtime: its state cache, its lanes (messages of one
+key run one after another, and are committed together where several wait) and its marks.  An invocation hands its
+message to the runtime and waits for the settlement; it runs nothing itself, so cancelling it stops no other message.
+It ends in one of two ways:
 
-    returns   what becomes of the message is committed, sent and, if it was refused, kept: the host completes it
-    raises    nothing is known to be committed, or the message is to come again: the host abandons it
+    returns   the outcome is committed, pushed and, for a refusal, stored: the host completes the message
+    raises    nothing is known to be committed, or the message is to be redelivered: the host abandons it
 
-Both are safe at any moment and in any number, as every settlement is.  A message that comes again at once would use up
-its deliveries within seconds, so what is given back rests first, under its lock, for a time that grows.
+Both are safe at any moment and in any number, as every settlement is.  The host redelivers an abandoned message at once
+and would use up its deliveries within seconds, so before it raises an invocation waits, under the lock, longer with
+each delivery.
 
-A message whose key stands still behind a dead letter can only wait for somebody to decide, and each delivery counts.
-So its invocation stays for as long as the limits allow and looks now and then.  That costs no more than coming again at
-once, because the host would start the next invocation in the same moment, and a limit of a hundred lasts for hours.
-What is resubmitted meanwhile lies behind it in the session, of which the host hands out one message at a time; so it is
-handled here, from where the resubmission was noted, and what comes by the bus later is a copy.
+A message behind a blocked key can only wait for an operator, and each delivery counts.  So its invocation waits for as
+long as the limits allow and looks at the block now and then; the host would start the next invocation in the same
+moment, and this way a limit of a hundred deliveries lasts for hours.  A resubmission lies behind that message in the
+session, and the host delivers one message of a session at a time.  So the waiting invocation handles it, from the note
+that the resubmission left, and the copy that the bus delivers later is a duplicate.
 
-The backend is opened by the first invocation of an event loop and is not closed: what it holds may be cut at any time.
+The first invocation of an event loop opens the backend.  Nothing closes it: the host may end the process at any time.
 """
 
 from __future__ import annotations
@@ -63,28 +64,28 @@ from outbox.runtime.store_scope import StoreScope
 log = logging.getLogger("outbox.functions")
 
 REST_FIRST_S = 0.25
-"""How long a message rests that is given back for the first time; each time twice as long."""
+"""How long an invocation waits before it abandons a message's first delivery; twice as long with each further one."""
 REST_DOUBLINGS_MAX = 7
 LOOK_FIRST_S = 1.0
-"""How long until a key that stands still is looked at again; each time twice as long."""
+"""How long until a blocked key is read again; twice as long each time."""
 LOOK_MAX_S = 15.0
 KEPT = "refused messages are kept"
-"""The line that infra/modules/alerts.bicep watches, as long as there are any."""
+"""The log line that infra/modules/alerts.bicep watches, logged as long as there are any."""
 KEPT_COUNT_MAX = 50
-"""How far they are counted: each one is read for it, at every sweep."""
+"""The limit of that count: each one costs a read at every sweep."""
 LEAST_S = 10.0
-"""How much must be left for another attempt to begin; what it commits later is found by the next delivery."""
-TELL_DELIVERIES = 90
-"""From which delivery on a message that only waits is told each time: queues are made with a limit of 100."""
+"""The least time left in which another attempt begins; the next delivery finds what it commits later."""
+WARN_DELIVERIES = 90
+"""From this delivery on each one of a message behind a blocked key is logged: queues are made with a limit of 100."""
 
 
 def pause_s(delivery_count: int, chance: float) -> float:
-    """How long a message rests that cannot be handled now: longer with each delivery (from 1), and jittered."""
+    """How long to wait before a message is abandoned: longer with each delivery (from 1), and jittered."""
     return float(REST_FIRST_S * 2 ** min(delivery_count - 1, REST_DOUBLINGS_MAX) * (0.5 + chance))
 
 
 class GivenBack(RuntimeError):
-    """The message is to come again; its host logs this and abandons it."""
+    """The message must be redelivered; the host logs this and abandons it."""
 
 
 class Processor:
@@ -99,7 +100,7 @@ class Processor:
         new_tx: Callable[[], str] = lambda: uuid4().hex,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Take an application and the backend that it runs on; nothing is opened yet.
+        """Handle the messages of `app` on `backend`; nothing is opened yet.
 
         Raises:
             NotRegistrable: the backend has no store and bus of its own, or no blob store for handlers that write blobs.
@@ -133,27 +134,26 @@ class Processor:
             is_stopping=lambda: False,
             new_tx=new_tx,
             failure_log=failure_log,
-            linger=_linger,
+            linger=lambda: asyncio.sleep(MARK_AFTER_S),
         )
         assert isinstance(scope, StoreScope), "a store and a bus make lanes"
         self._scope = scope
         self._recovery = Recovery(scope.protocol, stores_of(ports), scope.failed_pushes, now_ms=self._operations.now_ms)
-        protocol, spawn = scope.protocol, self._spawn_request
         self._entry = HttpEntry(
             app,
             backend,
             plan=self._plan,
-            protocol=protocol,
-            spawn=spawn,
+            protocol=scope.protocol,
+            spawn=lambda answering: self._tasks.start(_contained(answering), "requests"),
             mark_after_s=MARK_AFTER_S,
             failure_log=failure_log,
         )
 
     async def open(self) -> None:
-        """Look whether the backend is as the application needs it, and register what the application is.
+        """Declare what the application needs, and register its handlers and its retention.
 
         Raises:
-            OutboxError: it cannot be used, or not reached now.
+            OutboxError: the backend cannot be used, or not reached now.
         """
         await self.client.declare()
         await register_handlers(self.app, self._operations)
@@ -163,27 +163,27 @@ class Processor:
     # Messages
 
     async def message(self, source: str, received: func.ServiceBusMessage) -> None:
-        """Handle a message that a trigger of `source` was given; on return it may be completed.
+        """Handle a message that a trigger of `source` received; on return it may be completed.
 
         Raises:
-            GivenBack: it must come again.
+            GivenBack: it must be redelivered.
         """
         lock_ms, now_ms = round(self._settings.lock_s * 1_000), self._operations.now_ms()
         delivery = to_delivery(source, received, lock=next(self._numbers), lock_ms=lock_ms, now_ms=now_ms)
         invocation, why = await self._handled(delivery, self._settings.attempt_s)
         if not invocation.is_done:
             until_ms = now_ms + round((self._settings.attempt_s + self._settings.rest_s) * 1_000)
-            match await self._stayed(delivery, until_ms):
-                case "went on":
+            match await self._wait_unblocked(delivery, until_ms):
+                case "unblocked":
                     invocation, why = await self._handled(delivery, self._left_s(until_ms))
                 case "":
                     await self._rest(invocation)
         if not invocation.is_done:
             where = f"{source}/{delivery.sequence} ({printable(delivery.message.identity) or 'without an id'})"
-            raise GivenBack(f"{where}: {why}; it comes again")
+            raise GivenBack(f"{where}: {why}; it will be redelivered")
 
     async def _handled(self, delivery: Delivery, within_s: float) -> tuple[Invocation, str]:
-        """Have the runtime handle a delivery; how that ended, and why it is to come again if it is."""
+        """Have the runtime handle a delivery; the invocation, and why the message must be redelivered, if it must."""
         invocation = Invocation(delivery)
         self._bus.take(invocation)
         self._spawn(self._scope.attempt([delivery]))
@@ -195,13 +195,13 @@ class Processor:
         except RuntimeError as error:
             return invocation, str(error)
         finally:
-            self._bus.unblock(invocation)
-        return invocation, "not known to be committed, or to be tried again"
+            self._bus.forget(invocation)
+        return invocation, "nothing is known to be committed, or it is to be retried"
 
-    # Keys that stand still
+    # Blocked keys
 
-    async def _stayed(self, delivery: Delivery, until_ms: int) -> Literal["", "went on", "stands"]:
-        """Stay while the key of a message stands still, for as long as there is; empty where it did not stand still."""
+    async def _wait_unblocked(self, delivery: Delivery, until_ms: int) -> Literal["", "unblocked", "blocked"]:
+        """Wait while the key of a message is blocked, at most until then; empty where it was not blocked."""
         if delivery.queue not in self._stopping:
             return ""
         behind: BlockedSession | None = None
@@ -213,17 +213,17 @@ class Processor:
                 if found is None and behind is None:
                     return ""
                 if found is None:
-                    return "went on" if self._left_s(until_ms) >= least_s else "stands"
+                    return "unblocked" if self._left_s(until_ms) >= least_s else "blocked"
                 if behind is None:
-                    _tell_last_deliveries(delivery)
+                    _log_last_deliveries(delivery)
                 behind = found
             if behind is None:
                 return ""
             due_ms, again = 0, behind.again
             if again is not None and again.attempt > done_attempt:
                 if self._left_s(until_ms) < least_s:
-                    return "stands"  # the next delivery has the time for it
-                resubmitted = await self._again(delivery, again, until_ms)
+                    return "blocked"  # the next delivery has the time for it
+                resubmitted = await self._handle_resubmission(delivery, again, until_ms)
                 if resubmitted.is_done:
                     done_attempt = again.attempt
                     continue
@@ -231,23 +231,23 @@ class Processor:
             due_s = (due_ms - self._operations.now_ms()) / 1_000
             rest_s = min(max(look_s * (0.5 + self._chance()), due_s), self._left_s(until_ms))
             if rest_s <= 0:
-                return "stands"
+                return "blocked"
             await asyncio.sleep(rest_s)
             look_s = min(2 * look_s, LOOK_MAX_S)
 
-    async def _again(self, behind: Delivery, message: Message, until_ms: int) -> Invocation:
-        """Handle what was resubmitted, which no host has handed over: what settles it settles nothing but this."""
+    async def _handle_resubmission(self, behind: Delivery, message: Message, until_ms: int) -> Invocation:
+        """Handle a resubmission that the host has not delivered: its settlement ends this invocation only."""
         lock, now_ms, locked_ms = next(self._numbers), self._operations.now_ms(), behind.locked_until_ms
         delivery = Delivery(behind.queue, 0, message, lock, now_ms, locked_ms, delivery_count=1)  # it may be on record
         invocation, _ = await self._handled(delivery, min(self._settings.attempt_s, self._left_s(until_ms)))
         return invocation
 
     def _left_s(self, until_ms: int) -> float:
-        """How long until then."""
+        """The seconds until then, not below 0."""
         return max(0.0, (until_ms - self._operations.now_ms()) / 1_000)
 
     async def _rest(self, invocation: Invocation) -> None:
-        """Keep a message until it is due, or for longer each time that it comes; not for longer than there is."""
+        """Wait under the lock until a message is due, or longer with each delivery; at most `rest_s`."""
         if invocation.due_ms:
             rest_s = (invocation.due_ms - self._operations.now_ms()) / 1_000
         else:
@@ -257,7 +257,7 @@ class Processor:
     # Requests
 
     async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Response:
-        """Answer a request to one of the HTTP entries; what is stored under its key is the answer to it for ever."""
+        """Answer a request to one of the HTTP entries; every repetition gets the stored response."""
         try:
             return await self._entry.handle(method, path, headers, body)
         except (Exception, SystemExit):
@@ -267,30 +267,21 @@ class Processor:
     # Sweeping
 
     async def sweep(self) -> Swept:
-        """Finish what crashes have left, of this process or any other; log what could not be sent or was refused.
+        """Push and mark pending documents of any process; log failed pushes and the count of stored dead letters.
 
         Raises:
-            Refused, OutcomeUnknown: the store cannot be asked.
+            Refused, OutcomeUnknown: the store cannot be read.
         """
         swept = await self._recovery.sweep(grace_s=self._settings.sweep_grace_s)
-        await self._count_kept()
-        return swept
-
-    async def _count_kept(self) -> None:
-        """Log how many refused messages lie in the store: no metric of Azure counts them, and an alert reads this line.
-
-        Raises:
-            Refused, OutcomeUnknown: the store cannot be asked.
-        """
-        for path in self._plan.paths:
-            count = await self._dead_letters.count(path, count_max=KEPT_COUNT_MAX)
-            if count:
+        for path in self._plan.paths:  # no metric of Azure counts them
+            if count := await self._dead_letters.count(path, count_max=KEPT_COUNT_MAX):
                 log.error(KEPT, extra={"count": count, "queue": path})
+        return swept
 
     # Tasks
 
     async def finish(self) -> None:
-        """Wait for what goes on behind invocations that have ended: marks.  Blocking handlers are left behind."""
+        """Wait for the tasks that outlive their invocations, such as marks; blocking handlers are abandoned."""
         await self._tasks.wait(FINISH_WITHIN_S)
         self._watch.stop()
         self._threads.close()
@@ -298,11 +289,8 @@ class Processor:
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.start(self._guarded(coroutine))
 
-    def _spawn_request(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.start(_contained(coroutine), "requests")
-
     async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the runtime; whatever comes out of it, the process and its other messages live on."""
+        """Run a task of the runtime; whatever it raises, the process goes on with its other messages."""
         try:
             await coroutine
         except asyncio.CancelledError as error:  # the loop closes
@@ -314,23 +302,19 @@ class Processor:
             self._bus.fail(error)
 
 
-def _tell_last_deliveries(delivery: Delivery) -> None:
-    """Say that a message which can only wait is about to be dead-lettered by the broker, while somebody can decide."""
-    if (count := delivery.delivery_count + 1) >= TELL_DELIVERIES:
+def _log_last_deliveries(delivery: Delivery) -> None:
+    """Log that the broker is about to dead-letter a message behind a blocked key, while an operator can still act."""
+    if (count := delivery.delivery_count + 1) >= WARN_DELIVERIES:
         message = delivery.message
         fields = {"id": message.identity, "queue": delivery.queue, "session": message.session_id, "deliveries": count}
         log.error("a message behind a dead letter has few deliveries left; resubmit that, or discard it", extra=fields)
 
 
 async def _contained(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run what answers a request; whoever waits for the answer has been told of what comes out of it."""
+    """Run the task of a request; its client gets what it raises, so it is only logged here."""
     try:
         await coroutine
     except asyncio.CancelledError:
         raise
     except BaseException as error:
         log.error("a request failed", exc_info=error)
-
-
-async def _linger() -> None:
-    await asyncio.sleep(MARK_AFTER_S)

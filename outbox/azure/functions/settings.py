@@ -29,7 +29,7 @@ class FunctionsSettings:
     sweep_schedule: str = "30 * * * * *"
     """When the timer sweeps: second 30 of every minute."""
     sweep_grace_s: float = GRACE_S
-    """How long something may be unfinished before the timer takes it up: whoever committed it may be at work on it."""
+    """How long a record may be pending before the timer sweeps it: the process that committed it may still push it."""
     attempt_s: float = 150.0
     rest_s: float = 60.0
     lock_s: float = 300.0
