@@ -174,10 +174,10 @@ def table(rows: list[Row]) -> str:
     """A line for each workload."""
     lines = []
     for row in rows:
-        told = f"{row['requests_per_message']:.2f} requests, {row['ru_per_message']:.1f} RU a message"
+        reported = f"{row['requests_per_message']:.2f} requests, {row['ru_per_message']:.1f} RU a message"
         warm = f"{row['messages_per_commit']:.2f} messages a commit, {row['warm_share']:.1%} of commits warm"
         calls = ", ".join(f"{kind} {n:g}" for kind, n in row["calls_per_message"].items())
-        lines += [f"{row['workload']:<9} {row['messages']:>6,} messages: {told}; {warm}", f"{'':<10}{calls}"]
+        lines += [f"{row['workload']:<9} {row['messages']:>6,} messages: {reported}; {warm}", f"{'':<10}{calls}"]
     return "\n".join(lines)
 
 

@@ -19,7 +19,7 @@ def test_the_step_under_way_is_read_from_the_folder_of_the_comparison(tmp_path: 
     assert step_of(progress) == ("accounts-2-buckets", 1)
 
 
-def test_each_step_is_told_once_with_the_seconds_since_the_first() -> None:
+def test_each_step_is_reported_once_with_the_seconds_since_the_first() -> None:
     said: list[str] = []
     times_s = iter((100.0, 100.0, 112.0, 131.0))
     lines = StepLines(said.append, lambda: next(times_s))

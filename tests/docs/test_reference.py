@@ -77,7 +77,7 @@ def test_every_public_name_has_a_docstring() -> None:
     assert [item.path for _, item, _ in OBJECTS if not said(item, None).strip()] == []
 
 
-def test_docstrings_tell_what_is_raised() -> None:
+def test_docstrings_say_what_is_raised() -> None:
     missing = {item.path: [error for error in raised(item) if error not in said(item, None)] for _, item, _ in OBJECTS}
     assert {path: errors for path, errors in missing.items() if errors} == {}
 

@@ -88,8 +88,8 @@ async def test_over_http_an_attempt_is_answered_with_its_hole_and_the_same_again
     async with Harness(app, scope="item") as world:
         body = {"attempt": "a1", "target": "left", "player": "ann", "x": 3, "y": -4}
         answers = [await world.request("POST", "/games/g/attempts", json=body, key="k1") for _ in range(2)]
-        told = {"attempt": "a1", "is_hit": True, "sheet": 1, "hole": 1}
-        assert [(answer.status, json.loads(answer.body)) for answer in answers] == [(200, told)] * 2
+        reported = {"attempt": "a1", "is_hit": True, "sheet": 1, "hole": 1}
+        assert [(answer.status, json.loads(answer.body)) for answer in answers] == [(200, reported)] * 2
         other = await world.request("POST", "/games/g/attempts", json=body | {"x": 5}, key="k1")
         assert other.status == 422
         await world.wait_idle()
@@ -108,7 +108,7 @@ async def test_the_leader_board_shows_the_best_first() -> None:
 async def test_a_shot_past_the_paper_is_refused_and_moves_nothing() -> None:
     async with Harness(app, scope="item") as world:
         await fire(world, shot(1, x=251), shot(2, game="g" * 65), shot(3, game=""))
-        reasons = {letter.id: letter.reason for letter in world.dead_letters("attempts")}
+        reasons = {dead_letter.id: dead_letter.reason for dead_letter in world.dead_letters("attempts")}
         assert reasons["a1"] == "that went past the paper; look where you shoot"
         assert sorted(reasons) == ["a1", "a2", "a3"]
         assert world.sent("results") == [] and await world.state(Target, "g/left") is None
@@ -122,6 +122,6 @@ async def test_a_players_name_is_text_on_the_sheet_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("game", ["g", "a/b", "ä ö", "100%", "?#\\", "a~2fb"])
-def test_a_key_tells_its_game_and_no_two_targets_share_one(game: str) -> None:
+def test_a_key_names_its_game_and_no_two_targets_share_one(game: str) -> None:
     assert game_of(target_key(shot(1, game=game))) == game
     assert target_key(shot(1, game=game, target="b/c")) != target_key(shot(1, game=f"{game}/b", target="c"))

@@ -163,7 +163,7 @@ async def test_b12_a_duplicate_of_what_is_done_sends_nothing(range_: Any) -> Non
     assert len(range_.engine.broker.queue("results").tasks) == tasks == 1
 
 
-async def test_b13_a_result_leaves_though_no_message_of_its_target_ever_comes_again(range_: Any) -> None:
+async def test_b13_a_result_leaves_though_no_message_of_its_target_is_ever_redelivered(range_: Any) -> None:
     await committed_but_not_sent(range_, shot(1))
     swept = await (await range_.host()).processor.sweep()
     assert swept.finished_count == 1 and len(range_.results()) == 1

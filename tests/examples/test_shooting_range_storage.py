@@ -56,7 +56,7 @@ def test_no_two_states_have_one_place(names: list[tuple[str, str]]) -> None:
     assert len({place_of(id) for id in ids}) == len(ids)
 
 
-async def test_one_partition_tells_how_a_game_stands_and_holds_nothing_else(range_: Any) -> None:
+async def test_one_partition_holds_the_standing_of_a_game_and_nothing_else(range_: Any) -> None:
     host = await range_.host()
     for n, (game, target) in enumerate([("friday", "left"), ("friday", "right"), ("sunday", "left")]):
         await host.deliver(FireAt(f"a{n}", game, target, "ann", 0, 0))

@@ -127,10 +127,10 @@ def test_tlc_refutes_a_specification_without_any_one_of_its_rules(
     verdicts = runners.map(lambda mutant: tlc.check(mutant[0], {**mutant[3], "Off": f"{{{mutant[1]}}}"}), mutants)
     found = {mutant.off: verdict for mutant, verdict in zip(mutants, verdicts, strict=True)}
     assert {off: verdict.broken for off, verdict in found.items()} == {m.off: m.promise for m in mutants}
-    told = {
+    reported = {
         off.replace("`", '"'): (promise, int(steps)) for off, promise, steps in _MUTANT.findall(section(specification))
     }
-    assert told == {off: (verdict.broken, verdict.steps) for off, verdict in found.items()}
+    assert reported == {off: (verdict.broken, verdict.steps) for off, verdict in found.items()}
 
 
 @each

@@ -69,8 +69,8 @@ async def test_a_blocking_handler_past_what_its_invocation_waits_commits_nothing
         await processor.message("steps", received("b", 2))  # in the same process, beside the one that blocks
         assert not first.done() and await processor.client.state(Steps, "b") == Steps([2])
         await first
-        (letter,) = await processor.client.dead_letters("steps")
-        assert "had not ended after 1.8 s, its time limit" in letter.description
+        (dead_letter,) = await processor.client.dead_letters("steps")
+        assert "had not ended after 1.8 s, its time limit" in dead_letter.description
         await processor.finish()
         go.set()
         async with asyncio.timeout(WITHIN_S):

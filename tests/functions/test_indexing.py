@@ -155,7 +155,7 @@ def test_another_marker_has_to_be_a_plain_file_name(kind: str, tmp_path: Path) -
     assert "Invalid file name" in refused["refused"]
 
 
-def test_an_import_that_fails_is_told(kind: str, tmp_path: Path) -> None:
+def test_an_import_that_fails_is_reported(kind: str, tmp_path: Path) -> None:
     assert "not_there" in index(kind, package(tmp_path, "import not_there\n"))["refused"]
 
 

@@ -138,13 +138,13 @@ async def test_a_body_taken_as_text_says_who_it_is_and_one_taken_as_bytes_does_n
     assert sorted(site.seen) == [("bytes", "m1", 1, None, body), ("text", "spoofed", 7, None, body)]
 
 
-async def test_a_failure_comes_again_at_once_and_counts(site: Site) -> None:
+async def test_a_failure_is_redelivered_at_once_and_counts(site: Site) -> None:
     await site.send("bytes", b"fail", message_id="m1")
     await site.wait("bytes")
     assert [count for _, _, count, *_ in site.seen] == [1, 2, 3]
 
 
-async def test_a_returned_value_that_nobody_takes_fails_after_its_effects(site: Site) -> None:
+async def test_a_returned_value_without_a_taker_fails_after_its_effects(site: Site) -> None:
     name = "as_bytes"
     result = await site.host.worker.invoke(name, TypedData(bytes=b"return"), {"UserProperties": TypedData(json="{}")})
     assert not result.ok and "without a $return binding" in result.error and len(site.seen) == 1
@@ -196,7 +196,7 @@ async def test_a_function_that_takes_too_long_ends_the_host(tmp_path: Path, monk
         ("00:00:10", (2026, 1, 1, 0, 0, 0), (2026, 1, 1, 0, 0, 10)),
     ],
 )
-def test_a_schedule_tells_when_it_is_next(text: str, now: tuple[int, ...], due: tuple[int, ...]) -> None:
+def test_a_schedule_reports_when_it_is_next(text: str, now: tuple[int, ...], due: tuple[int, ...]) -> None:
     assert Schedule(text).after(datetime(*now, tzinfo=UTC)) == datetime(*due, tzinfo=UTC)  # type: ignore[misc,arg-type]  # six numbers
 
 

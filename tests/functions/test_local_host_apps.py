@@ -71,7 +71,7 @@ async def test_queues_are_there_before_a_trigger_looks_and_every_client_is_close
     assert "WARNING" not in said and "Unclosed" not in said, said
 
 
-async def test_what_is_missing_is_told_once_for_each_trigger(
+async def test_what_is_missing_is_reported_once_for_each_trigger(
     emulators: tuple[Engine, dict[str, str]], tmp_path: Path
 ) -> None:
     engine, settings = emulators

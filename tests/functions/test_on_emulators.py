@@ -85,9 +85,9 @@ async def test_poison_is_kept_in_the_store_and_can_be_resubmitted(cloud: Any) ->
         return len(await cloud.client.dead_letters("transfers")) == 2
 
     await cloud.wait_until(both)
-    letters = {letter.id: letter for letter in await cloud.client.dead_letters("transfers")}
-    assert letters["bad"].reason == "amount must be positive" and letters["bad"].message.amount == -5
-    assert letters["raw"].reason == "undecodable" and letters["raw"].body == b"{nonsense"
+    dead_letters = {dead_letter.id: dead_letter for dead_letter in await cloud.client.dead_letters("transfers")}
+    assert dead_letters["bad"].reason == "amount must be positive" and dead_letters["bad"].message.amount == -5
+    assert dead_letters["raw"].reason == "undecodable" and dead_letters["raw"].body == b"{nonsense"
     assert len(cloud.engine.broker.queue("transfers/$DeadLetterQueue").tasks) == 0
     said = cloud.hosts[0].log.read_text()
     for id, reason in (("bad", "amount must be positive"), ("raw", "undecodable")):
@@ -97,7 +97,7 @@ async def test_poison_is_kept_in_the_store_and_can_be_resubmitted(cloud: Any) ->
     await cloud.wait_idle()
     await cloud.wait_until(both)
     await cloud.client.discard("transfers", "raw")
-    assert [letter.id for letter in await cloud.client.dead_letters("transfers")] == ["bad"]
+    assert [dead_letter.id for dead_letter in await cloud.client.dead_letters("transfers")] == ["bad"]
     assert await cloud.balance("alice") == 100
 
 

@@ -109,7 +109,7 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
         yield Host(processor, engine, settings)
 
 
-async def test_a_message_that_comes_again_has_no_further_effect(host: Host) -> None:
+async def test_a_message_that_is_redelivered_has_no_further_effect(host: Host) -> None:
     assert await host.deliver("o1", 2) and await host.deliver("o1", 2)
     assert await host.state("ann") == Customer(2) and len(host.waiting("shipments")) == 1
 
@@ -147,7 +147,7 @@ async def test_a_failed_attempt_is_logged_with_the_handlers_line(host: Host, cap
     assert line.exc_text is not None and Path(__file__).name in line.exc_text
 
 
-async def test_a_refusal_that_cannot_be_kept_is_given_back(host: Host) -> None:
+async def test_a_refusal_that_cannot_be_stored_is_released(host: Host) -> None:
     store = host.processor._ports.store
     write = store.write
 
@@ -171,7 +171,7 @@ async def test_a_failed_message_comes_back_as_a_delayed_copy_until_its_last_fail
     assert await host.letters() == [("o1", "failed")]
 
 
-async def test_a_message_whose_delayed_copy_cannot_be_sent_comes_again(host: Host) -> None:
+async def test_a_message_whose_delayed_copy_cannot_be_sent_is_redelivered(host: Host) -> None:
     bus = host.processor._ports.bus
     send = bus.send
 
@@ -216,7 +216,7 @@ async def test_the_delivery_that_a_host_hands_over_is_none_of_the_earlier_ones(t
     assert to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).delivery_count == earlier_count
 
 
-async def test_in_order_a_message_that_fails_comes_again_until_its_last_failure(host: Host) -> None:
+async def test_in_order_a_message_that_fails_is_redelivered_until_its_last_failure(host: Host) -> None:
     ordered: Any = {"source": "ordered", "session_id": "ann"}
     for count in (1, 2):
         assert not await host.deliver("o1", 13, delivery_count=count, **ordered)
@@ -225,14 +225,14 @@ async def test_in_order_a_message_that_fails_comes_again_until_its_last_failure(
     assert await host.letters("ordered") == [("o1", "failed")]
 
 
-async def test_in_order_a_message_to_be_tried_again_rests_and_is_given_back(host: Host) -> None:
+async def test_in_order_a_rescheduled_message_waits_and_is_released(host: Host) -> None:
     began_s = asyncio.get_running_loop().time()
     assert not await host.deliver("o1", 14, source="ordered", session_id="ann")
     assert asyncio.get_running_loop().time() - began_s >= 0.04 and host.waiting("ordered") == []
     assert await host.deliver("o2", 1, source="ordered", session_id="ann", customer="bob")
 
 
-async def test_a_resubmitted_letter_runs_again(host: Host) -> None:
+async def test_a_resubmitted_dead_letter_runs_again(host: Host) -> None:
     assert await host.deliver("o1", 0)
     await host.processor.client.resubmit("orders", "o1")
     (again,) = host.waiting("orders")
@@ -257,7 +257,7 @@ async def test_a_body_cannot_say_who_it_is(host: Host) -> None:
     assert shipped.message.session_id == ""
 
 
-async def test_what_could_not_be_sent_is_sent_when_its_message_comes_again(host: Host) -> None:
+async def test_a_failed_push_is_repeated_on_redelivery(host: Host) -> None:
     bus = host.processor._ports.bus
     send, refusing = bus.send, True
 

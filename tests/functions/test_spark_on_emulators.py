@@ -29,9 +29,9 @@ async def test_a_request_whose_host_is_killed_runs_its_job_once(cloud: Any, tmp_
     assert await second.ask(*asked, key="k1") == (202, started)
 
     async def is_over() -> bool:
-        told = (await second.ask("GET", f"/spark/runs/{started['run']}"))[1]
-        assert not isinstance(told, dict) or told.get("phase") != "failed", told
-        return isinstance(told, dict) and told.get("phase") == "succeeded"
+        reported = (await second.ask("GET", f"/spark/runs/{started['run']}"))[1]
+        assert not isinstance(reported, dict) or reported.get("phase") != "failed", reported
+        return isinstance(reported, dict) and reported.get("phase") == "succeeded"
 
     await cloud.wait_until(is_over, within_s=200.0)
     assert len(cloud.postings()) == 20

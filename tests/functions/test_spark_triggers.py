@@ -135,7 +135,7 @@ def test_for_when_a_timer_was_due(status: dict[str, str], now: datetime, due: da
     assert spark.due_of(status, now) == due
 
 
-async def test_a_request_under_one_key_starts_one_run_and_is_told_the_same(site: Site) -> None:
+async def test_a_request_under_one_key_starts_one_run_and_gets_the_same_answer(site: Site) -> None:
     body = b'{"arguments": ["--input", "x.csv"]}'
     answers = [await site.ask("http_post_spark_job", "POST", "/spark/feed", body, "k1") for _ in range(3)]
     assert answers[0] == answers[1] == answers[2] and answers[0][0] == 202
@@ -157,7 +157,7 @@ async def test_a_run_is_shown_and_cancelled(site: Site) -> None:
     assert site.runs.cancelled == [run]
 
 
-async def test_a_status_that_nobody_can_tell_now_is_asked_for_again(site: Site) -> None:
+async def test_a_status_that_is_unknown_now_is_asked_for_again(site: Site) -> None:
     site.runs.fails = [OutcomeUnknown("no answer")]
     assert (await site.ask("http_get_spark_runs_run", "GET", "/spark/runs/r1"))[0] == 503
 

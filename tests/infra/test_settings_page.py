@@ -37,8 +37,8 @@ LOCAL = ("local.settings.json.example", "local/local.settings.official.json")
 
 
 def test_every_setting_of_the_three_places_has_a_row() -> None:
-    told = {name for names, _ in rows() for name in names}
-    assert set().union(*files()) <= told
+    reported = {name for names, _ in rows() for name in names}
+    assert set().union(*files()) <= reported
 
 
 def test_a_cell_says_not_set_where_nothing_is_set() -> None:

@@ -51,7 +51,7 @@ def test_a_name_that_needs_itself_comes_to_nothing(tmp_path: Path) -> None:
     assert values_of("var a = b\nvar b = a\n", tmp_path).symbol("a") == Unknown()
 
 
-def test_both_generations_of_models_tell_what_only_the_service_writes() -> None:
+def test_both_generations_of_models_report_what_only_the_service_writes() -> None:
     newer = shape("azure.mgmt.servicebus.models", "SBQueue").members["properties"].inner
     older = shape("azure.mgmt.synapse.models", "Workspace").members["properties"].inner
     assert newer is not None and older is not None

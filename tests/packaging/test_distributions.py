@@ -34,11 +34,11 @@ def test_the_wheel_holds_the_whole_library_its_licence_and_nothing_else(distribu
     assert {"outbox/py.typed", "outbox/ops/template/host.json.txt"} <= names
 
 
-def test_the_wheel_is_for_every_machine_and_tells_of_none(distributions: Distributions) -> None:
+def test_the_wheel_is_for_every_machine_and_names_none(distributions: Distributions) -> None:
     assert distributions.wheel.name.endswith("-py3-none-any.whl")
     with zipfile.ZipFile(distributions.wheel) as opened:
-        telling = [name for name in opened.namelist() if str(ROOT).encode() in opened.read(name)]
-    assert telling == []
+        reporting = [name for name in opened.namelist() if str(ROOT).encode() in opened.read(name)]
+    assert reporting == []
 
 
 def test_the_source_distribution_holds_what_the_wheel_is_built_of_and_no_more(distributions: Distributions) -> None:

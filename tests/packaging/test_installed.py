@@ -75,7 +75,7 @@ def test_the_library_brings_three_packages_and_what_those_need_and_no_sdk(plain:
     assert {name: version for name, version in found.items() if name != "outbox-azure"}.items() <= locked.items()
 
 
-def test_the_command_tells_its_version(plain: Path, tmp_path: Path) -> None:
+def test_the_command_prints_its_version(plain: Path, tmp_path: Path) -> None:
     found = run(plain, tmp_path, "outbox", "--version")
     assert (found.returncode, found.stdout) == (0, f"outbox {versions(plain, tmp_path)['outbox-azure']}\n")
 
@@ -115,14 +115,12 @@ def test_a_new_project_is_written_from_the_templates_in_the_wheel(plain: Path, t
     "line",
     ["from outbox import azure", "from outbox.azure import connect", "from outbox.azure import functions"],
 )
-def test_without_the_sdks_whoever_asks_for_azure_is_told_what_to_install(
-    plain: Path, tmp_path: Path, line: str
-) -> None:
+def test_without_the_sdks_azure_says_what_to_install(plain: Path, tmp_path: Path, line: str) -> None:
     found = run(plain, tmp_path, "python", "-c", line)
     assert found.returncode == 1 and found.stderr.endswith(f"{WITHOUT_SDKS}{CURE}\n")
 
 
-def test_the_command_line_tells_it_as_well(plain: Path, tmp_path: Path) -> None:
+def test_the_command_line_says_so_as_well(plain: Path, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("from outbox.azure import connect\n" + SHOP)
     found = run(plain, tmp_path, "outbox", "run", "shop:app", "--data", "d")
     assert found.returncode == 1 and CURE in found.stderr and "shop.py:1" in found.stderr

@@ -53,7 +53,7 @@ def test_what_the_locked_packages_need_is_locked_too(python: str) -> None:
     assert asked >= len(ranges()), "too little of what is locked is installed here to tell"
 
 
-def test_nothing_is_locked_that_nobody_asked_for() -> None:
+def test_nothing_is_locked_without_a_request() -> None:
     locked = {pin.name for pin in pins()}
     strays = {name: asking for name, asking in reasons().items() if not asking or not asking <= {*locked, ASKED}}
     assert reasons().keys() == locked

@@ -187,12 +187,12 @@ AGE_MUTANTS = (
     ),
     mutant(
         "what is given back counts as shown", QUEUES,
-        f"{SHOWN}::test_what_is_given_back_or_whose_lock_ran_out_is_shown_again",
+        f"{SHOWN}::test_what_is_released_or_whose_lock_ran_out_is_redelivered",
         ("            session.shown.discard(task.sequence)\n\n    def _suspect_heads", "            pass\n\n    def _suspect_heads"),
     ),
     mutant(
         "a key goes on while somebody looks at what waits", QUEUES,
-        f"{SHOWN}::test_nothing_of_a_key_is_handled_while_somebody_looks_at_what_waits",
+        f"{SHOWN}::test_nothing_of_a_key_is_handled_while_an_operator_inspects_what_waits",
         ("            session.claimed.add(task.sequence)\n            task.status", "            task.status"),
     ),
     mutant(
@@ -202,7 +202,7 @@ AGE_MUTANTS = (
     ),
     mutant(
         "nobody is woken for what waits", JOURNAL,
-        f"{SHOWN}::test_what_somebody_waits_for_includes_what_is_behind_a_dead_letter",
+        f"{SHOWN}::test_what_is_waited_for_includes_what_is_behind_a_dead_letter",
         ("wait_s, blocked=True):", "wait_s):"),
     ),
     mutant(
@@ -225,7 +225,7 @@ AGE_MUTANTS = (
     mutant(
         "a Retry beyond retention comes again", "outbox/runtime/commit/run_handler.py",
         f"{AGES}::test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words|"
-        "test_what_was_put_off_until_it_was_too_old_can_be_resubmitted",
+        "test_what_was_rescheduled_until_it_was_too_old_can_be_resubmitted",
         ("        outcome = _rescheduled(", "        _rescheduled("),
     ),
 )  # fmt: skip

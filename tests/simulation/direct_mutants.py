@@ -40,7 +40,7 @@ ADMINISTRATION = "outbox/emulator/bus/http.py"
 ACCESS_KEY = "outbox/ops/access_key.py"
 
 OF_PROCESSOR = "functions/test_processor.py"
-OF_LETTERS = "functions/test_letters.py"
+OF_LETTERS = "functions/test_stored_dead_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
 OF_STOPPED = "unit/stores/test_blocked_sessions.py"
 OF_ORDERING = "unit/stores/test_order_of_blocked_sessions.py"
@@ -70,22 +70,22 @@ DIRECT_MUTANTS = (
     # Under a trigger
     mutant(
         "trigger: an abandoned message counts as done", TRIGGER_BUS,
-        f"{OF_PROCESSOR}::test_in_order_a_message_that_fails_comes_again_until_its_last_failure",
+        f"{OF_PROCESSOR}::test_in_order_a_message_that_fails_is_redelivered_until_its_last_failure",
         ('settle.how in ("complete", "dead-letter")', 'settle.how != "release"'),
     ),
     mutant(
         "trigger: a released message counts as done", TRIGGER_BUS,
-        f"{OF_PROCESSOR}::test_in_order_a_message_to_be_tried_again_rests_and_is_given_back",
+        f"{OF_PROCESSOR}::test_in_order_a_rescheduled_message_waits_and_is_released",
         ('settle.how in ("complete", "dead-letter")', 'settle.how != "abandon"'),
     ),
     mutant(
         "trigger: a message goes when its delayed copy could not be sent", ENDINGS,
-        f"{OF_PROCESSOR}::test_a_message_whose_delayed_copy_cannot_be_sent_comes_again",
+        f"{OF_PROCESSOR}::test_a_message_whose_delayed_copy_cannot_be_sent_is_redelivered",
         ('            await self._bus.settle(delivery, Settle("release"))\n        else:', '            await self._bus.settle(delivery, Settle("complete"))\n        else:'),
     ),
     mutant(
         "trigger: a refused message is done before it is kept", TRIGGER_BUS,
-        f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_kept_is_given_back",
+        f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_stored_is_released",
         ('        if settle.how == "dead-letter":\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
     ),
     mutant(
@@ -123,12 +123,12 @@ DIRECT_MUTANTS = (
     # Several handlers of one message
     mutant(
         "several: a refusal by one handler ends what another is to try again", WORK,
-        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
+        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_is_redelivered_for_the_other",
         ("return outcome_of_all(self.branches, [self.outcomes[id(branch)] for branch in self.branches])", "outcomes = [self.outcomes[id(branch)] for branch in self.branches]\n        refused = [None if isinstance(outcome, Later) else outcome for outcome in outcomes]\n        return outcome_of_all(self.branches, refused) or outcome_of_all(self.branches, outcomes)"),
     ),
     mutant(
         "several: a refusal by one handler ends what another is to try again, in the engine", HANDLING,
-        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_comes_again_for_the_other",
+        f"{OF_MESSAGES}::test_a_message_that_one_handler_refuses_is_redelivered_for_the_other",
         ("    return outcome_of_all(branches, [await run_branch(plan, group, branch, life) for branch in branches])\n", "    outcomes = [await run_branch(plan, group, branch, life) for branch in branches]\n    refused = [None if isinstance(outcome, Later) else outcome for outcome in outcomes]\n    return outcome_of_all(branches, refused) or outcome_of_all(branches, outcomes)\n"),
     ),
     # Dead letters
@@ -149,17 +149,17 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "letters: one without a time is as old as its resubmission", RESUBMISSION,
-        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        f"{OF_LETTERS}::test_a_resubmission_keeps_its_first_time",
         ("    created_ms = message.created_ms or enqueued_ms\n", "    created_ms = message.created_ms\n"),
     ),
     mutant(
         "letters: one takes the time of its delivery", RESUBMISSION,
-        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        f"{OF_LETTERS}::test_a_resubmission_keeps_its_first_time",
         ("    created_ms = message.created_ms or enqueued_ms\n", "    created_ms = enqueued_ms\n"),
     ),
     mutant(
         "letters: one of the store has no time", STORED_LETTERS,
-        f"{OF_LETTERS}::test_a_resubmitted_letter_keeps_its_first_time",
+        f"{OF_LETTERS}::test_a_resubmission_keeps_its_first_time",
         ("attempt=attempt, enqueued_ms=dead.enqueued_ms)", "attempt=attempt, enqueued_ms=0)"),
     ),
     mutant(
@@ -188,7 +188,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "letters: one of the store keeps its failures", STORED_LETTERS,
-        f"{OF_LETTERS}::test_a_resubmitted_letter_has_not_failed_yet",
+        f"{OF_LETTERS}::test_a_resubmitted_dead_letter_has_not_failed_yet",
         ("            outbox_id=message.identity,\n", "            outbox_id=message.identity,\n            failures=message.failures,\n"),
     ),
     mutant(
@@ -198,7 +198,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "letters: one that somebody else has moved is taken for discarded", STORED_LETTERS,
-        f"{OF_LETTERS}::test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice",
+        f"{OF_LETTERS}::test_a_dead_letter_that_another_client_moves_first_is_not_discarded_twice",
         ("        if not await self._delete(await self._find(queue, sequence)):\n", "        if await self._delete(await self._find(queue, sequence)) is None:\n"),
     ),
     mutant(
@@ -208,7 +208,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "letters: one of a subscription in the store goes to the subscription", STORED_LETTERS,
-        f"{OF_LETTERS}::test_a_letter_of_a_subscription_goes_to_its_topic",
+        f"{OF_LETTERS}::test_a_dead_letter_of_a_subscription_goes_to_its_topic",
         ("Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)", "Output(queue, 0, again)"),
     ),
     # What stays in its place
@@ -241,7 +241,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
-        f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it",
+        f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note",
         ("        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied\n", ""),
         ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)\n"),
     ),
@@ -267,12 +267,12 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "blocked: a block that somebody else wrote blocks nothing", STOPS,
-        f"{OF_STOPPED}::test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes",
+        f"{OF_STOPPED}::test_a_block_of_another_writer_blocks_its_key_until_it_goes",
         ('        return _decoded(found) or BlockedSession("")', "        return _decoded(found)"),
     ),
     mutant(
         "blocked: a store that is away blocks nothing", LANES,
-        f"{OF_STOPPED}::test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell",
+        f"{OF_STOPPED}::test_a_key_does_not_count_as_unblocked_while_the_store_cannot_be_read",
         ("            await self._cool_down(attempts, error)\n            return [], attempts[0].work.delivery.sequence\n", "            del error\n            return attempts, None\n"),
     ),
     # Reads
@@ -287,7 +287,7 @@ DIRECT_MUTANTS = (
         ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            await self._journal.durable()\n            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
     ),
     mutant(
-        "notes lie among the states", OPERATIONS, f"{OF_PLACED}::test_notes_lie_with_the_infrastructure_whoever_asks",
+        "notes lie among the states", OPERATIONS, f"{OF_PLACED}::test_notes_lie_with_the_infrastructure_for_every_client",
         ("self._infrastructure = ports.infrastructure or ports.store", "self._infrastructure = ports.store"),
     ),
     mutant(
@@ -297,12 +297,12 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "read: a client's read of a state does not wait for the gate", ENGINE_OPERATIONS,
-        f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
+        f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_answered",
         ("        found = self._documents.read(STATES, id)\n        await self._core.gate()\n", "        found = self._documents.read(STATES, id)\n"),
     ),
     mutant(
         "read: a list of dead letters does not wait for the gate", ENGINE_OPERATIONS,
-        f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_told",
+        f"{OF_REMEMBERED}::test_what_a_client_reads_is_durable_when_it_is_answered",
         ("        found = dead_letters(self._broker, queue)\n        await self._core.gate()\n", "        found = dead_letters(self._broker, queue)\n"),
     ),
     # Deadlines
@@ -344,7 +344,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "blocked: what may be on record as waiting counts as on record", WAITING,
-        f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is",
+        f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_after_an_unknown_outcome",
         ("        answer = await write_known(self._store, Create(key, stored.encode(record), None, tag))\n",
          "        try:\n            answer = await write_one(self._store, Create(key, stored.encode(record), None, tag))\n        except OutcomeUnknown:\n            answer = None\n"),
         ("from outbox.lineage import fingerprint\n", "from outbox.errors import OutcomeUnknown\nfrom outbox.lineage import fingerprint\n"),
@@ -362,7 +362,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "requests: who has no name may spell the key of somebody who has", REQUESTS,
-        f"{OF_HTTP}::test_who_has_no_name_cannot_spell_the_key_of_somebody_who_has",
+        f"{OF_HTTP}::test_a_caller_without_a_name_cannot_spell_the_key_of_one_with_a_name",
         (" if self.route.caller is not None else key\n", " if caller else key\n"),
     ),
     mutant(
@@ -430,7 +430,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "log: a password whose end is cut off is shown", REDACTING,
-        f"{OF_REDACTING}::test_a_password_whose_end_is_behind_the_cut_is_not_told",
+        f"{OF_REDACTING}::test_a_password_whose_end_is_behind_the_cut_is_redacted",
         ("        is_open = is_cut and end == len(text)\n", "        is_open = False\n"),
     ),
 )  # fmt: skip

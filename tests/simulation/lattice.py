@@ -55,8 +55,10 @@ class LatticeReport:
     def text(self) -> str:
         """All of it in words; of scopes in which nothing was found a line."""
         lines = [report.text for report in self.reports if report.anomalies]
-        told = "exhausted" if self.exhausted else f"not exhausted, {len(self.skipped)} scope(s) skipped"
-        return "\n".join([f"{len(self.reports)} scopes, {self.states} worlds, {self.cpu_s:.1f} CPU s: {told}", *lines])
+        reported = "exhausted" if self.exhausted else f"not exhausted, {len(self.skipped)} scope(s) skipped"
+        return "\n".join(
+            [f"{len(self.reports)} scopes, {self.states} worlds, {self.cpu_s:.1f} CPU s: {reported}", *lines]
+        )
 
 
 SIZE_MAX = 99

@@ -178,9 +178,9 @@ async def run(name: str, scope: Scope, faults: Faults | None = None, seed: int =
             for record in world.sent_records(queue)
         ]
         letters = [
-            (letter.id, queue, letter.reason, repr(letter.message))
+            (dead_letter.id, queue, dead_letter.reason, repr(dead_letter.message))
             for queue in ("orders", "entries")
-            for letter in world.dead_letters(queue)
+            for dead_letter in world.dead_letters(queue)
         ]
         if scope == "engine" and not (faults and faults.duplicates):
             assert len(letters) == len(set(letters)) + EXPECTED_REPEATS.get(name, 0)

@@ -74,7 +74,7 @@ def test_every_interleaving_of_the_other_protocols(scope: str, workers: int) -> 
     assert report.states > 10_000
 
 
-def test_a_broken_invariant_is_told_with_the_shortest_way() -> None:
+def test_a_broken_invariant_is_reported_with_the_shortest_way() -> None:
     report = explore(
         app, SENT, given=GIVEN, invariant=lambda world: sum(a.balance for a in world.states(Account)) == 20
     )

@@ -54,7 +54,7 @@ def test_requests_and_messages_are_explored_together_under_an_invariant() -> Non
     assert report.exhausted and not report.anomalies, report.text
 
 
-def test_an_invariant_that_a_request_breaks_is_told() -> None:
+def test_an_invariant_that_a_request_breaks_is_reported() -> None:
     def is_rich(world: Any) -> bool:
         return all(account.balance > 7 for account in world.states(Account))
 
@@ -74,7 +74,7 @@ def told(app: App) -> Any:
     return found
 
 
-def test_an_answer_that_is_another_each_time_is_told() -> None:
+def test_an_answer_that_differs_each_time_is_reported() -> None:
     def handle(message: Ask, seen: Seen) -> dict[str, float]:
         return {"lot": random.random()}
 
@@ -84,7 +84,7 @@ def test_an_answer_that_is_another_each_time_is_told() -> None:
     )
 
 
-def test_a_call_that_is_made_twice_is_told() -> None:
+def test_a_call_that_is_made_twice_is_reported() -> None:
     async def handle(message: Ask, seen: Seen, ctx: Context) -> None:
         await ctx.call(lambda: 1)
 
@@ -92,7 +92,7 @@ def test_a_call_that_is_made_twice_is_told() -> None:
     assert found.promise == "OneCall" and "take a request" in found.way
 
 
-def test_an_entry_that_always_fails_is_told_with_its_error() -> None:
+def test_an_entry_that_always_fails_is_reported_with_its_error() -> None:
     def handle(message: Ask, seen: Seen) -> None:
         raise OSError("the drawer is stuck")
 
@@ -100,7 +100,7 @@ def test_an_entry_that_always_fails_is_told_with_its_error() -> None:
     assert found.promise == "Progress" and "handle raises 'the drawer is stuck'" in found.what
 
 
-def test_requests_whose_order_shows_are_told() -> None:
+def test_requests_whose_order_shows_are_reported() -> None:
     out = ("POST", "/payments", Pay("p", -5), "k2")
     (found,) = explore(paying(), requests=[PAID, out]).anomalies
     assert found.promise == "Order" and "POST /payments" in found.what

@@ -161,7 +161,7 @@ def test_a_state_that_is_not_decoded_anew_is_found(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("draw", [lambda: uuid4().hex, lambda: str(time.perf_counter_ns())])
-def test_a_handler_that_decides_by_chance_is_told_so(draw: Callable[[], str]) -> None:
+def test_a_handler_that_decides_by_chance_is_reported(draw: Callable[[], str]) -> None:
     app = App("chance")
     app.queue("elsewhere")
 
@@ -173,7 +173,7 @@ def test_a_handler_that_decides_by_chance_is_told_so(draw: Callable[[], str]) ->
     assert report.anomalies[0].promise in ("Deterministic", "ConsistentOutput"), report.text
 
 
-def test_a_handler_that_remembers_between_messages_is_told_so() -> None:
+def test_a_handler_that_remembers_between_messages_is_reported() -> None:
     app, seen = App("memory"), []
     app.queue("elsewhere")
 

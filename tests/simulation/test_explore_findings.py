@@ -155,7 +155,7 @@ def test_a_module_that_a_handler_imports_is_no_effect(tmp_path: Path, monkeypatc
     passes(explored(imports, crashes=0))
 
 
-def test_what_is_opened_outside_of_explorations_is_nobodys_finding(tmp_path: Path) -> None:
+def test_what_is_opened_outside_of_explorations_is_no_finding(tmp_path: Path) -> None:
     passes(explored(lambda order, customer, ctx: None))
     (tmp_path / "file").write_text("after the hook was installed")
 
@@ -180,7 +180,7 @@ def test_a_dead_letter_of_a_failure_says_what_was_raised() -> None:
 
 
 @pytest.mark.parametrize("after_s", [0, 30])
-def test_a_message_that_is_given_back_for_ever(after_s: float) -> None:
+def test_a_message_that_is_released_for_ever(after_s: float) -> None:
     def waits(order: Order, customer: Customer, ctx: Context) -> None:
         raise Retry("the warehouse is closed", after_s=after_s)
 
@@ -198,7 +198,7 @@ def test_a_retry_is_not_counted_as_a_delivery() -> None:
     assert "was rescheduled 50 times" in one(explored(waits, allow={"dead-letter"}), "Ends")
 
 
-def test_a_message_that_is_given_back_until_another_has_come() -> None:
+def test_a_message_that_is_released_until_another_has_come() -> None:
     def waits(order: Order, customer: Customer, ctx: Context) -> None:
         if order.id == "o1" and not customer.spent:
             raise Retry("o2 comes first", after_s=0)
@@ -289,7 +289,7 @@ def test_an_invariant_is_judged_in_every_scope(scope: str) -> None:
 
 @pytest.mark.parametrize("duplicates", [0, 1])
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_key_that_stands_still_is_an_end_and_no_finding(scope: str, duplicates: int) -> None:
+def test_a_blocked_key_is_an_end_and_no_finding(scope: str, duplicates: int) -> None:
     def refuses(order: Order, customer: Customer, ctx: Context) -> None:
         if order.id == "o1":
             raise Reject("no")

@@ -39,7 +39,7 @@ def promises(report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_call_that_a_crash_repeats_is_told_unless_it_is_idempotent(scope: str) -> None:
+def test_a_call_that_a_crash_repeats_is_reported_unless_it_is_idempotent(scope: str) -> None:
     async def pays(ctx: Context) -> None:
         await ctx.call(lambda key: key)
 
@@ -62,7 +62,7 @@ def test_a_call_is_made_once_where_nothing_fails(scope: str) -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_file_that_a_handler_opens_is_told(scope: str) -> None:
+def test_a_file_that_a_handler_opens_is_reported(scope: str) -> None:
     async def reads(ctx: Context) -> None:
         with open("/etc/hostname") as file:  # noqa: ASYNC230, PTH123  # the very thing that is to be told
             file.read()
@@ -72,7 +72,7 @@ def test_a_file_that_a_handler_opens_is_told(scope: str) -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_handler_that_waits_for_ever_is_told(scope: str) -> None:
+def test_a_handler_that_waits_for_ever_is_reported(scope: str) -> None:
     async def waits(ctx: Context) -> None:
         await asyncio.get_running_loop().create_future()
 

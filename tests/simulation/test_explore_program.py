@@ -9,7 +9,7 @@ import pytest
 from tests.simulation import explore
 
 
-def test_a_cell_tells_its_worlds_its_time_and_its_memory() -> None:
+def test_a_cell_reports_its_worlds_its_time_and_its_memory() -> None:
     cell: explore.Cell = {"scope": "partition", "messages": 1, "copies": [2], "faults": {"crash": 1}, "given": False}
     found = cell | explore.one(cell, cpu_s=30)
     assert found["exhausted"] and found["anomalies"] == [] and found["states"] > 50 and found["peak_mb"] > 10

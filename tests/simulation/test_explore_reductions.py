@@ -69,7 +69,7 @@ def test_symmetry_halves_what_two_workers_do() -> None:
     assert 1.8 * explored(**options).states < explored(**options, symmetric=False).states
 
 
-def test_what_is_forgotten_between_two_tries_need_not_be_told_apart() -> None:
+def test_what_is_forgotten_between_two_tries_need_not_be_distinguished() -> None:
     options: dict[str, Any] = {"scope": "item", "messages": [T1], "copies": 2, "budgets": Budgets(lost=1)}
     merged, full = explored(**options), explored(**options, merges=False)
     assert 1.3 * merged.states < full.states

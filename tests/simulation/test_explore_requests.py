@@ -51,7 +51,7 @@ def test_requests_of_one_state_take_effect_one_after_the_other(scope: str) -> No
 
 
 @SCOPES
-def test_a_request_that_is_rejected_is_rejected_for_whoever_asks_again(scope: str) -> None:
+def test_a_rejected_request_is_rejected_for_every_repetition(scope: str) -> None:
     clean(explored(scope, asked("k1", -1), asked_times=2, budgets=Budgets.any_of(1, "crash", "lost")))
 
 

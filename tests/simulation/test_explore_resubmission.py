@@ -115,7 +115,7 @@ def test_it_may_be_resubmitted_again_and_copies_of_it_may_come(scope: str) -> No
 
 @SCOPES
 @pytest.mark.parametrize("fault", ["crash", "lost", "error"])
-def test_nothing_goes_ahead_of_what_its_key_stands_still_for(scope: str, fault: FaultKind) -> None:
+def test_nothing_goes_ahead_of_what_its_key_is_blocked_by(scope: str, fault: FaultKind) -> None:
     options: dict[str, Any] = {"batch": 3, "sweepers": 0, "budgets": Budgets.any_of(1, fault)}
     explored(scope, LARGE, SMALL, app=drawers("stop_key"), **options)
 

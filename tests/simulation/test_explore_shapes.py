@@ -110,7 +110,7 @@ def test_a_session_is_handled_in_its_order(scope: str, faults: dict[str, int]) -
 
 @pytest.mark.parametrize("faults", FAULTS, ids=str)
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_session_stands_still_behind_what_was_refused(scope: str, faults: dict[str, int]) -> None:
+def test_a_session_is_blocked_behind_what_was_refused(scope: str, faults: dict[str, int]) -> None:
     messages = [order("o1", 5), order("o2", -1), order("o3", 3)]
     allow = frozenset({"dead-letter"})
     report = explored(in_order("stop_key"), messages, scope, faults, allow=allow)

@@ -86,8 +86,8 @@ def test_what_is_no_trace_is_refused(data: bytes) -> None:
 
 
 def test_the_command_line_runs_a_trace_again(tmp_path: Path) -> None:
-    told = search(scenario(app=bank(), make=None, workers=1, invariant=conserved))
-    assert not told.anomalies
+    reported = search(scenario(app=bank(), make=None, workers=1, invariant=conserved))
+    assert not reported.anomalies
     anomaly = found()
     file = tmp_path / "trace.json"
     file.write_bytes(

@@ -65,6 +65,6 @@ def test_every_protocol_and_the_engine_have_faults_planted() -> None:
     assert {mutant.scope for mutant in MUTANTS} == {"engine", "partition", "item", "journal", "store", "bus"}
 
 
-def test_a_fault_that_fits_nowhere_is_told() -> None:
+def test_a_fault_that_fits_nowhere_is_reported() -> None:
     with pytest.raises(ValueError, match="update the mutant"):
         planted("nothing of the kind", MUTANTS[0])

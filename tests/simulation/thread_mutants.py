@@ -116,7 +116,7 @@ THREAD_MUTANTS = (
     ),
     mutant(
         "a batch has the longest limit of its handlers", ENGINE,
-        LIMITS + "test_a_neighbour_that_may_take_longer_lends_its_time_to_nobody",
+        LIMITS + "test_a_neighbour_that_may_take_longer_lends_its_time_to_no_other",
         ("        return any(work.handler is not None and taken_ms", "        return all(work.handler is not None and taken_ms"),
     ),
     mutant(

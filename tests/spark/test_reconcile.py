@@ -41,7 +41,7 @@ def test_each_exactly_once_is_ok(spark: Any) -> None:
     assert (report.inputs, report.effects) == (2, 4)
 
 
-def test_lost_doubled_and_phantom_are_told_apart(spark: Any) -> None:
+def test_lost_doubled_and_phantom_are_distinguished(spark: Any) -> None:
     rows = ledger(spark, *MOVED, ("t1", "deposit", "bob", 5), ("t9", "withdraw", "eve", -1))
     report = reconcile(inputs(spark, "t1", "t3"), rows)
     assert report.found == {"lost": 1, "doubled": 1, "phantom": 1}
@@ -95,7 +95,7 @@ def test_an_expectation_of_ones_own_joins_in(spark: Any) -> None:
     assert report.found["eve"] == 1 and not report.ok
 
 
-def test_the_command_tells_by_its_exit_code(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_so_by_its_exit_code(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = tmp_path / "transfers.csv"
     given.write_text("id\nt1\n")
     assert main(["--input", str(given), "--ledger", str(tmp_path / "nowhere")]) == 1

@@ -101,22 +101,22 @@ def test_a_job_that_cannot_sign_in_says_so_with_the_cure_and_goes_on_when_it_can
 
 
 @pytest.mark.spark
-def test_a_token_that_is_over_is_told_by_the_executor_at_once(spark: Any, broker: Any, tmp_path: Path) -> None:
+def test_a_token_that_is_over_is_reported_by_the_executor_at_once(spark: Any, broker: Any, tmp_path: Path) -> None:
     given: dict[str, Any] = {"queue": "signed", "connection": host_of(broker.connection)}
-    with pytest.raises(OutcomeUnknown, match=r"the driver lent .* is over.*--chunks") as told:
+    with pytest.raises(OutcomeUnknown, match=r"the driver lent .* is over.*--chunks") as reported:
         feed(frame_of(spark, tmp_path, 1), type="T", id="id", credential=Directory(life_s=5), **given)
-    assert "t0ken" not in str(told.value)
+    assert "t0ken" not in str(reported.value)
 
 
-async def test_a_token_that_the_bus_turns_away_is_told_with_the_role() -> None:
+async def test_a_token_that_the_bus_refuses_is_reported_with_the_role() -> None:
     async with Engine.in_memory() as engine, ServiceBusServer(engine, key="a-key") as server:
         engine.declare(QueueSettings("orders"))
         access = CredentialSource.of(f"127.0.0.1:{server.port}", {}, Directory()).access()
         outgoing = Outgoing(Sending(access, "orders", "Order", timeout_s=30))
-        with pytest.raises(GaveUpError, match="Azure Service Bus Data Sender") as told:
+        with pytest.raises(GaveUpError, match="Azure Service Bus Data Sender") as reported:
             await asyncio.to_thread(outgoing.add, "o1", "{}", 1, None)
         await asyncio.to_thread(outgoing.close)
-    assert "t0ken" not in str(told.value)
+    assert "t0ken" not in str(reported.value)
 
 
 def test_without_a_credential_on_the_driver_an_executor_signs_in_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +127,10 @@ def test_without_a_credential_on_the_driver_an_executor_signs_in_as_itself(monke
         assert client.fully_qualified_namespace == HOST and directory.asked == [SERVICEBUS_SCOPE]
 
 
-def test_an_executor_that_is_nobody_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_without_an_identity_is_reported_with_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PRINCIPAL:
         monkeypatch.delenv(name, raising=False)
-    nobody = DefaultAzureCredential(
+    no_client = DefaultAzureCredential(
         exclude_managed_identity_credential=True,
         exclude_developer_cli_credential=True,
         exclude_cli_credential=True,
@@ -139,7 +139,7 @@ def test_an_executor_that_is_nobody_is_told_with_the_cure(monkeypatch: pytest.Mo
         exclude_visual_studio_code_credential=True,
         exclude_broker_credential=True,
     )
-    monkeypatch.setattr(identity, "own_credential", lambda: nobody)
+    monkeypatch.setattr(identity, "own_credential", lambda: no_client)
     with pytest.raises(GaveUpError, match=rf"cannot sign in at {HOST}.*AZURE_CLIENT_SECRET on the driver"):
         Access(HOST).client()
 
@@ -164,9 +164,9 @@ def test_a_token_leaves_this_machine_by_tls_only() -> None:
     "address", [f"sb://{HOST}", f"https://{HOST}/", f"{HOST}:5671", "bank", "SharedAccessKey=c2VjcmV0", "a b.net", ""]
 )
 def test_an_address_that_is_neither_is_refused_and_not_repeated(address: str) -> None:
-    with pytest.raises(Refused, match=r"bank\.servicebus\.windows\.net.*Endpoint=sb://") as told:
+    with pytest.raises(Refused, match=r"bank\.servicebus\.windows\.net.*Endpoint=sb://") as reported:
         CredentialSource.of(address, {})
-    assert "c2VjcmV0" not in str(told.value)
+    assert "c2VjcmV0" not in str(reported.value)
 
 
 def test_the_driver_is_the_service_principal_of_its_environment() -> None:
@@ -260,15 +260,15 @@ def test_a_service_principal_asks_the_directory_anew_for_each_token(monkeypatch:
 
     def send(self: RequestsTransport, request: HttpRequest, **options: Any) -> Any:
         base = "https://login.microsoftonline.com/tenant"
-        told: dict[str, Any] = {
+        reported: dict[str, Any] = {
             "token_endpoint": f"{base}/token",
             "authorization_endpoint": f"{base}/authorize",
             "issuer": f"{base}/",
         }
         if request.method == "POST":
             posted.append(request.body)
-            told = {"access_token": f"t0ken{len(posted)}", "expires_in": 3_599, "token_type": "Bearer"}
-        return answer(request, json.dumps(told))
+            reported = {"access_token": f"t0ken{len(posted)}", "expires_in": 3_599, "token_type": "Bearer"}
+        return answer(request, json.dumps(reported))
 
     monkeypatch.setattr(RequestsTransport, "send", send)
     source = CredentialSource.of(HOST, PRINCIPAL)

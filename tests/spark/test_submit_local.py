@@ -57,7 +57,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_run_has_one_process_whoever_starts_it(batches: Callable[[], LocalBatches], tmp_path: Path) -> None:
+async def test_a_run_has_one_process_however_often_it_is_started(
+    batches: Callable[[], LocalBatches], tmp_path: Path
+) -> None:
     made = await asyncio.gather(*(batches().create(RUN, REQUEST, within_s=1) for _ in range(5)))
     await until((tmp_path / "starts").exists)
     assert {batch.id for batch in made} == {RUN}

@@ -189,10 +189,10 @@ async def test_submitters_that_race_and_die_make_one_job(seed: int, folder: Fold
     async with site(folder, faults=faults, reply_s=chance.choice([0.0, 0.05])) as found:
         deaths = [Mortal(chance.randint(1, 6), chance.choice(["before", "after"])) for _ in range(chance.randint(0, 3))]
         next_life = lives(*deaths)
-        told = await asyncio.gather(*(triggered(lambda: found.runs(next_life())) for _ in range(3)))
+        reported = await asyncio.gather(*(triggered(lambda: found.runs(next_life())) for _ in range(3)))
         await found.livy.quiet()
         assert len(found.livy.batches) == 1 and found.worked == [1], (faults, deaths)
-        assert {status.batch for status in told} <= {"1", ""}
+        assert {status.batch for status in reported} <= {"1", ""}
 
 
 async def test_a_batch_that_turns_up_after_every_stated_time_does_nothing(folder: FolderRuns) -> None:
@@ -299,7 +299,7 @@ async def test_a_run_that_works_is_ended_by_cancel(folder: FolderRuns) -> None:
         assert found.livy.batches[0]["state"] == "killed"
 
 
-async def test_a_run_that_nobody_asked_for_is_unknown(folder: FolderRuns) -> None:
+async def test_a_run_without_a_request_is_unknown(folder: FolderRuns) -> None:
     async with site(folder) as found:
         assert (await found.runs().status(RunId("other"))).phase == "unknown"
         assert (await found.runs().cancel(RunId("other"))).phase == "unknown"

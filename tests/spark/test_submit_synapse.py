@@ -62,7 +62,7 @@ async def test_a_creation_whose_outcome_is_not_known_is_not_sent_again(fault: st
     assert livy.creates == 1
 
 
-async def test_an_answer_that_comes_too_late_is_an_outcome_that_nobody_knows(livy: Livy) -> None:
+async def test_an_answer_that_is_late_is_an_unknown_outcome(livy: Livy) -> None:
     livy.reply_s = 0.5
     with pytest.raises(OutcomeUnknown, match="TimeoutError"):
         await livy.client(request_s=0.1).create(RUN, REQUEST, within_s=2)
@@ -125,7 +125,7 @@ async def test_a_batch_is_found_while_others_come_and_go(livy: Livy) -> None:
     assert [batch.id for batch in await livy.client().find(RUN)] == ["31"]
 
 
-async def test_a_list_that_shrinks_faster_than_it_is_read_tells_nothing(livy: Livy) -> None:
+async def test_a_list_that_shrinks_faster_than_it_is_read_proves_nothing(livy: Livy) -> None:
     others(livy, 400)
 
     def goes() -> None:
@@ -167,7 +167,7 @@ async def test_what_is_not_there_is_not_there_and_may_be_cancelled(livy: Livy) -
     await livy.client().cancel("7")
 
 
-async def test_why_a_batch_failed_is_told_without_its_secrets(livy: Livy) -> None:
+async def test_why_a_batch_failed_is_reported_without_its_secrets(livy: Livy) -> None:
     errors = [{"message": "cannot reach Endpoint=sb://b/;SharedAccessKey=k3y= today", "errorCode": "X"}]
     livy.batches.append(livy.made(name="n", tags=None) | {"id": 2, "state": "dead", "errorInfo": errors})
     found = await livy.client().get("2")
@@ -190,7 +190,7 @@ def test_a_workspace_is_named_or_addressed() -> None:
     assert "/sparkPools/a%2Fb/batches" in PoolSettings("https://h.example.org/", "a/b", "f").url
 
 
-async def test_an_identity_without_rights_is_told_what_it_needs(livy: Livy) -> None:
+async def test_an_identity_without_rights_is_refused_with_what_it_needs(livy: Livy) -> None:
     async def stranger() -> AccessToken:
         return AccessToken("other", 1 << 40)
 
@@ -277,8 +277,8 @@ async def test_submitters_through_cosmos_make_one_batch(
     }
     environ = {**cosmos, HOST_VARIABLE: "b.servicebus.windows.net"}
     runs = [runs_over(SparkSettings.of(chosen), environ) for _ in range(3)]
-    told = await asyncio.gather(*(one.submit(RUN, REQUEST) for one in runs), return_exceptions=True)
-    assert len(livy.batches) == 1 and [getattr(one, "batch", "") for one in told].count("1") >= 1
+    reported = await asyncio.gather(*(one.submit(RUN, REQUEST) for one in runs), return_exceptions=True)
+    assert len(livy.batches) == 1 and [getattr(one, "batch", "") for one in reported].count("1") >= 1
     args = livy.batches[0]["args"]
     assert args[2:6] == ["--runs", "cosmos:bank", "--setting", f"{HOST_VARIABLE}=b.servicebus.windows.net"]
     assert args[6:10] == ["--setting", "AZURE_TENANT_ID=t1", "--setting", "AZURE_CLIENT_ID=c1"]

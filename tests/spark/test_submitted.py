@@ -182,7 +182,7 @@ def test_a_job_that_breaks_is_a_failed_run(job: list[list[str]], tmp_path: Path)
     assert kept(tmp_path).ended == "failed" and "RuntimeError" in kept(tmp_path).detail
 
 
-def test_a_run_that_nobody_asked_for_is_not_run(
+def test_a_run_without_a_request_is_not_run(
     job: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ran(tmp_path, "0", run="another") == 1

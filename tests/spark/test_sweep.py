@@ -128,7 +128,7 @@ async def test_two_sweeps_of_one_part_and_of_all_at_once_send_no_second_identity
     assert wrong(place, before, "raced", 60, 2) == []
 
 
-async def test_what_is_young_is_left_to_whoever_is_at_work_on_it(spark: Any, partitions: Place) -> None:
+async def test_what_is_young_is_left_to_the_process_that_works_on_it(spark: Any, partitions: Place) -> None:
     before = partitions.leave("young", 20, 2)
     report = sweep(spark, partitions.connect, tasks=2, grace_s=86_400)
     assert (report.ok, report.young, report.finished) == (True, 10, 0)
@@ -136,7 +136,7 @@ async def test_what_is_young_is_left_to_whoever_is_at_work_on_it(spark: Any, par
     sweep(spark, partitions.connect, tasks=2)
 
 
-def test_what_cannot_be_sent_is_told_and_stays_for_the_next_sweep(spark: Any, partitions: Place) -> None:
+def test_what_cannot_be_sent_is_reported_and_stays_for_the_next_sweep(spark: Any, partitions: Place) -> None:
     before = partitions.leave("refused", 12, 2)
     report = sweep(spark, Changed(partitions.connect, refusing), tasks=2)
     assert (report.ok, report.left, report.unsent) == (False, 6, 6)
@@ -187,7 +187,7 @@ def test_no_key_is_shown(partitions: Place) -> None:
     assert "Account" not in repr(settings) and "Shared" not in repr(settings)
 
 
-def test_the_command_tells_by_its_exit_code(
+def test_the_command_says_so_by_its_exit_code(
     spark: Any, partitions: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OUTBOX_COSMOS", raising=False)

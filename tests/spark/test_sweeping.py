@@ -77,21 +77,21 @@ async def test_reading_that_breaks_off_begins_again_and_takes_nothing_up_twice(m
     assert sorted(redone.seen) == sorted({f"p{number}" for number in range(40)})
 
 
-async def test_a_store_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_cannot_be_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "READ_PAUSE_S", 0.0)
     reading = Reading(Breaking(4, 1_000), Part(), 2, until_s=FAR_S)
     await swept_once(Redone(), reading, now_ms=now_ms, grace_s=1)
     assert not reading.is_whole and "cannot be read: OutcomeUnknown" in reading.troubles[0]
 
 
-async def test_one_document_that_nobody_foresaw_keeps_nobody_from_the_rest() -> None:
+async def test_one_foreign_document_keeps_no_client_from_the_rest() -> None:
     reading, guarded = Reading(Breaking(10, 0), Part(), 2, until_s=FAR_S), Guarded(Redone(["p3"]))
     counts = await swept_once(guarded, reading, now_ms=now_ms, grace_s=1)
     assert (counts.finished, counts.left) == (9, 1)
     assert guarded.troubles == ["p3/inbox:00: Refused: not this one"]
 
 
-async def test_what_is_not_ours_is_counted_and_keeps_nobody_from_the_rest() -> None:
+async def test_foreign_messages_are_counted_and_keep_no_receiver_from_the_rest() -> None:
     class Foreign(Breaking):
         async def unfinished(self) -> AsyncIterator[Document]:
             yield document(1, b'{"pending":true,"at_ms":"never"}')

@@ -230,8 +230,10 @@ class SeenOperations(EngineOperations):
         return f"{words.content(message)} to {output.destination}{f', created {span(age_s)} ago' if age_s else ''}"
 
     def _of(self, queue: str, sequence: int) -> list[str]:
-        found = [letter for letter in dead_letters(self._engine.broker, queue) if letter.sequence == sequence]
-        return [f"dead letter {self._watch.words.message(letter.message)} of {queue}" for letter in found]
+        found = [
+            dead_letter for dead_letter in dead_letters(self._engine.broker, queue) if dead_letter.sequence == sequence
+        ]
+        return [f"dead letter {self._watch.words.message(dead_letter.message)} of {queue}" for dead_letter in found]
 
 
 class Process:

@@ -80,12 +80,12 @@ def test_a_doubled_record_spoils_the_floor_run(disk_path: Path) -> None:
         floor.verify(log, 100)
 
 
-def test_a_run_apart_that_fails_tells_why(disk_path: Path) -> None:
+def test_a_run_apart_that_fails_reports_why(disk_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"floor flush0 failed:(.|\n)*KeyError: 'flush0'"):
         Apart(floor).run("flush0", disk_path, 100)
 
 
-def test_a_row_tells_the_median_and_both_extremes() -> None:
+def test_a_row_reports_the_median_and_both_extremes() -> None:
     repeats = [replace(ONE, messages_per_s=rate) for rate in (100.0, 900.0, 300.0)]
     (row,) = report.rows(repeats)
     assert row["messages_per_s"] == {"median": 300.0, "min": 100.0, "max": 900.0}
@@ -119,7 +119,7 @@ def test_a_profile_takes_every_stage_of_the_workload(tmp_path: Path, capsys: pyt
     assert text in capsys.readouterr().out and "bare   whole: " in text
 
 
-def test_variants_are_published_under_names_that_tell_rows_apart() -> None:
+def test_variants_are_published_under_names_that_distinguish_rows() -> None:
     published = {
         (system.SYSTEM, report.row([replace(ONE, system=system.SYSTEM, variant=variant)])["variant"])
         for system, variant in run.entrants()

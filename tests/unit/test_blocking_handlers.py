@@ -152,7 +152,7 @@ async def test_blocking_handlers_act_once_in_so_many_threads_at_most(scope: Scop
             state = await worker.state(Steps, f"k{key}")
             mine = [n for n in range(24) if n % 5 == key and n != 7]
             assert state is not None and sorted(state.ns) == mine + [100 + n for n in range(24) if n % 5 == key]
-        assert [letter.reason for letter in await worker.dead_letters("steps")] == ["no"]
+        assert [dead_letter.reason for dead_letter in await worker.dead_letters("steps")] == ["no"]
     assert 1 <= seen.most <= 3 and sorted(seen.began) == list(range(24))
 
 
@@ -179,8 +179,10 @@ async def test_an_attempt_past_its_limit_commits_nothing_whatever_its_thread_doe
     async with backend_of(scope) as backend, Worker(stepping(seen, time_limit_s=0.05), backend) as worker:
         await worker.send("steps", Step("a", 1, "waits"), id="1")
         await until(lambda: worker.handled_count == 1)
-        (letter,) = await worker.dead_letters("steps")
-        assert letter.reason == "failed" and "had not ended after 0.05 s, its time limit" in letter.description
+        (dead_letter,) = await worker.dead_letters("steps")
+        assert (
+            dead_letter.reason == "failed" and "had not ended after 0.05 s, its time limit" in dead_letter.description
+        )
         seen.go.set()
         await until(lambda: len(seen.ended) == 1)
         assert isinstance(seen.ended[0], HandlingEnded) and "nothing of it is committed" in str(seen.ended[0])
@@ -208,7 +210,9 @@ async def test_a_key_waits_for_a_thread_past_its_limit_and_other_keys_do_not(sco
         await worker.wait_idle()
         state = await worker.state(Steps, "a")
         assert state is not None and sorted(state.ns) == [2, 3, 5]
-        assert [letter.id for letter in await worker.dead_letters("steps")] == ["1"]  # nobody else's failures counted
+        assert [dead_letter.id for dead_letter in await worker.dead_letters("steps")] == [
+            "1"
+        ]  # nobody else's failures counted
 
 
 @every_scope
@@ -468,8 +472,8 @@ async def test_a_blocking_handler_cannot_await_in_a_thread_or_in_a_harness() -> 
             await worker.send(queue, Step("a", 1))
             await world.wait_idle()
             await worker.wait_idle()
-            for (letter,) in (world.dead_letters(queue), await worker.dead_letters(queue)):
-                assert text in letter.description
+            for (dead_letter,) in (world.dead_letters(queue), await worker.dead_letters(queue)):
+                assert text in dead_letter.description
 
 
 @every_scope

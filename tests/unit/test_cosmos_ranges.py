@@ -39,6 +39,6 @@ def test_a_range_that_is_too_small_is_not_split() -> None:
     assert narrow.split(8) == [narrow]
 
 
-def test_a_range_is_told_and_read_as_the_sdk_has_it() -> None:
-    told = {"Range": {"min": "05C1", "max": "FF", "isMinInclusive": True, "isMaxInclusive": False}}
-    assert KeyRange.of(told) == KeyRange("05C1", "FF") and KeyRange.of(told).feed_range == told
+def test_a_range_is_listed_and_read_as_the_sdk_has_it() -> None:
+    reported = {"Range": {"min": "05C1", "max": "FF", "isMinInclusive": True, "isMaxInclusive": False}}
+    assert KeyRange.of(reported) == KeyRange("05C1", "FF") and KeyRange.of(reported).feed_range == reported

@@ -159,8 +159,11 @@ async def test_any_other_use_is_refused_once_with_the_cure(scope: Scope, kind: s
         for number, what in enumerate(["", kind, "", ""]):
             await worker.send("orders", Order("a", what), id=f"o{number}")
         await handled(worker)
-        (letter,) = await worker.dead_letters("orders")
-        assert (letter.id, letter.reason) == ("o1", "no-blob-store") and "OUTBOX_BLOBS" in letter.description
+        (dead_letter,) = await worker.dead_letters("orders")
+        assert (dead_letter.id, dead_letter.reason) == (
+            "o1",
+            "no-blob-store",
+        ) and "OUTBOX_BLOBS" in dead_letter.description
         assert await worker.state(Book, "a") == Book(3) and runs.count(kind) <= 3
     async with working(app, Bare(backend.engine, scope, has_blobs=True)) as worker:
         await worker.resubmit("orders", "o1")
@@ -176,7 +179,7 @@ async def test_a_body_that_lies_in_a_blob_store_is_refused_once(scope: Scope) ->
         properties: dict[str, Any] = {"outbox-id": "o1", "outbox-type": "Order", "outbox-claim": name}
         await worker.send_raw("orders", b"", properties=properties)
         await handled(worker)
-        assert [letter.reason for letter in await worker.dead_letters("orders")] == ["no-blob-store"]
+        assert [dead_letter.reason for dead_letter in await worker.dead_letters("orders")] == ["no-blob-store"]
 
 
 @SCOPES

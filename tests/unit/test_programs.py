@@ -88,9 +88,9 @@ async def test_a_rejected_message_is_dead_lettered_with_its_reason() -> None:
     async with Harness(app) as bank:
         await bank.send("transfers", Transfer("t1", "alice", "bob", 0), id="t1")
         await bank.wait_idle()
-        (letter,) = bank.dead_letters("transfers")
-        assert (letter.id, letter.reason, letter.delivery_count) == ("t1", "amount must be positive", 1)
-        assert letter.message == Transfer("t1", "alice", "bob", 0)
+        (dead_letter,) = bank.dead_letters("transfers")
+        assert (dead_letter.id, dead_letter.reason, dead_letter.delivery_count) == ("t1", "amount must be positive", 1)
+        assert dead_letter.message == Transfer("t1", "alice", "bob", 0)
         assert await bank.state(Account, "alice") is None
 
 

@@ -144,7 +144,7 @@ async def test_dead_letters_of_both_places_are_one_list(site: Site) -> None:
     await site.refuse_by_worker("with-the-bus")
     await site.refuse_by_trigger("in-the-store")
     listed = await site.json("dead-letters", "list", "orders")
-    assert [(letter["id"], letter["reason"], letter["type"]) for letter in listed] == [
+    assert [(dead_letter["id"], dead_letter["reason"], dead_letter["type"]) for dead_letter in listed] == [
         ("with-the-bus", "nothing ordered", "Order"),
         ("in-the-store", "nothing ordered", "Order"),
     ]
@@ -180,7 +180,7 @@ async def test_an_id_may_be_cut_short_where_it_is_the_only_one(site: Site) -> No
     assert "2 dead letters of orders begin with 'order-'" in err
     out, _ = await site.outbox("dead-letters", "discard", "orders", "order-in")
     assert "order-in-the-store" in out
-    assert [letter.id for letter in await site.client.dead_letters("orders")] == ["order-with-the-bus"]
+    assert [dead_letter.id for dead_letter in await site.client.dead_letters("orders")] == ["order-with-the-bus"]
 
 
 async def test_everything_of_a_queue_is_discarded(site: Site) -> None:
@@ -220,7 +220,7 @@ async def test_pages_of_a_long_list_continue_where_the_last_one_ended(site: Site
     async with connect_azure_operator(addresses_of(site)) as operator:
         first = await operator.dead_letters("orders", count_max=2)
         rest = await operator.dead_letters("orders", after=first[-1].sequence, count_max=2)
-        assert [letter.id for letter in (*first, *rest)] == ["a", "b", "c"]
+        assert [dead_letter.id for dead_letter in (*first, *rest)] == ["a", "b", "c"]
         assert await operator.dead_letters("orders", after=rest[-1].sequence) == []
 
 

@@ -259,8 +259,8 @@ def test_dead_letters_of_a_running_host(running: Shell) -> None:
     transfer = '{"id": "t", "source": "a", "target": "b", "amount": 0}'
     running.outbox("send", "transfers", transfer, "--id", "t", "--type", "Transfer")
     running.wait_for("transfers", dead_letters=1)
-    (letter,) = running.json("dead-letters", "list", "transfers")
-    assert (letter["id"], letter["reason"]) == ("t", "amount must be positive")
+    (dead_letter,) = running.json("dead-letters", "list", "transfers")
+    assert (dead_letter["id"], dead_letter["reason"]) == ("t", "amount must be positive")
     assert running.json("dead-letters", "show", "transfers", "t")["body"]["amount"] == 0
     running.outbox("dead-letters", "resubmit", "transfers", "t")
     running.wait_for("transfers", dead_letters=1, active=0)  # refused again, by the same rule
@@ -328,7 +328,7 @@ def test_a_port_that_is_taken_is_refused_with_the_way_out(shell: Shell) -> None:
     assert not (shell.folder / "bank.data").exists()  # told before anything is made
 
 
-def test_a_host_says_which_messages_nobody_there_handles(shell: Shell) -> None:
+def test_a_host_logs_which_messages_it_has_no_handler_for(shell: Shell) -> None:
     other = "from outbox import App\napp = App('other')\napp.queue('mine')\n"
     shell.run()
     (shell.folder / "other.py").write_text(other)

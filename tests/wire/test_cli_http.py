@@ -117,7 +117,7 @@ def test_a_reply_survives_the_host_that_gave_it(shop: Shop) -> None:
     assert shop.pay("k2", purse="a", amount=5)[1]["balance"] == 10 and shop.state() == {"balance": 10}
 
 
-def test_a_host_that_is_told_to_stop_answers_what_it_is_at(shop: Shop) -> None:
+def test_a_host_that_stops_answers_the_requests_in_progress(shop: Shop) -> None:
     host = shop.run()
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(shop.pay, "k", purse="a", amount=5, wait_s=1.0)
@@ -128,7 +128,7 @@ def test_a_host_that_is_told_to_stop_answers_what_it_is_at(shop: Shop) -> None:
     assert (host.returncode, out) == (0, "") and "draining" in err and "Traceback" not in err
 
 
-def test_entries_without_a_port_and_a_port_without_entries_are_told(shop: Shop) -> None:
+def test_entries_without_a_port_and_a_port_without_entries_are_reported(shop: Shop) -> None:
     quiet = shop.start()
     assert quiet.stdout is not None and quiet.stdout.readline()
     quiet.send_signal(signal.SIGTERM)

@@ -106,7 +106,7 @@ def test_a_send_on_a_broken_way_has_not_happened_and_is_tried_again(
     assert bus.bodies(queue) == [b"m"]
 
 
-def test_a_delayed_send_happens_later_and_is_told_then(bus: Bus, sdk: Sdk, queue: str, install: Install) -> None:
+def test_a_delayed_send_happens_later_and_is_answered_then(bus: Bus, sdk: Sdk, queue: str, install: Install) -> None:
     install(kind="delay", operation="send", delay_s=0.5)
     with sdk.sender(queue, shared=False) as sender:
         started_s = time.monotonic()
@@ -262,7 +262,9 @@ def test_a_lock_can_expire_just_before_the_settlement(bus: Bus, sdk: Sdk, queue:
     assert bus.bodies(queue) == []
 
 
-def test_a_delayed_settlement_happens_later_and_is_told_then(bus: Bus, sdk: Sdk, queue: str, install: Install) -> None:
+def test_a_delayed_settlement_happens_later_and_is_answered_then(
+    bus: Bus, sdk: Sdk, queue: str, install: Install
+) -> None:
     install(kind="delay", operation="settle", delay_s=0.5)
     bus.send(queue, "m")
     with sdk.receiver(queue, shared=False) as receiver:
@@ -383,5 +385,5 @@ def test_faults_drawn_from_a_seed_lose_nothing_that_was_acknowledged(
 
 
 def test_every_kind_of_the_bus_is_exercised_here() -> None:
-    told = {kind for kind in KINDS if f'"{kind}"' in Path(__file__).read_text()}
-    assert told == KINDS
+    reported = {kind for kind in KINDS if f'"{kind}"' in Path(__file__).read_text()}
+    assert reported == KINDS

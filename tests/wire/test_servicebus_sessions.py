@@ -132,7 +132,7 @@ def test_closing_a_session_gives_its_messages_back(sdk: Any, queue: str) -> None
         assert complete(receiver, 1) == ["m"]
 
 
-def test_a_lost_session_lock_is_told(bus: Any, sdk: Any) -> None:
+def test_a_lost_session_lock_is_reported(bus: Any, sdk: Any) -> None:
     queue = f"short-sessions-{sdk.mode}"
     bus.declare(QueueSettings(queue, ordering="per_key", lock_s=1))
     send(sdk, queue, "s", "m")

@@ -42,7 +42,7 @@ def test_a_completed_message_is_gone_and_settled_once(plain: tuple[Any, Any]) ->
         receiver.complete_message(message)
 
 
-def test_an_abandoned_message_comes_again_and_counts(plain: tuple[Any, Any]) -> None:
+def test_an_abandoned_message_is_redelivered_and_counts(plain: tuple[Any, Any]) -> None:
     sender, receiver = plain
     sender.send_messages(ServiceBusMessage("m"))
     receiver.abandon_message(one(receiver))
@@ -120,7 +120,7 @@ def test_a_renewed_lock_lasts_longer(plain: tuple[Any, Any]) -> None:
     receiver.complete_message(message)
 
 
-def test_a_lock_that_ran_out_is_lost_and_its_message_comes_again(bus: Any, sdk: Any) -> None:
+def test_a_lock_that_ran_out_is_lost_and_its_message_is_redelivered(bus: Any, sdk: Any) -> None:
     queue = f"short-{sdk.mode}"
     bus.declare(QueueSettings(queue, lock_s=1))
     bus.send(queue, "m")
@@ -228,7 +228,7 @@ def test_expired_messages_are_dead_lettered_or_dropped(bus: Any, sdk: Any) -> No
     assert bus.bodies(f"{dropped}/$DeadLetterQueue") == []
 
 
-def test_a_queues_time_to_live_is_the_longest_that_a_receiver_is_told(bus: Any, sdk: Any) -> None:
+def test_a_queues_time_to_live_bounds_what_a_receiver_sees(bus: Any, sdk: Any) -> None:
     queue = f"shortlived-{sdk.mode}"
     bus.declare(QueueSettings(queue, time_to_live_s=60))
     with sdk.sender(queue, shared=False) as sender:

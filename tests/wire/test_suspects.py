@@ -60,8 +60,8 @@ def test_a_message_that_kills_its_host_is_dead_lettered_alone(disk_path: Path) -
                 break
     status = json.loads(outbox(disk_path, "status", "--json").stdout)["queues"]["orders"]
     assert (status["active"], status["dead_letters"]) == (0, 1)
-    (letter,) = json.loads(outbox(disk_path, "dead-letters", "list", "orders", "--json").stdout)
-    assert (letter["id"], letter["reason"]) == ("die", "MaxDeliveryCountExceeded")
+    (dead_letter,) = json.loads(outbox(disk_path, "dead-letters", "list", "orders", "--json").stdout)
+    assert (dead_letter["id"], dead_letter["reason"]) == ("die", "MaxDeliveryCountExceeded")
     exported = [json.loads(line) for line in outbox(disk_path, "export").stdout.splitlines()]
     assert sorted(int(line["key"][1:]) for line in exported) == list(range(ORDER_COUNT))
     assert all(line["value"] == {"n": 1} for line in exported)

@@ -118,9 +118,9 @@ class Host:
         """Id and reason of every dead letter of a queue."""
         found: list[tuple[str, str]] = []
         after = 0
-        while letters := await self._operator().dead_letters(queue, after=after):
-            found += [(letter.id, letter.reason) for letter in letters]
-            after = letters[-1].sequence
+        while dead_letters := await self._operator().dead_letters(queue, after=after):
+            found += [(dead_letter.id, dead_letter.reason) for dead_letter in dead_letters]
+            after = dead_letters[-1].sequence
         return found
 
     async def wait(self, reached: Callable[[Status], bool], look: Callable[[Status], None], timeout_s: float) -> None:

@@ -180,8 +180,8 @@ async def compare(cloud: Cloud, folder: Path, transfers: Path, seen: Seen) -> tu
         *("--idle-s", "3", "--receivers", "4"),
         connection=cloud.connection,
     )
-    letters = await cloud.client.dead_letters("transfers")
-    refused = {letter.id: letter.reason for letter in letters}
+    dead_letters = await cloud.client.dead_letters("transfers")
+    refused = {dead_letter.id: dead_letter.reason for dead_letter in dead_letters}
     seen.refused_count = len(refused)
     lines = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused.items()]
     states = await cloud.export(seen.facts.accounts)

@@ -262,8 +262,8 @@ async def a_marker_of_a_message_that_waits_stays_until_it_is_replaced(at: Journa
 
 async def a_buried_message_is_a_dead_letter_with_its_reason(at: JournalFixture) -> None:
     await at.does(buried=[Burial(await at.one(), "unfit", "because", 3)])
-    letters = await at.ports.operations.dead_letters(IN)
-    found = [(b.message.identity, b.reason, b.description, b.delivery_count) for b in letters]
+    dead_letters = await at.ports.operations.dead_letters(IN)
+    found = [(b.message.identity, b.reason, b.description, b.delivery_count) for b in dead_letters]
     promise(found == [("a", "unfit", "because", 3)], f"buried after 3 failures, found {found}")
     promise(await at.claimed() == [], "a dead letter is still in its queue")
 

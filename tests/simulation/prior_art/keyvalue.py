@@ -100,14 +100,14 @@ class KeyValue(Resource):
         yield Outcome(_told(now), state, now)
         if not self._sessions:
             return
-        told, shelf, value = {now.value}, shelf_of(state, partition), now
+        reported, shelf, value = {now.value}, shelf_of(state, partition), now
         for moment, written, before in reversed(shelf.past):
             if written == key:
                 value = _found(before, moment)
             if moment < token:
                 return
-            if value.value not in told:
-                told.add(value.value)
+            if value.value not in reported:
+                reported.add(value.value)
                 yield Outcome(f"{_told(value)} (stale)", state, value._replace(token=moment), "stale")
 
     def _write(self, state: Shelves, partition: str, puts: Sequence[Put]) -> Outcome:

@@ -85,7 +85,7 @@ def test_a_stale_look_into_the_cell_after_a_lost_swap_writes_an_element_twice() 
     broken(queue(*replicas(2, "identity"), stale=1), "NoDuplicate", steps=22)
 
 
-def test_a_store_that_tells_what_a_swap_lost_to_may_be_stale_otherwise() -> None:
+def test_a_store_that_returns_what_a_swap_lost_to_may_be_stale_otherwise() -> None:
     clean(queue(*replicas(2, "reply"), stale=2))
 
 

@@ -155,7 +155,7 @@ def test_credit_counts_from_the_peers_delivery_count_and_a_drain_uses_it_up() ->
     assert (fields[5], fields[6], fields[8], link.credit) == (2, 0, True, 0)
 
 
-def test_a_closed_window_stops_and_an_opened_one_tells() -> None:
+def test_a_closed_window_stops_and_an_opened_one_resumes() -> None:
     made = connection()
     link = attached(made, receiver=True).link
     made.receive(client.flow(0, 5, window=1))
@@ -214,7 +214,7 @@ def test_detach_after_end_is_passed_over() -> None:
     assert made.state is State.OPEN
 
 
-def test_a_close_is_answered_and_tells_the_links_that_were_there() -> None:
+def test_a_close_is_answered_and_ends_the_links_that_were_there() -> None:
     made = connection()
     link = attached(made, receiver=True).link
     [event] = made.receive(client.CLOSE)
@@ -255,7 +255,7 @@ def test_a_peer_that_breaks_the_protocol_is_closed_with_the_reason(data: bytes, 
     assert made.receive(client.BEGIN) == []
 
 
-def test_another_protocol_is_told_ours_and_closed() -> None:
+def test_another_protocol_is_answered_with_ours_and_closed() -> None:
     made = Connection(container_id="server", limits=SMALL)
     made.receive(b"GET / HTTP/1.1\r\n\r\n")
     assert (made.take_output(), made.state) == (HEADER_AMQP, State.OVER)

@@ -107,7 +107,7 @@ def test_the_creation_time_is_read_from_every_type_that_clients_can_send(created
     assert (message.created_ms, message.properties) == (5, None)
 
 
-def test_a_resubmitted_message_tells_its_new_attempt() -> None:
+def test_a_resubmitted_message_reports_its_new_attempt() -> None:
     sent = map_(
         [part for name in ("created", "hops", "failures") for part in (string(f"outbox-{name}"), types.long_(5))]
     )

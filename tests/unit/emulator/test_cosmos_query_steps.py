@@ -133,11 +133,13 @@ def test_like_fits_as_a_regular_expression_does() -> None:
         pattern = "".join(chance.choices("ab%%__!", k=chance.randrange(8)))
         escape = chance.choice(("", "!"))
         parts, is_escaped = [], False
-        for letter in pattern:
-            if letter == escape and not is_escaped:
+        for dead_letter in pattern:
+            if dead_letter == escape and not is_escaped:
                 is_escaped = True
                 continue
-            parts.append(re.escape(letter) if is_escaped else {"%": ".*", "_": "."}.get(letter, re.escape(letter)))
+            parts.append(
+                re.escape(dead_letter) if is_escaped else {"%": ".*", "_": "."}.get(dead_letter, re.escape(dead_letter))
+            )
             is_escaped = False
         expected = re.fullmatch("".join(parts), text, re.DOTALL) is not None
         fitting_count += expected

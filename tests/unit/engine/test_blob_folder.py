@@ -38,7 +38,9 @@ def test_a_new_folder_and_its_new_parents_are_in_their_parents_for_good(disk_pat
     assert disk_path / "a" in synced
 
 
-async def test_a_blob_is_in_its_folder_for_good_whoever_wrote_it_first(disk_path: Path, synced: list[Path]) -> None:
+async def test_a_blob_is_in_its_folder_for_good_whichever_process_wrote_it_first(
+    disk_path: Path, synced: list[Path]
+) -> None:
     store = FolderBlobStore(disk_path)
     synced.clear()
     assert await store.write("a", b"1")
@@ -64,7 +66,7 @@ async def test_what_the_disk_refuses_is_to_be_tried_again(disk_path: Path, call:
         await CALLS[call](store)
 
 
-def test_a_folder_that_cannot_be_made_is_told_with_its_name(disk_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named_in_the_error(disk_path: Path) -> None:
     (disk_path / "file").touch()
     with pytest.raises(Throttled, match="file/blobs"):
         FolderBlobStore(disk_path / "file" / "blobs")

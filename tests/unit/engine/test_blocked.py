@@ -94,7 +94,7 @@ async def test_what_waits_is_shown_once_in_a_block(world: World) -> None:
     assert await world.names() == ["1", "2", "3"]
 
 
-async def test_what_is_given_back_or_whose_lock_ran_out_is_shown_again(world: World) -> None:
+async def test_what_is_released_or_whose_lock_ran_out_is_redelivered(world: World) -> None:
     await world.block("1")
     await world.journal.release(await world.claim())
     assert await world.names() == ["1*"]
@@ -122,7 +122,7 @@ async def test_what_was_ready_when_its_key_was_blocked_is_shown(world: World) ->
     assert await world.look() == ["1"]
 
 
-async def test_nothing_of_a_key_is_handled_while_somebody_looks_at_what_waits(world: World) -> None:
+async def test_nothing_of_a_key_is_handled_while_an_operator_inspects_what_waits(world: World) -> None:
     await world.block("1", "2")
     (first,) = await world.claim(1)
     assert first.waits
@@ -143,7 +143,7 @@ async def test_what_is_ready_comes_before_what_waits_and_does_not_keep_it_for_ev
     raise AssertionError("what waits was never shown beside a stream of others")
 
 
-async def test_what_somebody_waits_for_includes_what_is_behind_a_dead_letter(world: World) -> None:
+async def test_what_is_waited_for_includes_what_is_behind_a_dead_letter(world: World) -> None:
     await world.block()
     assert not await world.engine.broker.wait_any(["k"], 0, blocked=True)
     world.send("1")

@@ -46,7 +46,7 @@ def test_a_message_lives_as_long_as_the_shorter_of_its_own_time_and_its_queues(
     assert [task.reason for task in engine.broker.peek(DEAD, 0, 9)] == ["TTLExpiredException"]
 
 
-def test_an_expired_message_is_handed_to_nobody_even_before_time_is_looked_at(clock: VirtualClock) -> None:
+def test_an_expired_message_is_not_delivered_even_before_the_clock_is_read(clock: VirtualClock) -> None:
     engine = engine_of(clock)
     engine.broker.send("q", [message(1), message()])
     clock.seconds += 2
@@ -63,7 +63,7 @@ def test_expired_messages_behind_one_that_somebody_holds_expire_at_once(clock: V
     assert [task.sequence for task in engine.broker.peek("q", 0, 9)] == [1]
 
 
-def test_a_message_that_expires_in_somebodys_hands_can_still_be_completed(clock: VirtualClock) -> None:
+def test_a_message_that_expires_under_a_lock_can_still_be_completed(clock: VirtualClock) -> None:
     engine = engine_of(clock, lock_s=60)
     engine.broker.send("q", [message(1), message(1)])
     first, second = engine.broker.claim("q", 2)

@@ -101,7 +101,7 @@ async def test_one_lock_that_is_over_keeps_no_other_from_its_renewal() -> None:
     assert [delivery.message.identity for delivery in again] == ["0"]
 
 
-async def test_one_lock_that_is_over_keeps_no_other_from_being_given_back() -> None:
+async def test_one_lock_that_is_over_keeps_no_other_from_being_released() -> None:
     clock = VirtualClock(START_S)
     engine = Engine.in_memory(clock=clock)
     deliveries = await claimed(clock, engine, 3)
@@ -125,7 +125,7 @@ async def test_the_bus_settles_nothing_under_a_lock_that_is_over(how: str) -> No
         await EngineBus(engine.core, engine.broker).renew(delivery)
 
 
-def test_a_copy_of_what_is_resubmitted_stays_with_whoever_holds_it() -> None:
+def test_a_copy_of_a_resubmitted_message_stays_with_its_lock_holder() -> None:
     engine = Engine.in_memory(clock=VirtualClock(START_S))
     engine.declare(QueueSettings("q", lock_s=LOCK_S))
     engine.broker.send("q", [Message(body=b"x", outbox_id="1") for _ in range(2)])

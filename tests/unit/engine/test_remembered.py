@@ -38,7 +38,7 @@ def emit(engine: Engine) -> Task:
     return task
 
 
-async def test_a_message_that_was_given_back_is_remembered_by_a_marker() -> None:
+async def test_a_message_that_was_released_is_remembered_by_a_marker() -> None:
     disk = MemoryDisk("postponed")
     engine = opened(disk)
     engine.declare(QueueSettings("q"))
@@ -174,7 +174,7 @@ def test_a_refusal_is_remembered_for_the_longest_of_its_ages(ages_s: tuple[int, 
         assert not (state.markers.known or state.markers.renewed or state.markers.ages or state.body_bytes)
 
 
-async def test_what_a_client_reads_is_durable_when_it_is_told() -> None:
+async def test_what_a_client_reads_is_durable_when_it_is_answered() -> None:
     engine = opened(MemoryDisk())
     engine.declare(QueueSettings("q"))
     log, operations = engine.log, engine.ports().operations

@@ -124,5 +124,5 @@ def test_changed_settings_count_for_dead_letters_at_once_and_behind_a_snapshot()
     engine.core.write()
     restored, _ = snapshot.decode(snapshot.encode(engine.state, 7))
     assert not differences(restored, engine.state, engine.now_ms())
-    [letter] = engine.broker.claim(dead_letter_path("q"), 1)
-    assert letter.locked_until_ms - engine.now_ms() == 10_000
+    [dead_letter] = engine.broker.claim(dead_letter_path("q"), 1)
+    assert dead_letter.locked_until_ms - engine.now_ms() == 10_000

@@ -104,7 +104,7 @@ def test_the_numbers_of_scheduled_copies_cancel_all_of_them() -> None:
     assert bodies(engine, NEWS + "all") == []
 
 
-def test_a_message_that_nobody_takes_has_no_number() -> None:
+def test_a_message_without_a_receiver_has_no_number() -> None:
     engine = news("s")
     engine.topology.set_rules(NEWS + "s", [RED])
     assert engine.broker.send("news", [message("b"), message("a", properties={"colour": "red"})]) == [0, 1]
@@ -187,7 +187,7 @@ def test_a_queue_with_a_handler_in_this_process_cannot_be_deleted_under_it() -> 
             engine.topology.delete(path)
 
 
-async def test_whoever_waits_for_a_queue_is_told_that_it_is_deleted() -> None:
+async def test_a_receiver_of_a_deleted_queue_gets_an_error() -> None:
     async with Engine.in_memory() as engine:
         engine.declare(QueueSettings("q"))
 

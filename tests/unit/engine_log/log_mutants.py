@@ -32,19 +32,17 @@ CLOSING = f"{OF_CLOSED}::test_a_crash_at_any_call_of_a_close_leaves_a_log_that_o
 PUT_BACK = f"{OF_CLOSED}::test_the_mark_of_a_newer_truth_does_not_speak_of_a_copy_that_was_put_back"
 OPENED = f"{OF_CLOSED}::test_closing_leaves_the_mark_behind_the_sync_of_what_it_names_and_opening_removes_it"
 OF_ANOTHER = f"{OF_CLOSED}::test_a_mark_of_something_else_does_not_count_and_goes_before_anything_is_written"
-FULL = f"{OF_CLOSED}::test_a_full_disk_closes_without_a_mark_and_one_that_fails_is_told"
+FULL = f"{OF_CLOSED}::test_a_full_disk_closes_without_a_mark_and_one_that_fails_is_reported"
 DAMAGED = f"{OF_CLOSED}::test_a_damaged_mark_is_none"
 SALVAGED = f"{OF_CLOSED}::test_a_salvaged_copy_is_refused_when_it_is_cut"
-INSPECTED = f"{OF_CLOSED}::test_inspection_and_salvage_tell_what_a_cut_took"
+INSPECTED = f"{OF_CLOSED}::test_inspection_and_salvage_report_what_a_cut_took"
 IDLE = "engine/test_idle.py"
 RETIRED = "engine_log/test_log_life.py::test_retiring_behind_the_snapshot_of_a_job_that_was_killed_loses_nothing"
 SALVAGED_FROM = "engine_log/test_log_salvage.py::test_the_newest_snapshot_that_decodes_is_taken"
 OPENED_FROM = "engine_log/test_log_life.py::test_an_open_takes_the_newest_snapshot_that_decodes"
 BEHIND = "engine_log/test_log_life.py::test_a_segment_that_goes_on_behind_a_snapshot_is_not_retired_with_it"
 EPOCHS = "engine_log/test_log_salvage.py::test_of_two_records_of_an_ordinal_the_greater_epoch_wins_and_the_next_writer_is_above_it"
-SYNCED = (
-    "engine_log/test_log_salvage.py::test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_told_as_such"
-)
+SYNCED = "engine_log/test_log_salvage.py::test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_reported_as_such"
 NAMELESS = "engine_log/test_disks.py::test_a_lock_on_a_file_that_has_lost_its_name_is_none"
 CHANGED = "engine/test_replay.py::test_changed_settings_count_for_dead_letters_at_once_and_behind_a_snapshot"
 LOCKS = "engine/test_locks.py"
@@ -82,7 +80,7 @@ LOG_MUTANTS = (
         ("                    if idle_ticks >= _WITNESS_TICKS and", "                    if idle_ticks >= 1 and"),
     ),
     mutant(
-        "a witness behind a witness", WAL, "engine_log/test_log_life.py::test_a_witness_is_written_once_and_only_where_it_tells_something",
+        "a witness behind a witness", WAL, "engine_log/test_log_life.py::test_a_witness_is_written_once_and_only_where_it_proves_something",
         ("        if not self.witnessed and self.synced", "        if self.synced"),
     ),
     # The mark of a clean close
@@ -274,7 +272,7 @@ LOG_MUTANTS = (
     # Locks
     mutant(
         "a dead letter that somebody holds goes as a copy", "outbox/engine/dead_letters.py",
-        f"{LOCKS}::test_a_copy_of_what_is_resubmitted_stays_with_whoever_holds_it",
+        f"{LOCKS}::test_a_copy_of_a_resubmitted_message_stays_with_its_lock_holder",
         ("    return other.status != LOCKED and is_copy", "    return is_copy"),
     ),
     mutant(

@@ -48,7 +48,7 @@ def test_a_file_grows_and_reads_back(disk: Disk) -> None:
         disk.create("a")
 
 
-def test_room_is_zeros_ahead_of_what_was_written_and_can_be_given_back(disk: Disk) -> None:
+def test_room_is_zeros_ahead_of_what_was_written_and_can_be_released(disk: Disk) -> None:
     file = disk.create("a")
     file.write(b"one")
     assert file.reserve(10)
@@ -244,7 +244,7 @@ def test_records_in_room_and_the_size_of_the_file_reach_the_platter_separately()
     assert {data.rstrip(b"\0") for data in found_after(Crash.TORN)} == {b"aabbbbbbcc"[:size] for size in range(2, 11)}
 
 
-def test_room_given_back_is_gone_for_good_only_with_the_next_sync() -> None:
+def test_room_that_is_released_is_gone_for_good_only_with_the_next_sync() -> None:
     disk = MemoryDisk()
     file = disk.create("a")
     disk.sync_dir()

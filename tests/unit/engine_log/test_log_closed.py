@@ -344,7 +344,7 @@ def test_a_log_that_stopped_leaves_no_mark() -> None:
 
 @pytest.mark.parametrize("verb", ["create", "write", "sync", "rename", "sync_dir"])
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_full_disk_closes_without_a_mark_and_one_that_fails_is_told(verb: str, error: int) -> None:
+def test_a_full_disk_closes_without_a_mark_and_one_that_fails_is_reported(verb: str, error: int) -> None:
     disk = MemoryDisk()
     log = opened(disk)
     flush(log, *PAYLOADS)
@@ -376,7 +376,7 @@ def test_snapshots_and_retirement_leave_the_mark_true() -> None:
             recover(MemoryDisk(files={**files, last: files[last][:size]}), LIMITS)
 
 
-def test_inspection_and_salvage_tell_what_a_cut_took() -> None:
+def test_inspection_and_salvage_report_what_a_cut_took() -> None:
     files, _ = at_rest("closed")
     assert "closed at ordinal" in inspect(MemoryDisk(files=files)).text
     assert "closed" not in inspect(MemoryDisk(files=at_rest("copied")[0])).text

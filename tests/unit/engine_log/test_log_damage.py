@@ -215,7 +215,7 @@ def test_a_segment_under_another_name_or_of_another_log_is_refused() -> None:
         opened(MemoryDisk(files={**FILES, segment_name(13): b"\xfe\xfd" + header}))
 
 
-def test_a_later_format_is_told_from_damage() -> None:
+def test_a_later_format_is_distinguished_from_damage() -> None:
     header = encode_record(1, 0, 1, 0, Header(LOG_ID, 7, version=2).encoded() + b"more", 0)
     with pytest.raises(FormatTooNew, match="upgrade"):
         opened(MemoryDisk(files={segment_name(1): b"\xfe\xfd" + header}))

@@ -211,7 +211,7 @@ def test_a_half_done_retirement_and_left_over_temporary_files_do_no_harm() -> No
     assert not any(name.endswith(".tmp") for name in disk.names())
 
 
-def test_a_second_writer_is_refused_and_told_what_to_do() -> None:
+def test_a_second_writer_is_refused_with_the_cure() -> None:
     disk = MemoryDisk("bank.data")
     log = opened(disk)
     with pytest.raises(AlreadyOpen, match=r"bank\.data.*close it"):
@@ -320,7 +320,7 @@ def test_confirmation_sees_the_recovery_before_anything_is_written() -> None:
     opened(disk)
 
 
-def test_a_witness_is_written_once_and_only_where_it_tells_something() -> None:
+def test_a_witness_is_written_once_and_only_where_it_proves_something() -> None:
     disk = MemoryDisk()
     log = opened(disk)
     assert log.witnessed

@@ -200,7 +200,7 @@ def test_a_crash_at_any_call_of_a_rotation_leaves_every_synced_record(crash: Cra
     pytest.fail("a rotation made more disk calls than this test follows")
 
 
-def test_inspection_and_salvage_and_a_reader_beside_the_host_tell_room_from_damage() -> None:
+def test_inspection_and_salvage_and_a_reader_beside_the_host_distinguish_room_from_damage() -> None:
     disk, target = MemoryDisk(), MemoryDisk()
     log = opened(disk)
     flushed(log, b"one")

@@ -45,7 +45,7 @@ def test_a_sound_log_is_copied_record_for_record() -> None:
     assert (result.missing, result.skipped_count, result.inspection.missing) == ((), 0, ())
 
 
-def test_one_flipped_byte_costs_one_record_and_is_told() -> None:
+def test_one_flipped_byte_costs_one_record_and_is_reported() -> None:
     name = NAMES[1]
     for place in range(60, len(FILES[name]) - 60, 7):
         data = bytearray(FILES[name])
@@ -62,7 +62,7 @@ def test_one_flipped_byte_costs_one_record_and_is_told() -> None:
         assert "was synced" in result.inspection.text
 
 
-def test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_told_as_such() -> None:
+def test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_reported_as_such() -> None:
     disk = MemoryDisk()
     log = Log.open(disk, log_id=LOG_ID, clock_ms=lambda: 7)
     log.append(9, b"first")
@@ -75,7 +75,7 @@ def test_a_record_of_the_live_segment_that_a_later_one_says_was_synced_is_told_a
 
 
 @pytest.mark.parametrize("index", range(len(NAMES)))
-def test_a_missing_segment_is_told_and_the_others_are_copied(index: int) -> None:
+def test_a_missing_segment_is_reported_and_the_others_are_copied(index: int) -> None:
     result, found = salvaged({name: data for name, data in FILES.items() if name != NAMES[index]})
     first = int(NAMES[index].removesuffix(".log"), 16)
     last = int(NAMES[index + 1].removesuffix(".log"), 16) - 1 if index + 1 < len(NAMES) else 0

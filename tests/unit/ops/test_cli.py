@@ -67,7 +67,7 @@ def stdin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[bytes], 
     return put
 
 
-def test_send_tells_the_id_and_the_message_is_there_at_the_next_command(cli: Cli) -> None:
+def test_send_prints_the_id_and_the_message_is_there_at_the_next_command(cli: Cli) -> None:
     assert cli("send", "transfers", '{"a": 1}', "--id", "t1") == (0, "sent t1 to transfers\n", "")
     assert json.loads(cli("status", "--json")[1])["queues"]["transfers"]["active"] == 2
 
@@ -109,7 +109,9 @@ def test_of_a_type_that_no_state_has_it_says_which_there_are(cli: Cli, folder: P
 
 
 def test_dead_letters_are_listed_shown_resubmitted_and_discarded(cli: Cli) -> None:
-    assert [letter["id"] for letter in json.loads(cli("dead-letters", "list", "transfers", "--json")[1])] == ["bad"]
+    assert [dead_letter["id"] for dead_letter in json.loads(cli("dead-letters", "list", "transfers", "--json")[1])] == [
+        "bad"
+    ]
     shown = json.loads(cli("dead-letters", "show", "transfers", "bad", "--json")[1])
     assert (shown["body"], shown["type"], shown["description"]) == ({}, "T", "d")
     assert cli("dead-letters", "resubmit", "transfers", "bad")[:2] == (0, "resubmitted 1 of transfers\n")
@@ -125,7 +127,7 @@ def test_a_command_says_which_id_a_short_one_meant(cli: Cli, folder: Path) -> No
     assert cli("dead-letters", "discard", "ledger", "order")[:2] == (0, "discarded 1 of ledger: 'order-\\x1b[31m'\n")
 
 
-def test_a_dead_letter_of_which_nothing_tells_the_type_has_a_dash_for_it(cli: Cli, folder: Path) -> None:
+def test_a_dead_letter_of_an_unknown_type_has_a_dash_for_it(cli: Cli, folder: Path) -> None:
     engine = Engine.open(folder)
     engine.broker.settle(
         engine.broker.claim("transfers", 1)[0].token, Settlement.DEAD_LETTER, reason="why", description="d"

@@ -135,7 +135,7 @@ async def test_a_body_over_the_limit_is_not_read(is_chunked: bool) -> None:
         b"\x16\x03\x01\x02\x00",
     ],
 )
-async def test_hostile_bytes_are_turned_away_and_nobody_notices(
+async def test_hostile_bytes_are_refused_and_no_other_client_notices(
     bytes_sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "HEAD_WITHIN_S", 0.5)
@@ -239,7 +239,7 @@ async def test_a_request_under_way_is_answered_before_the_server_ends() -> None:
             await shop.post()
 
 
-async def test_an_engine_that_stopped_is_told_to_clients() -> None:
+async def test_an_engine_that_stopped_raises_in_clients() -> None:
     async with open_shop() as shop:
         shop.engine.close()
         status, body = await shop.post()

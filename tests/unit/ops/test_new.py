@@ -90,7 +90,7 @@ def test_a_name_that_would_hide_another_module_is_refused(name: str, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_are_told_as_json(
+def test_files_are_printed_as_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -111,7 +111,7 @@ async def test_status_counts_what_is_there(bank: Any, operator: Operator) -> Non
     assert found.queues["ledger"].oldest_s is None
 
 
-async def test_dead_letters_without_an_id_are_told_apart_by_their_numbers(bank: Any, operator: Operator) -> None:
+async def test_dead_letters_without_an_id_are_distinguished_by_their_numbers(bank: Any, operator: Operator) -> None:
     bank.engine.broker.send("deposits", [Message(body=b'{"account":"alice","amount":5}', type="Deposit")] * 2)
     bank.bury("deposits", "broken")
     first, second = [letter.id for letter in await operator.dead_letters("deposits")]
@@ -121,7 +121,7 @@ async def test_dead_letters_without_an_id_are_told_apart_by_their_numbers(bank: 
     assert (await operator.discard("deposits", second)).count == 1
 
 
-async def test_status_tells_of_keys_that_stand_still(bank: Any, operator: Operator) -> None:
+async def test_status_lists_blocked_keys(bank: Any, operator: Operator) -> None:
     async with Worker(app, bank.engine) as worker:
         for number, amount in enumerate((-1, 5)):
             await worker.send("ledger", Deposit("alice", amount), id=f"e{number}")
@@ -276,7 +276,7 @@ async def test_an_id_that_is_cut_too_short_is_refused_with_the_first_that_begin_
     assert len(await operator.dead_letters("deposits")) == 16
 
 
-async def test_all_means_all_that_nobody_receives(bank: Any, operator: Operator) -> None:
+async def test_all_means_all_without_a_receiver(bank: Any, operator: Operator) -> None:
     await operator.send("deposits", [message(f"m{n}") for n in range(4)])
     bank.bury("deposits", "later")
     bank.engine.broker.claim("deposits/$DeadLetterQueue", 1)
@@ -327,9 +327,9 @@ async def test_a_dead_letter_without_a_type_is_of_the_one_that_its_queue_takes(b
     await bank.pay("alice", 1)
     await operator.send("deposits", [message("m1"), message("m2", type="Named")])
     bank.bury("deposits", "no such account")
-    letters = await operator.dead_letters("deposits")
-    told = [(letter.id, letter.type, letter.handled_as) for letter in letters]
-    assert told == [("before", "", "Deposit"), ("m1", "", "Deposit"), ("m2", "Named", "Named")]
+    dead_letters = await operator.dead_letters("deposits")
+    reported = [(letter.id, letter.type, letter.handled_as) for letter in dead_letters]
+    assert reported == [("before", "", "Deposit"), ("m1", "", "Deposit"), ("m2", "Named", "Named")]
     assert (await operator.dead_letter("deposits", "m1")).handled_as == "Deposit"
 
 

@@ -48,5 +48,5 @@ def raising(error: BaseException | type[BaseException]) -> Any:
 
 
 async def only(world: Harness, queue: str = "q") -> DeadLetter:
-    (letter,) = world.dead_letters(queue)
-    return letter
+    (dead_letter,) = world.dead_letters(queue)
+    return dead_letter

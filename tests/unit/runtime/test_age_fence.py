@@ -19,8 +19,8 @@ async def test_a_message_as_old_as_retention_is_never_run() -> None:
         await world.send("q", Task("a"), id="1", created=world.now() - 2 * DAY_S)
         await world.send("q", Task("b"), id="2", created=datetime.fromtimestamp(world.now() - 2 * DAY_S + 1, UTC))
         await world.wait_idle()
-        letter = await only(world)
-        assert (letter.id, letter.reason) == ("1", "too-old")
+        dead_letter = await only(world)
+        assert (dead_letter.id, dead_letter.reason) == ("1", "too-old")
         assert len(plant.runs) == 1
 
 
@@ -73,8 +73,8 @@ async def test_a_creation_time_that_lies_ahead_is_refused() -> None:
         await world.send("q", Task("a"), id="1", created=world.now() + 299)
         await world.send("q", Task("b"), id="2", created=world.now() + 301)
         await world.wait_idle()
-        letter = await only(world)
-        assert (letter.id, letter.reason) == ("2", "from-the-future") and "clock" in letter.description
+        dead_letter = await only(world)
+        assert (dead_letter.id, dead_letter.reason) == ("2", "from-the-future") and "clock" in dead_letter.description
 
 
 async def test_a_scheduled_message_is_as_old_as_its_due_time() -> None:
@@ -99,12 +99,12 @@ async def test_a_retry_that_would_come_too_late_is_the_last_and_keeps_its_words(
         await world.wait_idle()
         assert (world.dead_letters("q") == []) == is_put_off
         await world.advance(hours=1)
-        letter = await only(world)
-        assert letter.reason == "too-old" and len(plant.runs) == 1 + is_put_off
-        assert "the bank is closed" in letter.description and "retention is 3600000 ms" in letter.description
+        dead_letter = await only(world)
+        assert dead_letter.reason == "too-old" and len(plant.runs) == 1 + is_put_off
+        assert "the bank is closed" in dead_letter.description and "retention is 3600000 ms" in dead_letter.description
 
 
-async def test_what_was_put_off_until_it_was_too_old_can_be_resubmitted() -> None:
+async def test_what_was_rescheduled_until_it_was_too_old_can_be_resubmitted() -> None:
     plant = Plant(retention=timedelta(hours=1), margin=timedelta(minutes=20))
     plant.act = raising(Retry("the bank is closed", after_s=1_800))
     async with Harness(plant.app) as world:

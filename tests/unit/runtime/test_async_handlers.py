@@ -86,7 +86,7 @@ async def test_waiting_messages_act_once_under_drawn_faults(keys: str) -> None:
                 log = await world.state(Log, key)
                 mine = [n for n, k in enumerate(keys, 1) if k == key and n != 5]
                 assert log is not None and sorted(log.lines) == mine, f"seed {seed}: {world.fault_log}"
-            assert {letter.id for letter in world.dead_letters("q")} == {"5"}
+            assert {dead_letter.id for dead_letter in world.dead_letters("q")} == {"5"}
 
 
 @pytest.mark.parametrize(("what", "total"), [("caught", 101), ("gather", 7), ("group", 7)])
@@ -130,14 +130,14 @@ def plain(call: Call, log: Log) -> None:
     log.total += 1
 
 
-async def test_a_timeout_that_runs_out_is_a_failure_and_holds_nobody_up() -> None:
+async def test_a_timeout_that_runs_out_is_a_failure_and_holds_up_no_other() -> None:
     async with Harness(waiting()) as world:
         await world.send("q", Call("a", 1, what="timeout"), id="1")
         await world.send("q", Call("a", 2), id="2")
         await world.send("q", Call("b", 3), id="3")
         await world.advance(minutes=1)
-        (letter,) = world.dead_letters("q")
-        assert (letter.id, letter.description, letter.delivery_count) == ("1", "TimeoutError", 2)
+        (dead_letter,) = world.dead_letters("q")
+        assert (dead_letter.id, dead_letter.description, dead_letter.delivery_count) == ("1", "TimeoutError", 2)
         assert (await world.state(Log, "a"), await world.state(Log, "b")) == (Log(2, [2]), Log(3, [3]))
 
 
@@ -155,7 +155,7 @@ async def test_a_handler_that_changes_its_state_and_raises_leaves_nothing(what: 
             assert sorted(call.n for call in world.sent("out")) == [1, 3]
 
 
-async def test_an_object_handed_in_is_nobody_elses() -> None:
+async def test_an_object_handed_in_belongs_to_its_caller() -> None:
     app = App("a")
     kept: list[Log] = []
 
@@ -188,8 +188,8 @@ async def test_an_attempt_past_its_deadline_writes_nothing() -> None:
         await world.send("q", Call("a", 1, what="slow"), id="1")
         await world.wait_idle()
         assert await world.state(Log, "a") is None
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "failed" and "margin" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "failed" and "margin" in dead_letter.description
 
 
 @dataclass
@@ -220,10 +220,10 @@ async def test_a_handler_that_cancels_its_own_task_fails_like_any_other() -> Non
             await worker.send("q", Cancelling("k", n == 0), id=f"m{n}")
         await worker.wait_idle(timeout_s=10)
         assert await worker.state(Cancelled, "k") == Cancelled(7)
-        assert [letter.reason for letter in await worker.dead_letters("q")] == ["failed"]
+        assert [dead_letter.reason for dead_letter in await worker.dead_letters("q")] == ["failed"]
 
 
-async def test_a_handler_that_returns_something_to_await_is_told_so() -> None:
+async def test_a_handler_that_returns_something_to_await_is_reported() -> None:
     app = App("gathers", retry=Retries(limit=1))
 
     @app.handler("q")
@@ -233,8 +233,8 @@ async def test_a_handler_that_returns_something_to_await_is_told_so() -> None:
     async with Harness(app) as world:
         await world.send("q", Cancelling("k", False), id="m")
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "failed" and "make it async" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "failed" and "make it async" in dead_letter.description
 
 
 async def test_a_destination_declared_too_late_refuses_its_message_and_nothing_else() -> None:
@@ -253,4 +253,4 @@ async def test_a_destination_declared_too_late_refuses_its_message_and_nothing_e
         await worker.wait_idle(timeout_s=10)
         assert await worker.state(Cancelled, "b") == Cancelled(1)
         assert await worker.state(Cancelled, "a") is None
-        assert [letter.reason for letter in await worker.dead_letters("q")] == ["failed"]
+        assert [dead_letter.reason for dead_letter in await worker.dead_letters("q")] == ["failed"]

@@ -62,7 +62,7 @@ class World:
         return [] if found is None else found.lines
 
     def reasons(self) -> list[tuple[str, str]]:
-        return [(letter.id, letter.reason) for letter in self.harness.dead_letters("lines")]
+        return [(dead_letter.id, dead_letter.reason) for dead_letter in self.harness.dead_letters("lines")]
 
 
 @pytest.fixture

@@ -44,9 +44,9 @@ async def stands_still(world: Harness) -> bool:
     """Whether the key stands behind its first dead letter, and goes on when that is discarded."""
     await world.send("steps", Step("a", 1), id="s1")
     await world.advance(seconds=30)
-    is_behind = await world.state(Trail, "a") is None and [letter.id for letter in world.dead_letters("steps")] == [
-        "s0"
-    ]
+    is_behind = await world.state(Trail, "a") is None and [
+        dead_letter.id for dead_letter in world.dead_letters("steps")
+    ] == ["s0"]
     await world.discard("steps", "s0")
     await world.advance(seconds=30)
     return is_behind and await world.state(Trail, "a") == Trail([1])
@@ -67,7 +67,7 @@ async def test_a_message_from_the_future_stops_its_key() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Step", "Unknown"])
-async def test_a_message_that_nobody_can_handle_stops_its_key(kind: str) -> None:
+async def test_a_message_that_no_handler_can_take_blocks_its_key(kind: str) -> None:
     async with Harness(walking()) as world:
         await world.send_raw("steps", b"{", properties={"outbox-id": "s0", "session-id": "a", "outbox-type": kind})
         assert await stands_still(world)
@@ -107,7 +107,7 @@ async def test_what_is_resubmitted_is_not_what_came_under_its_id_by_mistake(by: 
         await (world.resubmit("q", "s0") if by == "client" else EngineOperator(world.engine).resubmit("q", "s0"))
         await world.wait_idle()
         assert await world.state(Trail, "a") == Trail([0])
-        assert [letter.reason for letter in world.dead_letters("q")] == ["payload-differs"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["payload-differs"]
 
 
 class Narrowed:

@@ -56,8 +56,8 @@ async def test_a_chain_is_as_long_as_the_setting_says_and_no_longer() -> None:
         async with Harness(chain(hops_max=3)) as world:
             await world.send("links", Link("a", left), id="start")
             await world.wait_idle()
-            letters = world.dead_letters("links")
-            assert [letter.reason for letter in letters] == ["cycle"] * is_cut
+            dead_letters = world.dead_letters("links")
+            assert [dead_letter.reason for dead_letter in dead_letters] == ["cycle"] * is_cut
             assert await world.state(Count, "a") == Count(count)
 
 
@@ -65,10 +65,10 @@ async def test_the_dead_letter_of_a_cycle_says_how_long_it_was_the_limit_and_the
     async with Harness(chain(hops_max=3)) as world:
         await world.send("links", Link("a", 9), id="start")
         await world.wait_idle()
-        letter = await only(world, "links")
-        assert letter.reason == "cycle" and letter.delivery_count == 1  # it is not tried again
+        dead_letter = await only(world, "links")
+        assert dead_letter.reason == "cycle" and dead_letter.delivery_count == 1  # it is not tried again
         for said in ("has passed 3 handlers", "App(hops_max=3)", "end the cycle", "after_s=1", "raise hops_max"):
-            assert said in letter.description
+            assert said in dead_letter.description
 
 
 @pytest.mark.parametrize(("after_s", "is_cut"), [(0, True), (0.999, True), (1.0, False)])
@@ -89,7 +89,7 @@ async def test_a_pause_of_a_second_begins_a_chain_anew_one_of_a_millisecond_less
         await world.send("links", Link("a", 5), id="start")
         await world.advance(seconds=10)
         assert await world.state(Count, "a") == (Count(2) if is_cut else Count(6))
-        assert [letter.reason for letter in world.dead_letters("links")] == ["cycle"] * is_cut
+        assert [dead_letter.reason for dead_letter in world.dead_letters("links")] == ["cycle"] * is_cut
 
 
 async def test_behind_a_pause_a_fast_cycle_is_cut_all_the_same() -> None:
@@ -188,9 +188,9 @@ async def test_too_many_outputs_have_words_of_their_own() -> None:
     async with Harness(plant.app) as world:
         await world.send_raw("q", b'{"key":"a"}', properties={"outbox-id": "1"})
         await world.wait_idle()
-        letter = await only(world)
-        assert letter.reason == "failed" and "cycle" not in letter.description
-        assert "10,000 outputs" in letter.description and "send fewer" in letter.description
+        dead_letter = await only(world)
+        assert dead_letter.reason == "failed" and "cycle" not in dead_letter.description
+        assert "10,000 outputs" in dead_letter.description and "send fewer" in dead_letter.description
         assert world.sent("out") == []
 
 

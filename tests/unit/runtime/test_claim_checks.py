@@ -40,7 +40,7 @@ async def test_a_claim_taken_from_another_message_is_not_read() -> None:
         await world.send_raw("notes", b"", properties=forged | {"outbox-id": "thief"})
         await world.send_raw("notes", b"", properties=forged)  # who knows the identity has the message's own claim
         await world.wait_idle()
-        (letter,) = world.dead_letters("notes")
-        assert (letter.id, letter.reason) == ("thief", "undecodable")
-        assert "of this message" in letter.description
+        (dead_letter,) = world.dead_letters("notes")
+        assert (dead_letter.id, dead_letter.reason) == ("thief", "undecodable")
+        assert "of this message" in dead_letter.description
         assert seen == ["secret" * 50]

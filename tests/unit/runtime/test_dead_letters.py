@@ -24,7 +24,7 @@ async def test_a_refused_message_sent_again_is_dead_lettered_again_with_its_firs
         plant.act = raising(Reject("second"))
         await world.send("q", Task("a"), id="1")
         await world.wait_idle()
-        assert [letter.reason for letter in world.dead_letters("q")] == ["first", "first"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["first", "first"]
         assert len(plant.runs) == 1
 
 
@@ -91,9 +91,9 @@ async def test_an_internal_message_that_failed_is_resubmitted_once() -> None:
     async with Harness(app) as world:
         await world.send("first", Task("a"), id="1")
         await world.wait_idle()
-        letter = await only(world, "second")
+        dead_letter = await only(world, "second")
         broken[0] = False
-        await world.resubmit("second", letter.id)
+        await world.resubmit("second", dead_letter.id)
         await world.restart()
         await world.wait_idle()
         assert await world.state(Count, "a") == Count(1) and world.dead_letters("second") == []
@@ -120,4 +120,4 @@ async def test_dead_letters_survive_a_restart_oldest_first() -> None:
             await world.send("q", Task("a"), id=id)
             await world.wait_idle()
         await world.restart()
-        assert [letter.id for letter in world.dead_letters("q")] == ["1", "2", "3"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("q")] == ["1", "2", "3"]

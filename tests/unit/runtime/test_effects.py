@@ -68,7 +68,7 @@ async def test_what_cannot_be_encoded_fails_the_handling_and_sends_nothing() -> 
 
     async with Harness(running(act, retry=Retries(limit=1))) as world:
         await ran(world)
-        assert world.sent("out") == [] and [letter.reason for letter in world.dead_letters("q")] == ["failed"]
+        assert world.sent("out") == [] and [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["failed"]
 
 
 async def test_too_many_outputs_fail_the_handling() -> None:
@@ -78,7 +78,7 @@ async def test_too_many_outputs_fail_the_handling() -> None:
 
     async with Harness(running(act)) as world:
         await ran(world)
-        assert world.sent("out") == [] and [letter.reason for letter in world.dead_letters("q")] == ["failed"]
+        assert world.sent("out") == [] and [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["failed"]
 
 
 async def test_a_topic_gives_every_subscription_a_copy() -> None:
@@ -127,8 +127,8 @@ async def test_a_dead_letter_of_a_subscription_is_found_under_its_path() -> None
     async with Harness(app) as world:
         await world.publish("news", Job("a"), id="1")
         await world.wait_idle()
-        (letter,) = world.dead_letters("news/Subscriptions/audit")
-        assert letter.message == Job("a")
+        (dead_letter,) = world.dead_letters("news/Subscriptions/audit")
+        assert dead_letter.message == Job("a")
         await world.resubmit("news/Subscriptions/audit", "1")
         await world.wait_idle()
         assert len(world.dead_letters("news/Subscriptions/audit")) == 1
@@ -150,8 +150,8 @@ async def test_what_fails_in_one_subscription_is_tried_again_there_alone() -> No
         await world.publish("news", Job("a"), id="1")
         await world.advance(minutes=1)
         assert sorted(seen) == ["audit", "audit", "audit", "print"]
-        (letter,) = world.dead_letters("news/Subscriptions/audit")
-        assert letter.reason == "failed"
+        (dead_letter,) = world.dead_letters("news/Subscriptions/audit")
+        assert dead_letter.reason == "failed"
 
 
 # Later
@@ -235,8 +235,8 @@ async def test_a_reply_goes_to_a_declared_name_only(reply_to: str, cure: str) ->
     app = running(lambda job, ctx: ctx.reply(job), retry=Retries(limit=1))
     async with Harness(app) as world:
         await ran(world, reply_to=reply_to)
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "failed" and "UnknownDestination" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "failed" and "UnknownDestination" in dead_letter.description
 
 
 async def test_a_reply_goes_where_the_message_asked_for() -> None:

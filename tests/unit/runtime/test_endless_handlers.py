@@ -35,5 +35,8 @@ async def test_a_handler_that_never_ends_fails_and_its_key_goes_on() -> None:
         await world.send("steps", Step("a", 1), id="1")
         await world.wait_idle()
         assert await world.state(Steps, "a") == Steps([1])
-        (letter,) = world.dead_letters("steps")
-        assert (letter.id, letter.reason) == ("0", "failed") and "had not ended after 0.2 s" in letter.description
+        (dead_letter,) = world.dead_letters("steps")
+        assert (dead_letter.id, dead_letter.reason) == (
+            "0",
+            "failed",
+        ) and "had not ended after 0.2 s" in dead_letter.description

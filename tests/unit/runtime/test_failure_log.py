@@ -124,7 +124,7 @@ async def test_a_refusal_whose_delivery_cannot_be_settled_is_no_dead_letter_yet(
         await worker.send("q", Task("a"), id="m0")
         async with asyncio.timeout(20):
             await worker.wait_idle()
-        assert [letter.id for letter in await worker.dead_letters("q")] == ["m0"]
+        assert [dead_letter.id for dead_letter in await worker.dead_letters("q")] == ["m0"]
     events = [line.getMessage() for line in lines.records]
     unsettled = "message refused, but not dead-lettered yet; it will be redelivered"
     assert events == ["handler failed", unsettled, "message dead-lettered"]
@@ -180,7 +180,7 @@ async def test_asking_for_another_delivery_is_no_failure_but_leaves_a_line(scope
 
 
 @pytest.mark.parametrize("where", ["at once", "later"])
-async def test_what_a_message_says_forges_no_line_and_tells_no_secret(scope: str, lines: Lines, where: str) -> None:
+async def test_what_a_message_says_forges_no_line_and_reports_no_secret(scope: str, lines: Lines, where: str) -> None:
     app = App("forging", retry=Retries(limit=1))
 
     @app.handler("q", key="key")
@@ -198,9 +198,9 @@ async def test_what_a_message_says_forges_no_line_and_tells_no_secret(scope: str
         first, *rest = logging.Formatter("%(message)s %(id)s %(error)s").format(record).split("\n")
         assert first.isprintable() and "hunter2" not in first + "".join(rest)
         assert not any(line.startswith(("2026", "ERROR")) or "\x1b" in line for line in rest)
-    (letter,) = await Client(app, backend).dead_letters("q")
-    assert "caused by RuntimeError" in letter.traceback and "hunter2" not in letter.traceback
-    assert not any(line.startswith("2026") for line in letter.traceback.splitlines())
+    (dead_letter,) = await Client(app, backend).dead_letters("q")
+    assert "caused by RuntimeError" in dead_letter.traceback and "hunter2" not in dead_letter.traceback
+    assert not any(line.startswith("2026") for line in dead_letter.traceback.splitlines())
 
 
 async def test_a_dead_letter_has_the_stack_of_the_applications_code(scope: str) -> None:
@@ -216,12 +216,15 @@ async def test_a_dead_letter_has_the_stack_of_the_applications_code(scope: str) 
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"))
         await world.wait_idle()
-        letter = await only(world)
-    assert letter.description == "ValueError: outer"
-    head, first, *rest = letter.traceback.split("\n")
+        dead_letter = await only(world)
+    assert dead_letter.description == "ValueError: outer"
+    head, first, *rest = dead_letter.traceback.split("\n")
     assert head == "Traceback (most recent call last):" and "plant.py" in first
-    assert any("caused by KeyError: 'inner'" in line for line in rest) and 'raise KeyError("inner")' in letter.traceback
-    assert "outbox/runtime" not in letter.traceback
+    assert (
+        any("caused by KeyError: 'inner'" in line for line in rest)
+        and 'raise KeyError("inner")' in dead_letter.traceback
+    )
+    assert "outbox/runtime" not in dead_letter.traceback
 
 
 async def test_a_key_function_that_raises_leaves_its_line(scope: str) -> None:
@@ -236,8 +239,8 @@ async def test_a_key_function_that_raises_leaves_its_line(scope: str) -> None:
     async with Harness(app) as world:
         await world.send_raw("q", b'{"key": "a"}', properties={"outbox-id": "1", "outbox-type": "Task"})
         await world.wait_idle()
-        letter = await only(world)
-        assert letter.reason == "missing-key" and "return {}[task.what]" in letter.traceback
+        dead_letter = await only(world)
+        assert dead_letter.reason == "missing-key" and "return {}[task.what]" in dead_letter.traceback
 
 
 async def test_a_group_of_exceptions_shows_what_is_in_it(scope: str) -> None:
@@ -254,8 +257,8 @@ async def test_a_group_of_exceptions_shows_what_is_in_it(scope: str) -> None:
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"))
         await world.wait_idle()
-        letter = await only(world)
-    assert 'raise OSError("the flap is stuck")' in letter.traceback
+        dead_letter = await only(world)
+    assert 'raise OSError("the flap is stuck")' in dead_letter.traceback
 
 
 async def test_the_failure_of_a_test_shows_the_handlers_line_and_nothing_is_printed(

@@ -23,9 +23,9 @@ async def test_failures_are_repeated_after_the_delays_and_then_dead_lettered_wit
         await world.advance(hours=1)
         assert [round(at - start, 3) for at, _ in plant.runs] == [0, 1, 11, 21]
         assert [count for _, count in plant.runs] == [1, 2, 3, 4]
-        letter = await only(world)
-        assert (letter.reason, letter.description) == ("failed", "ValueError: no such thing")
-        assert letter.delivery_count == 4
+        dead_letter = await only(world)
+        assert (dead_letter.reason, dead_letter.description) == ("failed", "ValueError: no such thing")
+        assert dead_letter.delivery_count == 4
         assert await world.state(Count, "a") is None and world.sent("out") == []
 
 
@@ -123,11 +123,11 @@ async def test_a_rejected_message_leaves_nothing_but_its_dead_letter() -> None:
     async with Harness(plant.app) as world:
         await world.send("q", Task("a", "w"), id="1", created=world.now() - 5)
         await world.wait_idle()
-        letter = await only(world)
-        assert letter == DeadLetter(
-            "1", "q", "too expensive", letter.description, Task("a", "w"), letter.body, 1, world.now() - 5
+        dead_letter = await only(world)
+        assert dead_letter == DeadLetter(
+            "1", "q", "too expensive", dead_letter.description, Task("a", "w"), dead_letter.body, 1, world.now() - 5
         )
-        assert letter.body == b'{"key":"a","what":"w"}'
+        assert dead_letter.body == b'{"key":"a","what":"w"}'
         assert await world.state(Count, "a") is None and world.sent("out") == [] and len(plant.runs) == 1
 
 
@@ -161,8 +161,8 @@ async def test_what_a_dead_letter_says_is_bounded_storable_and_without_secrets(
     async with Harness(plant.app) as world:
         await world.send("q", Task("a"))
         await world.wait_idle()
-        letter = await only(world)
-        assert (letter.reason, letter.description) == (reason, description)
+        dead_letter = await only(world)
+        assert (dead_letter.reason, dead_letter.description) == (reason, description)
 
 
 async def test_a_handler_that_cancels_what_it_waits_for_has_failed_and_the_worker_goes_on() -> None:

@@ -68,7 +68,7 @@ async def test_a_quoted_key_is_the_key_that_it_quotes() -> None:
 
 
 @pytest.mark.parametrize("key", [None, "", '""', "x" * 256, "schlüssel", "a\tb"])
-async def test_a_request_without_a_fit_key_is_told_so_and_not_run(key: str | None) -> None:
+async def test_a_request_without_a_fit_key_is_refused_and_not_run(key: str | None) -> None:
     book = Book()
     async with Harness(paying(book)) as world:
         response = await world.request("POST", "/payments", json=PAY, key=key)
@@ -88,7 +88,7 @@ async def test_a_rejection_is_stored() -> None:
         assert await world.state(Purse, "a") == Purse(100) and len(book.runs) == 1
 
 
-async def test_a_failure_is_told_without_its_reason_and_not_stored() -> None:
+async def test_a_failure_is_reported_without_its_reason_and_not_stored() -> None:
     book = Book(failing=1)
     async with Harness(paying(book)) as world:
         failed = await world.request("POST", "/payments", json=PAY, key="k")
@@ -114,7 +114,7 @@ async def test_the_last_failure_of_declared_retries_is_stored() -> None:
         assert len(book.runs) == 3 and (await world.request("POST", "/payments", json=PAY, key="k2")).status == 200
 
 
-async def test_retry_asks_the_client_to_come_again() -> None:
+async def test_retry_asks_the_client_to_repeat() -> None:
     app = paying()
     is_down = True
 
@@ -207,7 +207,7 @@ async def test_neither_bodies_nor_credentials_nor_secrets_are_logged(caplog: pyt
         ("PUT", "/purses/a/notes/3", b"[]", 400, "undecodable"),
     ],
 )
-async def test_what_cannot_be_a_message_is_told_why(
+async def test_what_cannot_be_a_message_is_refused_with_the_reason(
     method: str, path: str, body: bytes, status: int, code: str
 ) -> None:
     book = Book()
@@ -233,7 +233,7 @@ async def test_a_body_of_another_kind_than_json_is_refused() -> None:
         ("DELETE", "/payments", 405, "method-not-allowed"),
     ],
 )
-async def test_what_nobody_serves_is_answered_by_an_entry_and_refused_by_the_harness(
+async def test_what_is_not_served_is_answered_by_an_entry_and_refused_by_the_harness(
     method: str, path: str, status: int, code: str
 ) -> None:
     async with Harness(paying()) as world, HttpEntry(world.app, world.engine) as entry:
@@ -242,7 +242,7 @@ async def test_what_nobody_serves_is_answered_by_an_entry_and_refused_by_the_har
             await world.request(method, path, body=b"{}", key="k")
 
 
-async def test_a_wrong_method_is_told_the_right_ones() -> None:
+async def test_a_wrong_method_is_answered_with_the_right_ones() -> None:
     async with Harness(paying()) as world, HttpEntry(world.app, world.engine) as entry:
         response = await entry.handle("POST", "/purses/a", {"Idempotency-Key": "k"}, b"{}")
         assert response.headers["allow"] == "GET, HEAD"
@@ -327,7 +327,7 @@ async def test_no_caller_sees_anothers_reply() -> None:
         assert told(await world.request("POST", "/payments", json=PAY, key="k", headers=bert))[0] == 422
 
 
-async def test_who_has_no_name_cannot_spell_the_key_of_somebody_who_has() -> None:
+async def test_a_caller_without_a_name_cannot_spell_the_key_of_one_with_a_name() -> None:
     book = Book()
     async with Harness(paying(book, caller=lambda request: request.headers.get("x-user", ""))) as world:
         first = await world.request("POST", "/payments", json=PAY, key="k", headers={"X-User": "anna"})
@@ -358,7 +358,7 @@ async def test_a_handler_knows_the_caller_and_may_refuse_him() -> None:
         assert (await world.request("POST", "/mine", json=Ask("a"), key="k", headers={"X-User": "a"})).json() == "a"
 
 
-async def test_a_caller_whose_name_is_not_text_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_caller_whose_name_is_not_text_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     book = Book()
     async with Harness(paying(book, caller=lambda request: "caf\udcff")) as world:  # as a header's stray byte arrives
         answer = await world.request("POST", "/payments", json={"purse": "a", "amount": 5}, key="k")
@@ -366,7 +366,7 @@ async def test_a_caller_whose_name_is_not_text_is_told(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("caller", [lambda request: None, lambda request: 1 / 0])
-async def test_a_caller_that_cannot_be_told_is_nobody(caller: Any) -> None:
+async def test_a_caller_without_a_name_is_anonymous(caller: Any) -> None:
     book = Book()
     async with Harness(paying(book, caller=caller)) as world:
         assert told(await world.request("POST", "/payments", json=PAY, key="k")) == (500, "failed")

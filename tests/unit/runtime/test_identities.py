@@ -32,8 +32,11 @@ async def test_a_message_without_an_identity_is_dead_lettered_with_the_cure() ->
     async with Harness(counting()) as world:
         await world.send_raw("q", b'{"id":"x"}')
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert (letter.id, letter.reason) == ("", "no-identity") and 'identity="sequence-number"' in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert (dead_letter.id, dead_letter.reason) == (
+            "",
+            "no-identity",
+        ) and 'identity="sequence-number"' in dead_letter.description
         assert await world.state(Count, "x") is None
 
 
@@ -94,8 +97,8 @@ async def test_the_same_id_with_another_payload_is_dead_lettered_and_changes_not
         await world.send("q", Order("x", 2), id="1")
         await world.wait_idle()
         assert await world.state(Count, "x") in (Count(1), Count(2))
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "payload-differs" and letter.id == "1" and "new id" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "payload-differs" and dead_letter.id == "1" and "new id" in dead_letter.description
         assert len(world.sent("out")) == 1
 
 
@@ -148,7 +151,7 @@ def by_id(records: list[SentRecord], message: Any) -> SentRecord:
     return next(record for record in records if record.message == message)
 
 
-async def test_an_identity_that_is_no_text_is_refused_and_stops_nobody() -> None:
+async def test_an_identity_that_is_no_text_is_refused_and_stops_no_other() -> None:
     app = App("surrogates")
 
     @app.handler("q")
@@ -160,8 +163,8 @@ async def test_an_identity_that_is_no_text_is_refused_and_stops_nobody() -> None
         engine.state.apply(records.Sent(engine.now_ms(), "q", 0, [message]), 1)  # past `send`, which refuses it
         engine.broker.wake()
         await worker.wait_idle(timeout_s=10)
-        (letter,) = await worker.dead_letters("q")
-        assert letter.reason == "no-identity"
+        (dead_letter,) = await worker.dead_letters("q")
+        assert dead_letter.reason == "no-identity"
 
 
 @dataclass

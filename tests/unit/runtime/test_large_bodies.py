@@ -25,8 +25,8 @@ async def test_a_large_body_comes_back_unseen_inbound_outbound_and_dead() -> Non
         await ran(world, Job("a", large))
         await world.restart()
         assert seen == world.sent("next") == [Job("b", large + "y")]
-        (letter,) = world.dead_letters("next")
-        assert letter.message == Job("b", large + "y") and len(letter.body) > 300_000
+        (dead_letter,) = world.dead_letters("next")
+        assert dead_letter.message == Job("b", large + "y") and len(dead_letter.body) > 300_000
         assert "outbox-claim" in world.sent_records("next")[0].properties
 
 
@@ -37,7 +37,7 @@ async def test_the_same_large_message_again_has_no_further_effect() -> None:
         await world.send("q", Job("a", "y" * 300_000), id="1")
         await world.wait_idle()
         assert world.sent("out") == [Job("b")]
-        assert [letter.reason for letter in world.dead_letters("q")] == ["payload-differs"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["payload-differs"]
 
 
 @pytest.mark.parametrize("claim", ["claims/x", "../../etc/passwd", f"claims/{'0' * 64}/{'1' * 64}"])
@@ -45,7 +45,7 @@ async def test_a_claim_that_is_not_ours_is_not_read(claim: str) -> None:
     async with Harness(running(lambda job, ctx: ctx.send("out", job))) as world:
         await world.send_raw("q", b"", properties={"outbox-id": "1", "outbox-type": "Job", "outbox-claim": claim})
         await world.wait_idle()
-        assert [letter.reason for letter in world.dead_letters("q")] == ["undecodable"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["undecodable"]
 
 
 async def test_a_written_blob_can_be_read_by_its_reference_whatever_fails() -> None:
@@ -80,7 +80,7 @@ async def test_a_commit_over_the_limit_is_dead_lettered_as_oversize() -> None:
         await world.send("q", Job("a", n=40 << 20), id="1")
         await world.send("q", Job("b", n=5), id="2")
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert (letter.id, letter.reason) == ("1", "oversize")
+        (dead_letter,) = world.dead_letters("q")
+        assert (dead_letter.id, dead_letter.reason) == ("1", "oversize")
         assert await world.state(Note, "a") is None
         assert await world.state(Note, "b") == Note("x" * 5)

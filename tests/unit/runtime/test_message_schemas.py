@@ -80,7 +80,7 @@ async def test_an_older_message_is_lifted_before_it_is_handled() -> None:
 
 
 @pytest.mark.parametrize("ordering", ["unordered", "per_key"])
-async def test_a_newer_message_is_given_back_uncounted_and_never_decoded(ordering: str) -> None:
+async def test_a_newer_message_is_released_uncounted_and_never_decoded(ordering: str) -> None:
     async with Harness(old_app(ordering)) as world:
         properties: dict[str, Any] = {"outbox-id": "1", "outbox-type": "person", "outbox-schema": 2, "session-id": "a"}
         await world.send_raw("people", b'{"key":"a","name":"not what it was"}', properties=properties)
@@ -117,8 +117,8 @@ async def test_an_older_message_without_a_way_up_is_refused_and_says_what_to_dec
     async with Harness(new_app(upcasts={})) as world:
         await world.send_raw("people", b'{"key":"a","name":"Kim"}', properties={"outbox-id": "1"})
         await world.wait_idle()
-        (letter,) = world.dead_letters("people")
-        assert letter.reason == "undecodable" and "no upcast from schema 1; declare it" in letter.description
+        (dead_letter,) = world.dead_letters("people")
+        assert dead_letter.reason == "undecodable" and "no upcast from schema 1; declare it" in dead_letter.description
 
 
 @pytest.mark.parametrize("version", ["2", 2.0, True, "x", -1, None, float("inf")])

@@ -74,8 +74,8 @@ async def test_one_queue_carries_several_types(as_union: bool) -> None:
         await world.send_raw("q", b'{"id":"x"}', properties={"outbox-id": "untyped"})
         await world.wait_idle()
         assert sorted(seen, key=lambda m: m.id) == [Order("o1"), Payment("p1")]
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "unknown-type" and "Order, Payment" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "unknown-type" and "Order, Payment" in dead_letter.description
 
 
 async def test_a_queue_with_one_type_needs_no_type_property() -> None:
@@ -101,7 +101,7 @@ async def test_a_type_has_the_name_that_it_was_given_on_the_wire() -> None:
         assert sent.properties["outbox-type"] == "order.v1"
         await world.send_raw("q", b'{"id":"x"}', properties={"outbox-id": "1", "outbox-type": "Order"})
         await world.wait_idle()
-        assert [letter.reason for letter in world.dead_letters("q")] == ["unknown-type"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["unknown-type"]
 
 
 def fan_out(refuse: bool) -> App:
@@ -133,8 +133,8 @@ async def test_one_of_several_handlers_refuses_and_the_dead_letter_names_it() ->
         await world.send("q", Order("o"), id="1")
         await world.wait_idle()
         assert (await world.state(Count, "o"), await world.state(Count, "o-other")) == (Count(1), None)
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "not by me" and "two" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "not by me" and "two" in dead_letter.description
         await world.resubmit("q", "1")
         await world.wait_idle()
         assert await world.state(Count, "o") == Count(1)
@@ -164,7 +164,7 @@ async def test_several_handlers_of_one_message_share_a_state_and_a_retry() -> No
         assert tries == [1, 2, 3]
 
 
-async def test_a_message_that_one_handler_refuses_comes_again_for_the_other() -> None:
+async def test_a_message_that_one_handler_refuses_is_redelivered_for_the_other() -> None:
     app, tries = App("a", retry=Retries(limit=3, delays_s=(1.0,))), []
 
     @app.handler("q", key="id")
@@ -184,8 +184,8 @@ async def test_a_message_that_one_handler_refuses_comes_again_for_the_other() ->
         assert world.dead_letters("q") == [] and len(tries) == 1
         await world.advance(minutes=1)
         assert await world.state(Count, "o") == Count(10)
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "not by me" and "strict" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "not by me" and "strict" in dead_letter.description
 
 
 async def test_a_message_that_goes_in_a_circle_ends_as_a_dead_letter() -> None:
@@ -199,9 +199,9 @@ async def test_a_message_that_goes_in_a_circle_ends_as_a_dead_letter() -> None:
     async with Harness(app) as world:
         await world.send("q", Order("o"))
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "cycle"
-        assert "64 handlers" in letter.description and "hops_max" in letter.description
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "cycle"
+        assert "64 handlers" in dead_letter.description and "hops_max" in dead_letter.description
         assert len(runs) == 65
 
 
@@ -256,7 +256,7 @@ async def test_pydantic_models_are_messages_and_states_under_their_aliases() -> 
         found = await world.state(Sum, "x")
         assert found is not None and found.total == 10
         assert world.sent("out") == [Invoice(id="x", netAmount=5)] * 2
-        assert [letter.reason for letter in world.dead_letters("q")] == ["undecodable"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["undecodable"]
 
 
 def test_what_is_no_message_type_cannot_be_sent() -> None:

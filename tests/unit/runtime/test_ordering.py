@@ -89,12 +89,12 @@ async def test_nothing_overtakes_a_message_that_is_tried_again(what: str, suspen
 
 @pytest.mark.parametrize("suspend", [False, True])
 @pytest.mark.parametrize("what", ["reject", "fail"])
-async def test_a_dead_letter_lets_its_key_go_on(what: str, suspend: bool) -> None:
+async def test_a_dead_letter_does_not_block_its_key_unless_asked(what: str, suspend: bool) -> None:
     async with Harness(ordered(suspend=suspend)) as world:
         await feed(world, *(Step("a", n, what if n == 1 else "") for n in range(4)))
         await world.advance(minutes=2)
         assert await world.state(Trail, "a") == Trail([0, 2, 3])
-        assert [letter.id for letter in world.dead_letters("q")] == ["a1"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("q")] == ["a1"]
 
 
 @pytest.mark.parametrize("suspend", [False, True])
@@ -113,7 +113,7 @@ async def test_a_dead_letter_stops_its_key_until_it_is_resubmitted_or_discarded(
         await world.advance(minutes=2)
         assert await world.state(Trail, "a") == Trail([0, 2, 3])
         assert await world.state(Trail, "b") == Trail([0])
-        assert [letter.id for letter in world.dead_letters("q")] == ["b1"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("q")] == ["b1"]
 
 
 @pytest.mark.parametrize("body", [b"{bad", b'{"key":"","n":1}'])

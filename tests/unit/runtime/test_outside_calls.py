@@ -141,5 +141,5 @@ async def test_saving_what_is_not_the_state_fails_the_handling(what: str) -> Non
     async with Harness(app) as world:
         await world.send(queue, Job("a"))
         await world.wait_idle()
-        (letter,) = world.dead_letters(queue)
-        assert "TypeError" in letter.description
+        (dead_letter,) = world.dead_letters(queue)
+        assert "TypeError" in dead_letter.description

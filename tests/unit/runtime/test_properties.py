@@ -55,10 +55,10 @@ async def refused(properties: dict[str, Any]) -> str:
         given = {"outbox-id": "1"} | properties
         await world.send_raw("q", b'{"id":"x"}', properties=given)
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert (letter.id, letter.body, letter.reason) == (given["outbox-id"], b'{"id":"x"}', "oversize")
+        (dead_letter,) = world.dead_letters("q")
+        assert (dead_letter.id, dead_letter.body, dead_letter.reason) == (given["outbox-id"], b'{"id":"x"}', "oversize")
         assert await world.state(Count, "x") is None and world.sent("out") == []
-        return str(letter.description)
+        return str(dead_letter.description)
 
 
 @pytest.mark.parametrize("name", ["outbox-id", "correlation-id", "causation-id", "traceparent"])
@@ -87,7 +87,7 @@ async def test_what_is_just_within_the_limits_is_handled_and_carried_on() -> Non
         assert excess(message_from_properties(b"", sent.properties)) == ""
 
 
-async def test_a_sender_is_told_at_the_call_and_nothing_is_sent() -> None:
+async def test_a_send_is_refused_at_the_call_and_nothing_is_sent() -> None:
     async with Harness(relaying()) as world:
         long = "ä" * (ID_BYTES_MAX // 2 + 1)
         given: list[dict[str, Any]] = [{"id": long}, {"correlation_id": long}, {"traceparent": long}]

@@ -37,7 +37,7 @@ class Count:
     n: int = 0
 
 
-async def test_a_large_body_that_came_whole_is_not_lost_when_its_message_is_put_off() -> None:
+async def test_a_large_body_that_came_whole_is_not_lost_when_its_message_is_rescheduled() -> None:
     app, seen = App("x", claim_check_bytes=1_000), list[int]()
 
     @app.handler("q", key="key")
@@ -117,7 +117,7 @@ async def test_a_key_that_stops_has_its_dead_letter_whatever_happens_between(n: 
         await world.send("q", Add("k", -1), id="m1")
         await world.send("q", Add("k", 5), id="m2")
         await world.advance(seconds=1_000)
-        assert {letter.id for letter in world.dead_letters("q")} == {"m1"}
+        assert {dead_letter.id for dead_letter in world.dead_letters("q")} == {"m1"}
         assert await world.state(Sum, "k") is None
         await world.discard("q", "m1")
         await world.advance(seconds=1_000)
@@ -141,11 +141,11 @@ async def test_of_two_handlers_in_order_one_refuses_and_the_other_acts(policy: A
     async with Harness(app) as world:
         await world.send("q", Add("k"), id="m1")
         await world.advance(minutes=2)
-        assert [letter.id for letter in world.dead_letters("q")] == ["m1"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("q")] == ["m1"]
         assert await world.state(Count, "k") == Count(1)
 
 
-async def test_a_message_of_several_handlers_that_comes_again_meanwhile_stops_no_worker(scope: str) -> None:
+async def test_a_message_of_several_handlers_that_is_redelivered_meanwhile_stops_no_worker(scope: str) -> None:
     app, started, gate = App("two"), asyncio.Event(), asyncio.Event()
 
     @app.handler("q", key="key")
@@ -241,7 +241,7 @@ async def test_slow_messages_of_one_group_do_not_pay_for_each_other() -> None:
         assert await world.state(Sum, "k") == Sum(8) and world.dead_letters("q") == []
 
 
-async def test_what_an_upcast_says_is_cut_and_told_without_secrets() -> None:
+async def test_what_an_upcast_says_is_cut_and_reported_without_secrets() -> None:
     from outbox.errors import PoisonMessage
 
     app = App("p")
@@ -253,11 +253,11 @@ async def test_what_an_upcast_says_is_cut_and_told_without_secrets() -> None:
     async with Harness(app) as world:
         await world.send("q", Add("k"), id="m1")
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert "hunter2" not in letter.description and len(letter.description) <= 1_000
+        (dead_letter,) = world.dead_letters("q")
+        assert "hunter2" not in dead_letter.description and len(dead_letter.description) <= 1_000
 
 
-async def test_what_comes_in_behind_a_head_that_is_put_off_does_not_overtake_it() -> None:
+async def test_what_arrives_behind_a_rescheduled_head_does_not_overtake_it() -> None:
     app, runs = App("o"), list[int]()
     started, gate = asyncio.Event(), asyncio.Event()
     app.queue("q", "per_key")
@@ -285,7 +285,7 @@ async def test_what_comes_in_behind_a_head_that_is_put_off_does_not_overtake_it(
         assert runs == [1, 1, 2] and await world.state(Sum, "k") == Sum(3)
 
 
-async def test_a_blob_name_that_is_no_text_fails_its_handler_and_nobody_else() -> None:
+async def test_a_blob_name_that_is_no_text_fails_its_handler_and_no_other() -> None:
     app = App("b", retry=Retries(limit=1))
 
     @app.handler("q", key="key")
@@ -299,4 +299,4 @@ async def test_a_blob_name_that_is_no_text_fails_its_handler_and_nobody_else() -
         await world.send("q", Add("k"), id="m2")
         await world.wait_idle()
         assert await world.state(Sum, "k") == Sum(1)
-        assert [letter.reason for letter in world.dead_letters("q")] == ["failed"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["failed"]

@@ -96,7 +96,7 @@ LEAKS = (
 
 
 @pytest.mark.parametrize("text", LEAKS)
-async def test_a_secret_is_not_told(text: str) -> None:
+async def test_a_secret_is_redacted(text: str) -> None:
     assert "hunter2" not in safe_text(text) and "aHVu" not in safe_text(text) and "***" in safe_text(text)
 
 
@@ -126,7 +126,7 @@ async def test_a_secret_is_not_told(text: str) -> None:
         ),
     ],
 )
-async def test_what_is_no_secret_is_told(text: str) -> None:
+async def test_what_is_no_secret_is_shown(text: str) -> None:
     assert safe_text(text) == text
 
 
@@ -151,7 +151,7 @@ async def test_what_is_no_secret_is_told(text: str) -> None:
         ("--password x --id 5", "--password *** --id 5"),
     ],
 )
-async def test_what_stands_round_a_secret_is_told(text: str, shown: str) -> None:
+async def test_what_stands_round_a_secret_is_shown(text: str, shown: str) -> None:
     assert safe_text(text) == shown
 
 
@@ -160,7 +160,7 @@ LONG = f"token={'x' * 5_000}"
 
 @pytest.mark.parametrize("password", ["hunter2hunter2hunter2", "12345678"])
 @pytest.mark.parametrize("room", range(1, 60, 3))
-async def test_a_password_whose_end_is_behind_the_cut_is_not_told(room: int, password: str) -> None:
+async def test_a_password_whose_end_is_behind_the_cut_is_redacted(room: int, password: str) -> None:
     """What was taken out before it makes room, so that the end of what was looked at is shown."""
     url = f"amqps://bob:{password}@hunter2@host/queue"
     for length in (4_000, 800):  # of a text, and of a line of a stack

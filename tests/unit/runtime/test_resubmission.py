@@ -48,7 +48,7 @@ async def test_all_that_may_be_run_again_is_and_what_was_too_old_stays() -> None
         moved = await EngineOperator(world.engine).resubmit("deposits", None)
         await world.wait_idle()
         assert (moved.count, moved.in_hand) == (1, 1)
-        assert [letter.id for letter in world.dead_letters("deposits")] == ["old"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]
 
 
 async def test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_place_by_a_resubmission() -> None:
@@ -62,7 +62,7 @@ async def test_another_payload_under_the_id_of_a_refused_one_does_not_take_its_p
         await world.wait_idle()
         await world.resubmit("deposits", "1")
         await world.wait_idle()
-        assert [letter.reason for letter in world.dead_letters("deposits")] == ["payload-differs"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("deposits")] == ["payload-differs"]
         assert await world.state(Account, "a") == Account()
 
 
@@ -73,7 +73,7 @@ async def test_an_operator_cannot_resubmit_what_was_too_old_by_its_id_either() -
         with pytest.raises(Refused, match="deposits/old was too old"):
             await EngineOperator(world.engine).resubmit("deposits", "old")
         await world.wait_idle()
-        assert [letter.id for letter in world.dead_letters("deposits")] == ["old"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]
 
 
 async def test_the_copies_of_a_resubmitted_message_go() -> None:
@@ -90,7 +90,7 @@ async def test_the_copies_of_a_resubmitted_message_go() -> None:
         assert await world.state(Account, "a") == Account(5)
 
 
-async def test_discarding_an_id_discards_every_letter_of_it() -> None:
+async def test_discarding_an_id_discards_every_dead_letter_of_it() -> None:
     async with Harness(app) as world:
         await world.given(Account, "a", Account(closed=True))
         for amount in (5, 5, 6):
@@ -144,10 +144,10 @@ async def test_what_one_handler_applied_is_not_applied_again_with_what_the_other
         await world.wait_idle()
         assert await world.state(Ledger, "a") == Ledger(1)
         assert await world.state(Account, "a") == (Account(5) if is_run else None)
-        assert [letter.reason for letter in world.dead_letters("q")] == ([] if is_run else ["closed"])
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ([] if is_run else ["closed"])
 
 
-async def test_a_resubmission_that_is_put_off_past_retention_applies_nothing_twice() -> None:
+async def test_a_resubmission_that_is_rescheduled_past_retention_applies_nothing_twice() -> None:
     mode = ["closed"]
     async with Harness(two_books(mode)) as world:
         await world.send("q", Deposit("a", 5), id="m")
@@ -173,17 +173,17 @@ async def test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_recor
         world.engine.broker.send("q", [copy])
         world._clock.seconds += 120  # nobody works for two minutes
         world.engine.tick()
-        assert [letter.id for letter in world.dead_letters("q")] == ["m"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("q")] == ["m"]
         await world.advance(days=2)
         with pytest.raises(Refused, match="so long ago"):
             await world.resubmit("q", "m")
-        assert [letter.reason for letter in world.dead_letters("q")] == ["TTLExpiredException"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["TTLExpiredException"]
         world.engine.dead_letters.resubmit(
             "q", world.engine.broker.peek("q/$DeadLetterQueue", 0, 1)[0].sequence
         )  # as a tool of a broker
         await world.wait_idle()
         assert await world.state(Ledger, "a") == Ledger(1)
-        assert [letter.reason for letter in world.dead_letters("q")] == ["too-old"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["too-old"]
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 86_400])
@@ -210,7 +210,7 @@ async def test_a_late_resubmission_is_refused_up_front_and_the_dead_letter_keeps
             with pytest.raises(Refused, match="deposits/m was refused so long ago"):
                 await world.resubmit("deposits", "m")
             await world.wait_idle()
-            assert [letter.reason for letter in world.dead_letters("deposits")] == ["closed"]
+            assert [dead_letter.reason for dead_letter in world.dead_letters("deposits")] == ["closed"]
         await world.discard("deposits", "m")
 
 
@@ -232,4 +232,4 @@ async def test_an_operator_cannot_resubmit_late_either_and_the_others_go() -> No
             await EngineOperator(world.engine).resubmit("deposits", "old")
         moved = await EngineOperator(world.engine).resubmit("deposits", None)
         assert (moved.count, moved.in_hand) == (1, 1)
-        assert [letter.id for letter in world.dead_letters("deposits")] == ["old"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("deposits")] == ["old"]

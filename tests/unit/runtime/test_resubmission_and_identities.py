@@ -47,7 +47,7 @@ async def test_of_two_alike_without_an_identity_each_is_resubmitted_by_itself() 
         for _ in range(2):
             await world.send_raw("q", BODY, properties={"outbox-type": "Tick"})
         await world.wait_idle()
-        first, second = (letter.id for letter in world.dead_letters("q"))
+        first, second = (dead_letter.id for dead_letter in world.dead_letters("q"))
         assert first.startswith("sequence-") and first != second
         bad[0] = False
         await world.resubmit("q", first)
@@ -62,8 +62,8 @@ async def test_a_message_without_any_identity_stays_refused_when_it_is_resubmitt
     async with Harness(picky([False])) as world:
         await world.send_raw("q", BODY, properties={"outbox-type": "Tick"})
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert (letter.id, letter.reason) == ("", "no-identity")
+        (dead_letter,) = world.dead_letters("q")
+        assert (dead_letter.id, dead_letter.reason) == ("", "no-identity")
         await world.resubmit("q", "")
         await world.wait_idle()
         assert [x.reason for x in world.dead_letters("q")] == ["no-identity"]
@@ -84,7 +84,7 @@ async def test_a_resubmission_runs_whatever_copies_have_come_since_the_last() ->
         assert await world.state(Count, "k") == Count(1) and world.dead_letters("q") == []
 
 
-async def test_a_key_stands_still_for_all_handlers_of_its_queue() -> None:
+async def test_a_key_is_blocked_for_all_handlers_of_its_queue() -> None:
     app = App("mixed")
     app.queue("q", "per_key")
 
@@ -145,7 +145,7 @@ async def test_a_large_body_without_an_identity_is_sent_whole() -> None:
         assert await world.state(Count, "k") == Count(1)
 
 
-async def test_a_copy_that_is_put_off_keeps_the_number_that_its_message_is_known_by() -> None:
+async def test_a_delayed_copy_keeps_the_number_that_its_message_is_known_by() -> None:
     bad, runs = [True], list[str]()
     app = App("slow", retry=Retries(limit=3, delays_s=(10.0,)))
     app.queue("q", identity="sequence-number")

@@ -63,7 +63,7 @@ class Site:
             return 0 if found is None else found.balance
 
     async def reasons(self) -> list[str]:
-        return [letter.reason for letter in await self.worker(1).dead_letters("deposits")]
+        return [dead_letter.reason for dead_letter in await self.worker(1).dead_letters("deposits")]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ async def test_a_lowered_retention_keeps_records_for_workers_that_have_the_highe
         assert found == Account(1)
 
 
-async def test_a_change_is_told_at_the_start(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_change_is_reported_at_the_start(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="outbox.retention"):
         await site.balance(1)
         await site.balance(1)

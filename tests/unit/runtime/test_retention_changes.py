@@ -115,11 +115,11 @@ class At:
         self._spawn(self._scope.attempt([delivery]))
         while self._tasks:
             await self._tasks.pop()
-        letters = await self.client.dead_letters("deposits")
-        for letter in letters:
-            await self.client.discard("deposits", letter.id)
+        dead_letters = await self.client.dead_letters("deposits")
+        for dead_letter in dead_letters:
+            await self.client.discard("deposits", dead_letter.id)
         found = await self.client.state(Account, "a")
-        return (0 if found is None else found.balance), "".join(letter.reason for letter in letters)
+        return (0 if found is None else found.balance), "".join(dead_letter.reason for dead_letter in dead_letters)
 
 
 @pytest.fixture

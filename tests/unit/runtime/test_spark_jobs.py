@@ -87,7 +87,7 @@ async def test_a_handler_that_is_handled_again_after_crashes_submits_one_run(see
     "failure",
     [RunPending("somebody is at it", after_s=90), Throttled("slow", retry_after_s=9), OutcomeUnknown("lost")],
 )
-async def test_a_start_that_nobody_can_tell_is_asked_again_under_its_id_and_not_counted(failure: Exception) -> None:
+async def test_a_start_of_unknown_outcome_is_repeated_under_its_id_and_not_counted(failure: Exception) -> None:
     app, runs = running(nightly, retry=Retries(limit=1)), Asked(fails=[failure] * 4)
     app.spark_jobs("feed", runs=lambda: runs)
     async with Harness(app) as world:
@@ -105,11 +105,11 @@ async def test_a_run_that_cannot_be_started_is_a_dead_letter_that_says_why(failu
     app.spark_jobs("feed", runs=lambda: runs)
     async with Harness(app) as world:
         await ran(world)
-        [letter] = world.dead_letters(SPARK_RUNS)
-        assert letter.reason == reason and str(failure) in f"{letter.reason} {letter.description}"
-        await world.resubmit(SPARK_RUNS, letter.id)
+        [dead_letter] = world.dead_letters(SPARK_RUNS)
+        assert dead_letter.reason == reason and str(failure) in f"{dead_letter.reason} {dead_letter.description}"
+        await world.resubmit(SPARK_RUNS, dead_letter.id)
         await world.wait_idle()
-        assert list(runs.requests) == [letter.id]
+        assert list(runs.requests) == [dead_letter.id]
 
 
 async def test_a_job_that_was_never_declared_is_refused_with_the_cure() -> None:

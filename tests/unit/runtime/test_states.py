@@ -101,7 +101,7 @@ async def test_older_state_is_lifted_through_every_version_and_stored_as_the_new
     await world.__aexit__(None, None, None)
 
 
-async def test_a_newer_state_is_given_back_uncounted_and_never_decoded() -> None:
+async def test_a_newer_state_is_released_uncounted_and_never_decoded() -> None:
     world = Harness(app_of(New, 2))
     await world.__aenter__()
     await world.given(New, "a", New(5, tags=["kept"]))
@@ -125,8 +125,8 @@ async def test_a_state_that_cannot_be_lifted_is_kept_as_it_is(upcasts: Any) -> N
     world = await upgraded(world, app_of(New, 2, upcasts=upcasts))
     await world.send("q", Ask("a"), id="1")
     await world.advance(hours=1)
-    (letter,) = world.dead_letters("q")
-    assert letter.reason in ("undecodable", "failed")
+    (dead_letter,) = world.dead_letters("q")
+    assert dead_letter.reason in ("undecodable", "failed")
     world = await upgraded(world, app_of(Old, 1))
     assert await world.state(Old, "a") == Old(7)
     await world.__aexit__(None, None, None)

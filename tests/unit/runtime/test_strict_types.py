@@ -82,9 +82,9 @@ async def refusal(app: App, body: bytes) -> str:
     async with Harness(app) as world:
         await world.send_raw("q", body, properties={"outbox-id": "1"})
         await world.wait_idle()
-        letters = world.dead_letters("q")
-        assert all(letter.reason == "undecodable" for letter in letters)
-        return letters[0].description if letters else ""
+        dead_letters = world.dead_letters("q")
+        assert all(dead_letter.reason == "undecodable" for dead_letter in dead_letters)
+        return dead_letters[0].description if dead_letters else ""
 
 
 UNKNOWN = [

@@ -87,10 +87,10 @@ async def test_what_takes_too_long_fails_and_leaves_nothing(
         await world.wait_idle()
         assert await world.state(Steps, "a") == Steps([0, 2]) and await world.state(Steps, "b") == Steps([3])
         assert {step.n for step in world.sent("out")} == {0, 2, 3}
-        (letter,) = world.dead_letters("steps")
+        (dead_letter,) = world.dead_letters("steps")
         named = {"calls": "after its 0.01 s", "holds": "after 5 s, its time limit"}
-        assert (letter.id, letter.reason) == ("1", "failed")
-        assert named.get(what, "after 0.02 s, its time limit") in letter.description
+        assert (dead_letter.id, dead_letter.reason) == ("1", "failed")
+        assert named.get(what, "after 0.02 s, its time limit") in dead_letter.description
         if what != "calls":  # there the handler ended by itself
             with pytest.raises(HandlingEnded, match="nothing of it is committed"):
                 kept[-1].send("out", Step("a", 9))
@@ -102,7 +102,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_neighbour_that_may_take_longer_lends_its_time_to_nobody(scope: Scope, seed: int) -> None:
+async def test_a_neighbour_that_may_take_longer_lends_its_time_to_no_other(scope: Scope, seed: int) -> None:
     """They may come in one batch, of which the time is taken as a whole."""
     app = App("steps", retry=Retries(limit=1))
 
@@ -119,7 +119,7 @@ async def test_a_neighbour_that_may_take_longer_lends_its_time_to_nobody(scope: 
         await world.send("steps", Walk("a"), id="w")
         await world.send("steps", Step("b", 1), id="s")
         await world.wait_idle()
-        assert [letter.id for letter in world.dead_letters("steps")] == ["s"]
+        assert [dead_letter.id for dead_letter in world.dead_letters("steps")] == ["s"]
         assert await world.state(Steps, "a") == Steps([9]) and await world.state(Steps, "b") is None
 
 
@@ -300,7 +300,7 @@ async def test_a_refusal_that_comes_too_late_is_a_failure() -> None:
     async with Harness(app) as world:
         await world.send("steps", Step("a", 1))
         await world.wait_idle()
-        assert [letter.reason for letter in world.dead_letters("steps")] == ["failed"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("steps")] == ["failed"]
 
 
 @pytest.mark.parametrize("limit_s", [0.0, -1.0, float("nan"), float("inf"), 1_801.0])

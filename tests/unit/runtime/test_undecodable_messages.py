@@ -29,8 +29,8 @@ async def test_a_body_that_cannot_be_handled_never_reaches_the_handler(body: byt
     async with Harness(plant.app) as world:
         await world.send_raw("q", body, properties={"outbox-id": "1", "outbox-type": "Task"})
         await world.wait_idle()
-        letter = await only(world)
-        assert (letter.reason, letter.body, plant.runs) == (reason, body, [])
+        dead_letter = await only(world)
+        assert (dead_letter.reason, dead_letter.body, plant.runs) == (reason, body, [])
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ async def test_a_key_function_that_raises_leaves_a_missing_key(error: Exception)
     async with Harness(app) as world:
         await world.send("q", Task("x"))
         await world.wait_idle()
-        letter = await only(world)
-        assert letter.reason == "missing-key" and type(error).__name__ in letter.description
+        dead_letter = await only(world)
+        assert dead_letter.reason == "missing-key" and type(error).__name__ in dead_letter.description
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "soon", 10**30, -(10**30), None, "1e9"])
 @pytest.mark.parametrize("name", ["outbox-created", "outbox-hops", "outbox-attempt"])
-async def test_nonsense_in_a_numeric_property_stops_nobody(name: str, value: Any) -> None:
+async def test_nonsense_in_a_numeric_property_stops_no_other(name: str, value: Any) -> None:
     plant = Plant()
     async with Harness(plant.app) as world:
         await world.send_raw("q", b'{"key":"a"}', properties={"outbox-id": "1", name: value})

@@ -61,8 +61,8 @@ async def test_a_state_that_json_cannot_hold_is_refused_and_its_key_goes_on(kind
         for number, text in enumerate(["1", value, "2"]):
             await world.send("rates", Rate("a", text), id=f"m{number}")
         await world.wait_idle()
-        (letter,) = world.dead_letters("rates")
-        assert (letter.id, letter.reason) == ("m1", "unstorable")
+        (dead_letter,) = world.dead_letters("rates")
+        assert (dead_letter.id, dead_letter.reason) == ("m1", "unstorable")
         found = await world.state(kind, "a")
         assert found is not None and found.mean == 2 and math.isfinite(found.mean)
 
@@ -77,7 +77,7 @@ async def test_a_number_that_would_be_read_as_none_is_refused_as_well() -> None:
     async with Harness(app) as world:
         await world.send("rates", Rate("a", "inf"), id="m1")
         await world.wait_idle()
-        assert [letter.reason for letter in world.dead_letters("rates")] == ["unstorable"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("rates")] == ["unstorable"]
         assert await world.state(Average, "a") is None
 
 

@@ -139,8 +139,8 @@ async def test_an_error_that_cannot_be_written_down_is_a_failure(
         await world.send("q", Mark("a"))
         await world.send("q", Mark("b", 1))
         await world.advance(minutes=5)
-        (letter,) = world.dead_letters("q")
-        assert letter.reason == "failed" and letter.description.endswith(text)
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason == "failed" and dead_letter.description.endswith(text)
         assert await world.state(Marks, "a") is None and await world.state(Marks, "b") == Marks([1])
 
 
@@ -150,7 +150,7 @@ async def test_a_key_function_may_raise_anything(raised: Callable[[], BaseExcept
         await world.send_raw("q", b'{"key": "a", "n": 0}', properties={"outbox-type": "Mark", "outbox-id": "1"})
         await world.send("q", Mark("b", 1))
         await world.wait_idle()
-        assert [letter.reason for letter in world.dead_letters("q")] == ["missing-key"]
+        assert [dead_letter.reason for dead_letter in world.dead_letters("q")] == ["missing-key"]
         assert await world.state(Marks, "b") == Marks([1])
 
 
@@ -163,17 +163,17 @@ async def test_a_refusal_that_cannot_be_written_down_is_a_refusal(refusal: Excep
         await world.send_raw("q", b'{"key": "a", "n": 0}', properties={"outbox-type": "Mark", "outbox-id": "1"})
         await world.send("q", Mark("b", 1))
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert letter.reason != "failed" and await world.state(Marks, "b") == Marks([1])
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.reason != "failed" and await world.state(Marks, "b") == Marks([1])
 
 
 @pytest.mark.parametrize("where", ["at once", "later"])
-async def test_a_dead_letter_tells_the_error_before_its_notes(where: str) -> None:
+async def test_a_dead_letter_reports_the_error_before_its_notes(where: str) -> None:
     async with Harness(marking(lambda: _noted("of a row", "password=hunter2"), where)) as world:
         await world.send("q", Mark("a"))
         await world.wait_idle()
-        (letter,) = world.dead_letters("q")
-        assert letter.description == "ValueError: the amount; of a row; password=***"
+        (dead_letter,) = world.dead_letters("q")
+        assert dead_letter.description == "ValueError: the amount; of a row; password=***"
 
 
 @pytest.mark.engine_only

@@ -71,7 +71,7 @@ class World:
         return [] if found is None else found.lines
 
     def dead(self, queue: str = "lines") -> list[str]:
-        return [letter.reason for letter in self.harness.dead_letters(queue)]
+        return [dead_letter.reason for dead_letter in self.harness.dead_letters(queue)]
 
 
 @pytest.fixture

@@ -101,8 +101,8 @@ class AtTheEnd(EngineOperations):
         super().__init__(engine.core, engine.broker, engine.topology, engine.documents, engine.dead_letters)
 
     async def resubmit(self, queue: str, sequence: int) -> None:
-        (letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
-        again = msgspec.structs.replace(letter.message, attempt=letter.message.attempt + 1)
+        (dead_letter,) = [found for found in await self.dead_letters(queue) if found.sequence == sequence]
+        again = msgspec.structs.replace(dead_letter.message, attempt=dead_letter.message.attempt + 1)
         await self.send([Output(queue, 0, again)])
         await self.discard(queue, sequence)
 

@@ -56,7 +56,7 @@ async def rest(at: Site, seconds: int) -> None:
 
 
 @SCOPES
-async def test_a_key_whose_dead_letter_was_purged_is_told_of_and_let_go(
+async def test_a_key_whose_dead_letter_was_purged_is_logged_and_unblocked(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with site(scope) as at, Worker(strict(), at) as worker:
@@ -64,11 +64,13 @@ async def test_a_key_whose_dead_letter_was_purged_is_told_of_and_let_go(
             await worker.send("lines", Line("red", n), id=f"l{n}")
         await rest(at, 30)
         operations = at.engine.ports().operations  # the broker's own tool
-        for letter in await operations.dead_letters("lines"):
-            await operations.discard("lines", letter.sequence)
+        for dead_letter in await operations.dead_letters("lines"):
+            await operations.discard("lines", dead_letter.sequence)
         await rest(at, 120)
-        told = [record for record in caplog.records if "key blocked" in record.message]
-        assert [(r.levelno, r.__dict__["id"], r.__dict__["session"]) for r in told] == [(logging.WARNING, "l1", "red")]
+        reported = [record for record in caplog.records if "key blocked" in record.message]
+        assert [(r.levelno, r.__dict__["id"], r.__dict__["session"]) for r in reported] == [
+            (logging.WARNING, "l1", "red")
+        ]
         for wrong in ("l0", "l2"):
             with pytest.raises(LookupError):
                 await worker.discard("lines", wrong, key="red")
@@ -90,7 +92,7 @@ async def blocked(scope: str) -> AsyncIterator[tuple[Site, Worker, set[int]]]:
 
 
 async def letters(worker: Worker) -> list[tuple[str, str]]:
-    return [(letter.id, letter.reason) for letter in await worker.dead_letters("lines")]
+    return [(dead_letter.id, dead_letter.reason) for dead_letter in await worker.dead_letters("lines")]
 
 
 @SCOPES
@@ -112,7 +114,7 @@ async def test_a_block_is_of_one_queue_whatever_key_another_has(scope: str) -> N
 
 
 @SCOPES
-async def test_what_waits_is_put_on_record_again_while_nobody_can_tell_whether_it_is(scope: str) -> None:
+async def test_what_waits_is_put_on_record_again_after_an_unknown_outcome(scope: str) -> None:
     ages: dict[str, Any] = {
         "retention": timedelta(minutes=5),
         "margin": timedelta(minutes=1),
@@ -157,7 +159,7 @@ async def test_a_dead_letter_is_discarded_only_when_its_key_is_unblocked(scope: 
 
 
 @SCOPES
-async def test_a_dead_letter_is_resubmitted_only_when_its_key_knows_of_it(scope: str) -> None:
+async def test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         at.store.refused = "resubmitted"
         with pytest.raises(OutboxError):
@@ -182,21 +184,21 @@ async def test_another_payload_under_the_id_of_a_dead_letter_waits_behind_it(sco
 @SCOPES
 async def test_another_payload_under_the_id_of_a_dead_letter_does_not_unblock_its_key(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
-        (letter,) = await at.ports().operations.dead_letters("lines")
+        (dead_letter,) = await at.ports().operations.dead_letters("lines")
         stops = BlockedSessions(at.ports().store, at.ports().blobs)
-        other = msgspec.structs.replace(letter.message, body=b'{"book":"red","n":7}')
+        other = msgspec.structs.replace(dead_letter.message, body=b'{"book":"red","n":7}')
         await stops.unblock("lines", other)
-        await stops.note_resubmission("lines", msgspec.structs.replace(letter, message=other), 1)
+        await stops.note_resubmission("lines", msgspec.structs.replace(dead_letter, message=other), 1)
         stop = await stops.blocked_behind(Delivery("lines", 0, other, 0, 0, 0))
         assert stop is not None and not stop.resubmitted and not stop.is_behind(other)
-        await stops.unblock("lines", letter.message)
+        await stops.unblock("lines", dead_letter.message)
         assert await stops.blocked_behind(Delivery("lines", 0, other, 0, 0, 0)) is None
         await rest(at, 30)
         assert await worker.state(Book, "red") == Book([0, 2])
 
 
 @SCOPES
-async def test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes(scope: str) -> None:
+async def test_a_block_of_another_writer_blocks_its_key_until_it_goes(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         store = EngineStore(at.engine.core, at.engine.documents)
         found = await store.read(block_key("lines", "red"))
@@ -212,7 +214,7 @@ async def test_a_block_that_somebody_else_wrote_blocks_its_key_until_it_goes(sco
 
 
 @SCOPES
-async def test_a_key_is_not_taken_for_unblocked_while_nobody_can_tell(scope: str) -> None:
+async def test_a_key_does_not_count_as_unblocked_while_the_store_cannot_be_read(scope: str) -> None:
     async with blocked(scope) as (at, worker, _):
         read, away = at.store.read, list[str]()
 

@@ -63,7 +63,7 @@ def two_readers(bad: set[int]) -> App:
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_a_part_that_was_given_back_does_not_let_its_stopped_key_go_on(scope: str) -> None:
+async def test_a_released_branch_does_not_unblock_its_key(scope: str) -> None:
     bad = {1}
     async with site(scope) as at:
         ports = at.ports()
@@ -139,7 +139,7 @@ async def test_a_note_that_cannot_be_read_is_named_with_what_to_do(name: str, bo
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_a_document_nested_without_end_keeps_nobody_from_the_rest(scope: str) -> None:
+async def test_a_document_nested_without_end_keeps_no_client_from_the_rest(scope: str) -> None:
     async with site(scope) as at:
         await EngineStore(at.engine.core, at.engine.documents).write([Create(DocumentKey("Sum:a", "state"), DEEP)])
         await EngineStore(at.engine.core, at.engine.documents).write(

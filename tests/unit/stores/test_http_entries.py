@@ -129,7 +129,7 @@ async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand() -> Non
 # Waiting and limits
 
 
-async def test_whoever_waits_too_long_is_told_to_come_again() -> None:
+async def test_a_client_that_waits_too_long_is_asked_to_repeat() -> None:
     book = Book(gate=asyncio.Event())
     async with Engine.in_memory() as engine, serving(engine, paying(book), wait_s=0.01) as entry:
         first, second = await asyncio.gather(post(entry, Pay("a", 5)), post(entry, Pay("a", 5)))

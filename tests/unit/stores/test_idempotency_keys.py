@@ -57,7 +57,7 @@ async def test_a_claim_of_unknown_outcome_is_looked_up(scope: str, fault: str) -
 
 
 @STORES
-async def test_a_claim_of_a_request_that_died_lets_nobody_else_in(scope: str) -> None:
+async def test_a_claim_of_a_request_that_died_lets_no_other_in(scope: str) -> None:
     book = Book(failing=1)
     async with site(scope) as at, serving(at, paying(book)) as entry:
         assert (await post(entry, Pay("a", 5))).status == 500

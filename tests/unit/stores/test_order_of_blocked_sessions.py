@@ -146,7 +146,7 @@ async def test_a_key_goes_on_only_when_every_handler_has_applied_what_it_stood_b
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-async def test_a_resubmission_that_cannot_be_reached_is_told_and_overtaken_by_nobody(
+async def test_a_resubmission_that_cannot_be_reached_is_logged_and_not_overtaken(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="outbox.lanes"):
@@ -176,8 +176,8 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
             await worker.resubmit("steps", "s1")
             await at.until(lambda: worker.dead_letters("steps"))  # refused again
             at.bad.clear()
-            (letter,) = await at.ports().operations.dead_letters("steps")
-            await BlockedSessions(at.ports().store, at.ports().blobs).note_resubmission("steps", letter, 2)
+            (dead_letter,) = await at.ports().operations.dead_letters("steps")
+            await BlockedSessions(at.ports().store, at.ports().blobs).note_resubmission("steps", dead_letter, 2)
             stop = await BlockedSessions(at.ports().store, at.ports().blobs).blocked_behind(
                 Delivery("steps", 0, whole, 0, 0, 0)
             )
@@ -192,27 +192,27 @@ async def test_what_is_resubmitted_is_noted_with_its_body_apart_where_a_document
 @pytest.mark.parametrize("has_time", [True, False])
 async def test_what_is_noted_as_resubmitted_begins_anew_under_its_first_time(scope: str, has_time: bool) -> None:
     async with stopped(scope) as (at, _):
-        (letter,) = await at.ports().operations.dead_letters("steps")
-        letter = replace(letter, message=replace(letter.message, failures=2))
+        (dead_letter,) = await at.ports().operations.dead_letters("steps")
+        dead_letter = replace(dead_letter, message=replace(dead_letter.message, failures=2))
         if not has_time:  # then it is as old as the broker says
-            message = replace(letter.message, created_ms=0)
-            letter = replace(letter, message=message, enqueued_ms=letter.message.created_ms - 5)
+            message = replace(dead_letter.message, created_ms=0)
+            dead_letter = replace(dead_letter, message=message, enqueued_ms=dead_letter.message.created_ms - 5)
         at.clock.seconds += 60
         stops = BlockedSessions(at.ports().store, at.ports().blobs)
-        await stops.note_resubmission("steps", letter, 1)
-        stop = await stops.blocked_behind(Delivery("steps", 0, letter.message, 0, 0, 0))
+        await stops.note_resubmission("steps", dead_letter, 1)
+        stop = await stops.blocked_behind(Delivery("steps", 0, dead_letter.message, 0, 0, 0))
         assert stop is not None and stop.again is not None
         assert (stop.again.attempt, stop.again.failures) == (1, 0)
-        assert stop.again.created_ms == (letter.message.created_ms or letter.enqueued_ms) < at.engine.now_ms()
+        assert stop.again.created_ms == (dead_letter.message.created_ms or dead_letter.enqueued_ms) < at.engine.now_ms()
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 async def test_an_earlier_attempt_that_comes_once_more_does_not_undo_a_resubmission(scope: str) -> None:
     async with stopped(scope) as (at, worker):
-        (letter,) = await at.ports().operations.dead_letters("steps")
+        (dead_letter,) = await at.ports().operations.dead_letters("steps")
         stops = BlockedSessions(at.ports().store, at.ports().blobs)
-        await stops.note_resubmission("steps", letter, 1)
-        work = Work(Delivery("steps", 0, letter.message, 0, 0, 0))
+        await stops.note_resubmission("steps", dead_letter, 1)
+        work = Work(Delivery("steps", 0, dead_letter.message, 0, 0, 0))
         await stops.block(Attempt(work, is_blocker=True))  # of attempt 0: its host had died before it could complete it
         stop = await stops.blocked_behind(work.delivery)
         assert stop is not None and stop.again is not None and stop.again.attempt == 1

@@ -129,7 +129,7 @@ async def test_a_stateless_attempts_blob_goes_by_the_record_or_by_age(
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_outputs_that_are_gone_before_they_have_left_are_told_of(
+async def test_outputs_that_are_gone_before_they_have_left_are_reported(
     scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with site(scope) as at:

@@ -48,7 +48,7 @@ def test_a_burst_is_no_rate_and_fades() -> None:
     assert fullness.fullest()[1] < 0.001
 
 
-def test_a_full_partition_is_told_once_an_hour_a_key(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_partition_is_reported_once_an_hour_a_key(caplog: pytest.LogCaptureFixture) -> None:
     clock = VirtualClock(START_S)
     fullness = metered(0.5, clock)
     with caplog.at_level(logging.WARNING, logger="outbox.fullness"):
@@ -71,7 +71,7 @@ def test_so_many_keys_are_metered_and_no_more() -> None:
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
 @pytest.mark.parametrize("limit_bytes", [0, 1 << 20])
-async def test_a_worker_tells_which_key_is_the_fullest(scope: str, limit_bytes: int) -> None:
+async def test_a_worker_reports_which_key_is_the_fullest(scope: str, limit_bytes: int) -> None:
     async with site(scope) as at:
         at.store.capabilities = dataclasses.replace(at.store.capabilities, partition_bytes_max=limit_bytes)
         async with Worker(adding(retention=timedelta(days=2)), at) as worker:

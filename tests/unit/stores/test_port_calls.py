@@ -80,7 +80,7 @@ async def test_a_deleted_state_leaves_a_tombstone_that_partition_scope_lets_expi
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_a_document_that_is_not_ours_puts_its_messages_off_and_stops_nobody_else(scope: str) -> None:
+async def test_a_foreign_document_delays_its_messages_and_stops_no_other(scope: str) -> None:
     async with site(scope) as at:
         await EngineStore(at.engine.core, at.engine.documents).write(
             [Create(state_key("Sum:a"), b'{"version": "none"}')]
@@ -123,7 +123,7 @@ async def test_another_payload_does_not_pass_as_a_resubmission(scope: str) -> No
             await again.send_raw("adds", b'{"key":"a","n":7,"text":""}', properties=properties)
             await again.wait_idle()
             assert await again.state(Sum, "a") is None
-            assert {letter.reason for letter in await again.dead_letters("adds")} == {"no", "payload-differs"}
+            assert {dead_letter.reason for dead_letter in await again.dead_letters("adds")} == {"no", "payload-differs"}
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])

@@ -204,6 +204,6 @@ async def test_a_key_stops_behind_a_message_that_any_of_its_handlers_stops_for(s
             at.clock.seconds += 5
             at.engine.tick()
             await asyncio.sleep(0.01)
-        assert [letter.id for letter in await worker.dead_letters("items")] == ["i1"]
+        assert [dead_letter.id for dead_letter in await worker.dead_letters("items")] == ["i1"]
         # One handler has applied it and the other refuses it again, whichever is asked last: the key stays blocked.
         assert (await worker.state(Strict, "a"), await worker.state(Lax, "a")) == (Strict([0, 1]), Lax([0]))

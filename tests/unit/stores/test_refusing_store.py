@@ -13,7 +13,7 @@ from outbox.runtime.delivery.retrying import REST_FIRST_S, REST_MAX_S, Backoff
 from tests.unit.stores.store_site import Add, Sum, adding, site
 
 
-async def test_a_commit_that_is_refused_for_good_is_told_and_tried_ever_more_seldom(
+async def test_a_commit_that_is_refused_for_good_is_logged_and_tried_ever_more_seldom(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rests: list[int] = []
@@ -30,15 +30,15 @@ async def test_a_commit_that_is_refused_for_good_is_told_and_tried_ever_more_sel
             async with asyncio.timeout(60):
                 while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
                     await asyncio.sleep(0.01)
-            told = [record for record in caplog.records if "could be committed" in record.message]
-            assert len(told) == 1 and "not now" in told[0].__dict__["error"]
+            reported = [record for record in caplog.records if "could be committed" in record.message]
+            assert len(reported) == 1 and "not now" in reported[0].__dict__["error"]
             at.store.refused = ""
             await worker.wait_idle()
             assert await worker.state(Sum, "a") == Sum(1)
     assert rests == list(range(len(rests)))
 
 
-async def test_a_blob_store_that_refuses_for_good_is_told_and_tried_ever_more_seldom_in_engine_scope(
+async def test_a_blob_store_that_refuses_for_good_is_logged_and_tried_ever_more_seldom_in_engine_scope(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, refuses, rests = App("drawing"), True, []
@@ -67,8 +67,8 @@ async def test_a_blob_store_that_refuses_for_good_is_told_and_tried_ever_more_se
             async with asyncio.timeout(60):
                 while len(rests) < 3:  # noqa: ASYNC110  # no event says so a message is given back
                     await asyncio.sleep(0.01)
-            told = [record for record in caplog.records if "could be committed" in record.message]
-            assert len(told) == 1 and "the drawer is full" in told[0].__dict__["error"]
+            reported = [record for record in caplog.records if "could be committed" in record.message]
+            assert len(reported) == 1 and "the drawer is full" in reported[0].__dict__["error"]
             refuses = False
             await worker.wait_idle()
             assert await worker.state(Sum, "a") == Sum(1)
@@ -100,7 +100,7 @@ async def test_rests_grow_up_to_a_limit() -> None:
     assert REST_MAX_S / 2 <= slept[2] <= 1.5 * REST_MAX_S
 
 
-async def test_a_request_that_cannot_be_committed_is_answered_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_cannot_be_committed_is_answered_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     app: Any = adding()
 
     @app.http("POST", "/adds", key="key")  # type: ignore[untyped-decorator]

@@ -30,9 +30,7 @@ async def test_outputs_that_do_not_fit_lie_in_a_blob_until_they_have_left(scope:
 
 
 @pytest.mark.parametrize("scope", ["partition", "item"])
-async def test_a_blob_that_cannot_be_deleted_keeps_nobody_from_going_on(
-    scope: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_blob_that_cannot_be_deleted_holds_up_no_handler(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(name: str) -> None:
         raise Throttled(f"{name}: not now")
 
@@ -51,8 +49,8 @@ async def test_a_state_that_is_too_large_refuses_its_message_and_stays_as_it_was
         async with Worker(adding(), at) as again:
             await again.wait_idle()
             assert await again.state(Sum, "a") == Sum(5)
-            (letter,) = await again.dead_letters("adds")
-            assert letter.reason == "oversize" and letter.id == "large"
+            (dead_letter,) = await again.dead_letters("adds")
+            assert dead_letter.reason == "oversize" and dead_letter.id == "large"
 
 
 async def test_a_state_that_only_the_pointer_makes_too_large_is_refused() -> None:
@@ -68,8 +66,8 @@ async def test_a_state_that_only_the_pointer_makes_too_large_is_refused() -> Non
             for size in range(840, 1_000, 10):
                 await worker.send("adds", Add(f"k{size}", size), id=f"m{size}")
             await worker.wait_idle(timeout_s=20)
-            letters = {letter.id: letter.reason for letter in await worker.dead_letters("adds")}
-            assert "m990" in letters and set(letters.values()) == {"oversize"} and "m840" not in letters
+            dead_letters = {dead_letter.id: dead_letter.reason for dead_letter in await worker.dead_letters("adds")}
+            assert "m990" in dead_letters and set(dead_letters.values()) == {"oversize"} and "m840" not in dead_letters
 
 
 def growing(seen: list[str]) -> App:
@@ -97,9 +95,9 @@ async def test_a_state_at_the_limit_leaves_room_for_what_is_refused_next(scope: 
         await worker.send("adds", Add("a", text="\x01" * 3_000), id="refused")
         await worker.wait_idle(timeout_s=20)
         found = await worker.state(Sum, "a")
-        letters = {letter.id: letter.reason for letter in await worker.dead_letters("adds")}
+        dead_letters = {dead_letter.id: dead_letter.reason for dead_letter in await worker.dead_letters("adds")}
         assert found is not None and limit - 9_000 < len(found.text) < limit - 8_192
-        assert letters.pop("refused").startswith("\x01") and set(letters.values()) == {"oversize"}
+        assert dead_letters.pop("refused").startswith("\x01") and set(dead_letters.values()) == {"oversize"}
         assert len(seen) <= 3 * 21
 
 
@@ -112,12 +110,12 @@ async def test_a_refusal_that_does_not_fit_is_cut_to_its_reason(scope: str, monk
         await worker.send("adds", Add("a", 500), id="large")
         await worker.send("adds", Add("a", text="no " * 400), id="refused")
         await worker.wait_idle(timeout_s=20)
-        (letter,) = await worker.dead_letters("adds")
-        assert letter.id == "refused" and len(letter.reason) <= 100 and letter.reason.startswith("no no")
+        (dead_letter,) = await worker.dead_letters("adds")
+        assert dead_letter.id == "refused" and len(dead_letter.reason) <= 100 and dead_letter.reason.startswith("no no")
         assert await worker.state(Sum, "a") == Sum(0, "x" * 500)
 
 
-async def test_overflow_that_is_not_what_was_written_is_told() -> None:
+async def test_overflow_that_is_not_what_was_written_is_reported() -> None:
     record, name, _ = overflow.spilled(Record("tx", b"", 0, outputs=(Output("q", 0, Message(body=b"1")),)))
     blobs = MemoryBlobStore()
     assert await overflow.outputs_of(record, blobs) is None

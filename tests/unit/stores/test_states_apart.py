@@ -91,9 +91,9 @@ async def test_dead_letters_that_a_store_keeps_are_listed_and_discarded_apart_fr
     async with apart() as at:
         client, message = Client(adding(), at), Message(body=b'{"key":"a"}', message_id="m1", type="Add")
         await client.declare()
-        letters = StoredDeadLetters(EngineStore(at.engine.core, at.engine.documents), at.ports().blobs)
-        await letters.keep(Delivery("adds", 7, message, 0, 0, 0), "no", "")
-        assert [letter.id for letter in await client.dead_letters("adds")] == ["m1"]
+        dead_letters = StoredDeadLetters(EngineStore(at.engine.core, at.engine.documents), at.ports().blobs)
+        await dead_letters.keep(Delivery("adds", 7, message, 0, 0, 0), "no", "")
+        assert [dead_letter.id for dead_letter in await client.dead_letters("adds")] == ["m1"]
         assert not await operations_over(at.ports()).is_drained(["adds"])
         await client.discard("adds", "m1")
         assert await client.dead_letters("adds") == [] and kinds(at.states) == set()

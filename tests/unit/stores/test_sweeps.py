@@ -67,7 +67,7 @@ async def test_a_sweep_that_takes_long_is_gone_on_with_by_the_next() -> None:
         assert at.engine.broker.queue("told").counts()["active"] == 6
 
 
-async def test_outputs_that_cannot_be_sent_are_told_with_their_ids(caplog: pytest.LogCaptureFixture) -> None:
+async def test_outputs_that_cannot_be_sent_are_reported_with_their_ids(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="outbox.worker"):
         async with site() as at:
             worker = Worker(adding(), at, drain_s=0.1)

@@ -59,8 +59,8 @@ def test_a_broken_promise_is_exit_code_1_with_its_line(tmp_path: Path, capsys: p
     with History(path) as history:
         history.life()
     assert main(["audit", str(path)]) == 1
-    told = capsys.readouterr()
-    assert "BROKEN at line 2" in told.out and "does not hold" in told.err
+    reported = capsys.readouterr()
+    assert "BROKEN at line 2" in reported.out and "does not hold" in reported.err
 
 
 def test_a_history_that_is_not_there_is_refused_with_the_cure(

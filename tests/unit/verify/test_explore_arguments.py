@@ -93,7 +93,7 @@ def test_an_invariant_over_a_key_of_another_kind_does_not_hold() -> None:
     assert "key 1 is an integer" in report.anomalies[0].text, report.text
 
 
-def test_an_invariant_may_ask_for_what_is_sent_later_and_handled_by_nobody() -> None:
+def test_an_invariant_may_ask_for_what_is_sent_later_and_has_no_handler() -> None:
     sending, seen = App("sending"), list[list[Refund]]()
     sending.queue("refunds")
 
@@ -110,19 +110,19 @@ def test_an_invariant_may_ask_for_what_is_sent_later_and_handled_by_nobody() -> 
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_explored_is_told_with_its_cure(name: str) -> None:
+def test_what_cannot_be_explored_is_reported_with_its_cure(name: str) -> None:
     changed, cure = WRONG[name]
     arguments: dict[str, Any] = {"app": app, "messages": [O1]} | changed
     with pytest.raises((ValueError, TypeError), match=cure):
         explore(arguments.pop("app"), arguments.pop("messages"), **arguments)
 
 
-def test_a_queue_that_was_never_declared_is_told_with_its_cure() -> None:
+def test_a_queue_that_was_never_declared_is_refused_with_the_cure() -> None:
     with pytest.raises(UnknownDestination, match=r"app\.queue\('nowhere'\)"):
         explore(app, [("nowhere", Order("o1"), "o1")])
 
 
-def test_a_limit_that_is_reached_is_told_and_nothing_claimed() -> None:
+def test_a_limit_that_is_reached_is_reported_and_nothing_claimed() -> None:
     messages = [("orders", Order("o1"), f"o{n}") for n in range(6)]
     report = explore(app, messages, seconds=0.05)
     assert not report.exhausted and not report.anomalies

@@ -94,7 +94,7 @@ def test_it_stops_where_only_the_outside_could_go_on() -> None:
     assert loop.is_finished
 
 
-def test_a_program_that_spins_is_told_so() -> None:
+def test_a_program_that_spins_is_reported() -> None:
     async def program() -> None:
         while True:  # noqa: ASYNC110  # the very thing that is to be told
             await asyncio.sleep(0)

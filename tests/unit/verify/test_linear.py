@@ -58,7 +58,7 @@ def test_a_correct_history_passes_whatever_crashed_or_went_unanswered(seed: int,
 
 @settings(max_examples=60, deadline=None)
 @given(Seeds, st.data())
-def test_a_message_that_comes_again_after_its_commit_tells_of_a_lost_commit(seed: int, data: st.DataObject) -> None:
+def test_a_redelivery_after_its_commit_shows_a_lost_commit(seed: int, data: st.DataObject) -> None:
     events = calm(seed)
     index, commit = data.draw(st.sampled_from(committed(events)))
     ended = commit.ended[0]
@@ -201,7 +201,7 @@ def test_what_was_overtaken_while_it_was_under_way_is_no_stale_read() -> None:
     assert check(events).ok
 
 
-def test_a_version_that_nobody_wrote_is_found() -> None:
+def test_a_version_without_a_write_is_found() -> None:
     events: list[Event] = [
         Life(is_empty=True),
         Commit(op=1, changes=[Change("A:1", 3, 4, 7)], applied=["a"]),

@@ -73,7 +73,7 @@ def test_a_commit_without_an_answer_took_effect_when_its_output_is_there() -> No
     assert verdict.ok and verdict.counts.resolved == 1
 
 
-def test_a_commit_without_an_answer_did_not_take_effect_when_its_message_comes_again() -> None:
+def test_a_commit_without_an_answer_did_not_take_effect_when_its_message_is_redelivered() -> None:
     again = unanswered()[1:3]
     verdict = check(unanswered(*again, Ok(op=1), Quiesce(queues=[IN])))
     assert verdict.ok and (verdict.counts.optional, verdict.counts.resolved, verdict.counts.applied) == (1, 0, 1)
@@ -126,7 +126,7 @@ def test_an_acknowledged_commit_that_the_system_has_lost_is_found_at_its_restart
 FOLLOWS_UNSEEN = Commit(op=1, changes=[Change("A:1", 2, 3, 7)], applied=["m"])
 
 
-def test_a_change_whose_line_a_power_loss_took_is_told_from_a_fault() -> None:
+def test_a_change_whose_line_a_power_loss_took_is_distinguished_from_a_fault() -> None:
     after: list[Event] = [Life(boot="another", sequence=9), FOLLOWS_UNSEEN, Ok(op=1), Quiesce(queues=[IN])]
     verdict = check([*committed_once(), *after])
     assert verdict.ok and verdict.counts.unrecorded == 1
@@ -148,7 +148,7 @@ def test_a_history_may_begin_in_the_middle() -> None:
     assert verdict.ok and verdict.counts.unrecorded == 0
 
 
-def test_what_left_unseen_is_told_and_lost_where_nobody_else_takes_messages() -> None:
+def test_what_left_unseen_is_reported_and_lost_where_no_other_takes_messages() -> None:
     events = changed(calm(), len(calm()) - 1, tallies={IN: Tally(9, 9)})
     verdict = check(events)
     assert verdict.ok and verdict.counts.unexplained == 3

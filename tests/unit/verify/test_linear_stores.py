@@ -99,7 +99,7 @@ def test_a_delivery_is_not_ended_twice() -> None:
     assert first(settled(Fail(op=1))).what == "lost message"
 
 
-def test_a_delivery_of_which_nobody_knows_whether_it_ended_may_come_again() -> None:
+def test_a_delivery_settled_with_an_unknown_outcome_may_be_redelivered() -> None:
     assert check(settled(Unknown(op=1))).ok
     again = Settled(op=2, queue=IN, sequence=1, id="t0", how="complete")
     assert check(settled(Unknown(op=1), Claim(deliveries=[Delivered("t0", IN, 1)]), again, Ok(op=2))).ok
@@ -110,7 +110,7 @@ def test_a_message_completed_without_a_record_is_lost() -> None:
     assert first([*events[:2], *events[4:]]).what == "completed without a commit"
 
 
-def test_a_record_that_somebody_reads_shows_that_its_commit_took_effect() -> None:
+def test_a_record_that_is_read_shows_that_its_commit_took_effect() -> None:
     commit = Commit(op=1, outputs=[Emitted("k-0", OUT, 5, "t0")], applied=["k"], staged=True, tx="x")
     events: list[Event] = [Life(is_empty=True), commit, PUSH, Ok(op=1), Ok(op=2), Quiesce(queues=[])]
     assert first(events).what == "left early"
@@ -137,7 +137,7 @@ def test_an_unknown_guarantee_is_refused_with_those_that_are() -> None:
         check([], guarantees=("exactly-twice",))
 
 
-def test_what_nobody_asked_for_crowds_nothing_out() -> None:
+def test_what_was_not_asked_for_crowds_nothing_out() -> None:
     ghosts = [Claim(deliveries=[Delivered(f"g{n}-0", NEXT, n, outside=False)]) for n in range(1, 301)]
     events: list[Event] = [Life(is_empty=True), *ghosts, Effect(id="t", what="x"), Effect(id="t", what="x")]
     verdict = check([*events, Quiesce(queues=[])], guarantees=("at-most-once",))

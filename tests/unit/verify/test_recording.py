@@ -159,7 +159,7 @@ async def test_lives_that_end_by_a_crash_are_one_sound_history(seed: int, kind: 
 
 
 @pytest.mark.parametrize("lost_count", [1, 2, 5, 20])
-async def test_lines_that_a_power_loss_took_are_told_from_what_the_engine_lost(lost_count: int) -> None:
+async def test_lines_that_a_power_loss_took_are_distinguished_from_what_the_engine_lost(lost_count: int) -> None:
     history, disk = History(), MemoryDisk("host")
     for life in range(2):
         engine = Engine.open(disk, accept_clock=True)

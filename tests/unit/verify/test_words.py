@@ -65,7 +65,7 @@ def test_its_bad_variant_is_flagged_at_the_output_that_contradicts() -> None:
     assert decide(WINDOW, table_ii("de"), "at-most-once") is not None
 
 
-def test_an_order_that_outputs_have_told_cannot_be_told_otherwise() -> None:
+def test_an_order_that_outputs_have_shown_cannot_be_another() -> None:
     word = [came("A"), went("A"), came("B"), went("AB"), FAIL, came("C"), went("BAC")]
     for guarantee in ("exactly-once", "at-most-once", "at-least-once"):
         found = decide(CONCAT, word, guarantee)

@@ -154,7 +154,7 @@ def test_a_batch_comes_on_one_page_of_the_change_feed(sdk: Sdk, items: Any) -> N
     assert [sorted(item["id"] for item in page) for page in pages if page] == [["1", "2", "3"], ["4"]]
 
 
-def test_a_batch_tells_the_session_that_it_wrote(items: Any) -> None:
+def test_a_batch_reports_the_session_that_it_wrote(items: Any) -> None:
     results = items.execute_item_batch([("create", ({"id": "1", "pk": "a"},))], "a")
     token = results.get_response_headers()["x-ms-session-token"]
     assert items.read_item("1", "a", session_token=token)["id"] == "1"

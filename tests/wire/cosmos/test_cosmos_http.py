@@ -302,9 +302,7 @@ async def test_a_client_that_reads_slowly_gets_every_answer(place: Place) -> Non
     assert (await client.answer())[0] == 200
 
 
-async def test_many_answers_that_nobody_reads_throttle_further_ones(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_unread_answers_throttle_further_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "UNREAD_MAX_BYTES", 4 * LARGE_BYTES)
     large = await _with_large_items(place, 2)
     for _ in range(8):
@@ -322,7 +320,7 @@ async def test_many_answers_that_nobody_reads_throttle_further_ones(
     assert (await ask(place.emulator, ROOT))[0] == 200
 
 
-async def test_answers_that_are_asked_for_at_once_and_that_nobody_reads_are_few(
+async def test_answers_that_are_asked_for_at_once_and_not_read_are_few(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "UNREAD_MAX_BYTES", 4 * LARGE_BYTES)

@@ -452,7 +452,7 @@ def changes(items: Any, **options: Any) -> tuple[list[str], str]:
     return found, headers["etag"]
 
 
-def test_the_change_feed_tells_the_latest_of_each_item_in_order(items: Any) -> None:
+def test_the_change_feed_has_the_latest_of_each_item_in_order(items: Any) -> None:
     for id, key in (("1", "a"), ("2", "b"), ("3", "a")):
         items.create_item({"id": id, "pk": key})
     items.upsert_item({"id": "1", "pk": "a", "n": 1})
@@ -464,14 +464,14 @@ def test_the_change_feed_tells_the_latest_of_each_item_in_order(items: Any) -> N
     assert sorted(changes(items, continuation=continuation)[0]) == ["4", "5"]
 
 
-def test_the_change_feed_of_a_partition_key_tells_only_that(items: Any) -> None:
+def test_the_change_feed_of_a_partition_key_has_only_that(items: Any) -> None:
     for id, key in (("1", "a"), ("2", "b"), ("3", "a")):
         items.create_item({"id": id, "pk": key})
     assert changes(items, start_time="Beginning", partition_key="a")[0] == ["1", "3"]
     assert changes(items, start_time="Beginning", partition_key="c")[0] == []
 
 
-def test_the_change_feed_from_now_tells_what_comes(items: Any) -> None:
+def test_the_change_feed_from_now_has_what_comes(items: Any) -> None:
     items.create_item({"id": "1", "pk": "a"})
     found, continuation = changes(items, start_time="Now")
     assert found == []

@@ -60,7 +60,7 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "a batch that lost tells no session", OUTCOMES,
-        "test_what_lost_tells_a_session_in_which_the_winner_can_be_read",
+        "test_a_lost_write_returns_a_session_in_which_the_winner_can_be_read",
         ("None, headers_of(error).get(SESSION_HEADER, \"\"))", "None, \"\")"),
     ),
     mutant(
@@ -101,7 +101,7 @@ ADAPTER_MUTANTS = (
         ("            self.session._retry_connection = False\n", "            pass\n"),
     ),
     mutant(
-        "the SDK sends again elsewhere", ACCOUNT, "test_a_status_that_does_not_tell_is_unknown_and_sent_once",
+        "the SDK sends again elsewhere", ACCOUNT, "test_a_status_without_an_answer_is_unknown_and_sent_once",
         ("            enable_endpoint_discovery=False,\n", ""),
     ),
     mutant(
@@ -111,11 +111,11 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "an unknown outcome is taken as throttled", OUTCOMES,
-        "test_a_status_that_does_not_tell_is_unknown_and_sent_once",
+        "test_a_status_without_an_answer_is_unknown_and_sent_once",
         ("frozenset((429, 449))", "frozenset((408, 429, 449, 500, 503))"),
     ),
     mutant(
-        "an unknown outcome is taken as lost", OUTCOMES, "test_a_status_that_does_not_tell_is_unknown_and_sent_once",
+        "an unknown outcome is taken as lost", OUTCOMES, "test_a_status_without_an_answer_is_unknown_and_sent_once",
         ("frozenset((404, 409, 412))", "frozenset((404, 408, 409, 412))"),
     ),
     mutant(
@@ -165,7 +165,8 @@ ADAPTER_MUTANTS = (
         ("(encode_id(operation.key.id),), condition)", "(encode_id(operation.key.id),))"),
     ),
     mutant(
-        "a create in a batch writes over", COSMOS, "test_what_lost_tells_a_session_in_which_the_winner_can_be_read",
+        "a create in a batch writes over", COSMOS,
+        "test_a_lost_write_returns_a_session_in_which_the_winner_can_be_read",
         ("        return (\"create\", (item,))", "        return (\"upsert\", (item,))"),
     ),
     mutant(
@@ -260,7 +261,7 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "a message given back until a time comes at once", BUS,
-        "test_a_message_given_back_until_a_time_rests_under_its_lock",
+        "test_a_message_released_until_a_time_waits_under_its_lock",
         ("delay_s > 0 and not", "delay_s > 1e9 and not"),
     ),
     mutant(
@@ -278,7 +279,7 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "what was read ahead of a session overtakes what is given back", LINKS,
-        "test_what_was_read_ahead_of_a_session_does_not_overtake_what_is_given_back",
+        "test_what_was_prefetched_of_a_session_does_not_overtake_what_is_released",
         ("        self.is_spent = self.is_spent or settle.how in (\"abandon\", \"release\")\n", ""), of=OF_SESSIONS,
     ),
     mutant(
@@ -302,7 +303,8 @@ ADAPTER_MUTANTS = (
         ("attempt = next_attempt(message, [from_wire(copy) for copy in copies])", "attempt = message.attempt"),
     ),
     mutant(
-        "a resubmission has another identity", LETTERS, "test_dead_letters_are_listed_sent_again_and_thrown_away",
+        "a resubmission has another identity", LETTERS,
+        "test_dead_letters_are_listed_resubmitted_and_discarded_in_turn",
         ("outbox_id=message.identity,", "outbox_id=uuid4().hex,"),
     ),
     # States in a container of their own

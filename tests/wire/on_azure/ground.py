@@ -103,7 +103,10 @@ class BusGround:
         await asyncio.sleep(0.01)
 
     async def dead_letters(self, queue: str) -> list[tuple[str, str]]:
-        return [(letter.message.identity, letter.reason) for letter in dead_letters(self.engine.broker, queue)]
+        return [
+            (dead_letter.message.identity, dead_letter.reason)
+            for dead_letter in dead_letters(self.engine.broker, queue)
+        ]
 
 
 @asynccontextmanager

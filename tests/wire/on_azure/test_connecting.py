@@ -54,7 +54,7 @@ def test_no_key_is_ever_shown() -> None:
     assert "AzureBackend" in shown and KEY not in shown and "SharedAccess" not in shown
 
 
-async def test_no_key_is_logged_or_told_when_nothing_answers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_key_is_logged_or_shown_when_nothing_answers(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     backend = azure.connect(
         cosmos=f"AccountEndpoint=http://127.0.0.1:9;AccountKey={KEY};",
@@ -147,7 +147,7 @@ async def _make(world: Place, name: str, path: str, ttl_s: int | None) -> None:
         await database.create_container(name, PartitionKey(path=path), default_ttl=ttl_s)
 
 
-async def test_what_is_missing_is_told_with_the_cure_unless_it_is_to_be_made() -> None:
+async def test_what_is_missing_is_reported_with_the_cure_unless_it_is_to_be_made() -> None:
     async with place() as world:
         async with world.connect(create=False) as backend:
             with pytest.raises(Refused, match="create=True"):
@@ -165,7 +165,7 @@ async def test_what_is_missing_is_told_with_the_cure_unless_it_is_to_be_made() -
 # Dead letters
 
 
-async def test_dead_letters_are_listed_sent_again_and_thrown_away() -> None:
+async def test_dead_letters_are_listed_resubmitted_and_discarded_in_turn() -> None:
     app = ledger_app()
     async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
         for id in ("r1", "r2", "r3"):
@@ -196,7 +196,7 @@ async def test_a_dead_letter_that_cannot_be_sent_again_stays() -> None:
         world.servicebus.faults.install(FaultRule(kind="refused", operation="send", where="orders"))
         with pytest.raises(OutboxError):
             await client.resubmit("orders", "r1")
-        assert [letter.id for letter in await client.dead_letters("orders")] == ["r1"]
+        assert [dead_letter.id for dead_letter in await client.dead_letters("orders")] == ["r1"]
         await client.resubmit("orders", "r1")
         assert await client.dead_letters("orders") == []
         assert [task.message.identity for task in world.servicebus.engine.broker.peek("orders", 0, 10)] == ["r1"]
@@ -214,7 +214,7 @@ async def test_a_resubmitted_dead_letter_keeps_its_first_time() -> None:
             async with asyncio.timeout(20):
                 while len(letters := await backend.operations.dead_letters("orders")) < 2:  # noqa: ASYNC110  # no event says so
                     await asyncio.sleep(0.05)
-        enqueued_ms = {letter.message.identity: letter.enqueued_ms for letter in letters}
+        enqueued_ms = {dead_letter.message.identity: dead_letter.enqueued_ms for dead_letter in letters}
         await asyncio.sleep(0.01)
         for id in ("told", "not-told"):
             await Client(app, backend).resubmit("orders", id)
@@ -299,12 +299,14 @@ async def test_a_message_without_an_id_is_resubmitted_under_its_number() -> None
         async with asyncio.timeout(20):
             while len(letters := await worker.dead_letters("in")) < 2:  # noqa: ASYNC110  # no event says so
                 await asyncio.sleep(0.05)
-        first, second = (letter.id for letter in letters)
+        first, second = (dead_letter.id for dead_letter in letters)
         assert first.startswith("sequence-") and first != second
         fail[0] = False
         await worker.resubmit("in", first)
         await worker.wait_idle(timeout_s=20)
-        assert [letter.id for letter in await worker.dead_letters("in")] == [second], "the other is another message"
+        assert [dead_letter.id for dead_letter in await worker.dead_letters("in")] == [second], (
+            "the other is another message"
+        )
         assert await worker.state(Account, "alice") == Account(10, 0), "what was applied is not applied again"
 
 
@@ -328,7 +330,7 @@ async def test_a_resubmitted_message_runs_once_more_and_has_its_effect() -> None
         assert await worker.dead_letters("in") == []
 
 
-async def test_a_client_sends_again_what_nobody_can_tell_about() -> None:
+async def test_a_client_repeats_a_send_of_unknown_outcome() -> None:
     async with place() as world, world.connect() as backend:
         client = Client(ledger_app(), backend)
         await client.declare()

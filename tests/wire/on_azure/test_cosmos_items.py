@@ -136,6 +136,6 @@ def test_a_time_to_live_is_whole_seconds_and_never_shorter(ttl_s: float, expecte
 @pytest.mark.parametrize(
     "item", [{}, {"id": "a", "pk": "b"}, {"id": "a", "pk": "b", "base64": "%", "_etag": "1"}, {"id": 1, "pk": "b"}]
 )
-def test_an_item_of_somebody_elses_is_named(item: dict[str, Any]) -> None:
+def test_a_foreign_item_is_named(item: dict[str, Any]) -> None:
     with pytest.raises(CorruptRecord, match="who else writes"):
         from_item(item)

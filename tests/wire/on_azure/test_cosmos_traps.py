@@ -59,7 +59,7 @@ async def test_a_write_whose_answer_is_lost_is_unknown_and_sent_once(
     assert isinstance(outcome, Lost if fault == "lost-reply" else Won)
 
 
-async def test_an_applied_write_is_told_from_anothers_by_reading_it(ground: CosmosGround) -> None:
+async def test_an_applied_write_is_distinguished_from_anothers_by_reading_it(ground: CosmosGround) -> None:
     store = ground.store()
     install(ground, kind="lost-reply", operation="batch")
     with pytest.raises(OutcomeUnknown):
@@ -70,7 +70,7 @@ async def test_an_applied_write_is_told_from_anothers_by_reading_it(ground: Cosm
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("status", [408, 500, 503])
-async def test_a_status_that_does_not_tell_is_unknown_and_sent_once(
+async def test_a_status_without_an_answer_is_unknown_and_sent_once(
     ground: CosmosGround, kind: str, status: int
 ) -> None:
     store = ground.store()
@@ -171,7 +171,7 @@ async def test_a_read_that_cannot_be_as_fresh_as_its_session_is_no_answer(ground
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_what_lost_tells_a_session_in_which_the_winner_can_be_read(ground: CosmosGround, count: int) -> None:
+async def test_a_lost_write_returns_a_session_in_which_the_winner_can_be_read(ground: CosmosGround, count: int) -> None:
     writer, loser = ground.store(), ground.store()
     await writer.write([Create(A, b"1")])
     install(ground, kind="stale-read", operation="item.read", count=None, behind_count=1)
@@ -218,7 +218,7 @@ async def test_what_is_unfinished_is_found_page_by_page_in_all_partitions(
     assert ground.counted("query")["query"] >= 4
 
 
-async def test_an_item_of_somebody_elses_does_not_hide_the_others(ground: CosmosGround) -> None:
+async def test_a_foreign_item_does_not_hide_the_others(ground: CosmosGround) -> None:
     store, account = ground.store(), ground.account()
     container = await account.container("outbox")
     await container.create_item({"id": "theirs", "pk": "p", "pending": True})

@@ -206,11 +206,11 @@ async def test_the_sweeper_is_given_states_by_their_ids_and_what_lies_elsewhere_
         found = {document.key: document.body async for document in store.unfinished()}
         assert found.pop(A) == state(pending="t1").body
         assert set(found.values()) == {b'{"pending":true}'} and len(found) == 2, "nobody takes these for states"
-        told = [vars(record)["error"] for record in caplog.records if record.levelno == logging.ERROR]
+        reported = [vars(record)["error"] for record in caplog.records if record.levelno == logging.ERROR]
         assert any(
-            "Account:bob lies at Account:bob/state and place= puts it at letter b/Account:bob" in x for x in told
+            "Account:bob lies at Account:bob/state and place= puts it at letter b/Account:bob" in x for x in reported
         )
-        assert any("x/staged:1 names no state" in text for text in told)
+        assert any("x/staged:1 names no state" in text for text in reported)
 
 
 async def test_a_place_that_has_changed_is_refused_at_the_start() -> None:
@@ -233,14 +233,14 @@ async def test_a_place_that_has_changed_is_refused_at_the_start() -> None:
 
 def test_what_does_not_go_together_is_refused_with_the_reason() -> None:
     connect: Callable[..., Any] = partial(azure.connect, cosmos=COSMOS, database="bank", servicebus=BUS, blobs=BLOBS)
-    for told, options in (
+    for reported, options in (
         ("share a container", {"states": "accounts", "scope": "partition"}),
         ("another container", {"states": "outbox"}),
         ("another container", {"states": ""}),
         ("name that by states=", {"place": by_letter}),
         ("scope=", {"states": "accounts", "scope": "engine"}),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=reported):
             connect(**options)
     both = [connect(states="accounts", **options).ports() for options in ({}, {"scope": "item"})]
     assert [(ports.store.capabilities.atomic_scope, ports.infrastructure is None) for ports in both] == [
@@ -268,7 +268,7 @@ async def test_states_lie_in_their_container_and_everything_else_in_the_other() 
             await worker.send("orders", Order("alice", -1), id="bad")
             await worker.wait_idle(timeout_s=20)
             assert await worker.state(Account, "a/b") == Account(3, 3)
-            assert [letter.id for letter in await worker.dead_letters("orders")] == ["bad"]
+            assert [dead_letter.id for dead_letter in await worker.dead_letters("orders")] == ["bad"]
         assert {item["pk"] for item in await contents(world, "accounts")} == {"letter a", "letter b"}
         named_so = {item["body"]["state"]: item["id"] for item in await contents(world, "accounts")}
         assert named_so["Account:a~2fb"] == "Account:a~2fb", "the key is escaped once, by Cosmos DB's rules"
@@ -276,7 +276,7 @@ async def test_states_lie_in_their_container_and_everything_else_in_the_other() 
         assert kinds == {"done", "handlers", "retention"}
 
 
-async def test_notes_lie_with_the_infrastructure_whoever_asks() -> None:
+async def test_notes_lie_with_the_infrastructure_for_every_client() -> None:
     async with place() as world, world.connect(states="accounts") as backend:
         await Client(ledger_app(), backend).declare()
         operations = operations_over(backend.ports())
@@ -298,7 +298,7 @@ async def test_a_worker_whose_place_has_changed_does_not_start() -> None:
                     pass
 
 
-async def test_the_second_of_two_states_in_one_place_stands_still_and_is_told(
+async def test_the_second_of_two_states_in_one_place_waits_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with place() as world, world.connect(states="accounts", place=by_type) as backend:
@@ -315,7 +315,7 @@ async def test_the_second_of_two_states_in_one_place_stands_still_and_is_told(
         assert len(world.servicebus.engine.broker.queue("orders").tasks) == 1, "it comes again"
 
 
-async def test_containers_that_are_missing_are_told_both() -> None:
+async def test_containers_that_are_missing_are_both_named() -> None:
     async with place() as world:
         async with world.connect() as backend:
             await Client(ledger_app(), backend).declare()

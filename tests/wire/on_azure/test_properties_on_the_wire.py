@@ -41,7 +41,7 @@ async def sent(world: Place, amount: int, properties: dict[str | bytes, Any]) ->
 
 
 @pytest.mark.parametrize(("name", "scope"), [("correlation-id", "item"), ("outbox-id", "partition"), ("own", "item")])
-async def test_what_no_broker_takes_on_is_dead_lettered_and_its_key_goes_on(
+async def test_what_no_broker_takes_on_is_dead_lettered_and_its_key_is_unblocked(
     name: str, scope: Literal["partition", "item"]
 ) -> None:
     app = relaying()
@@ -58,7 +58,7 @@ async def test_what_no_broker_takes_on_is_dead_lettered_and_its_key_goes_on(
         assert await worker.state(Account, "alice") == Account(5, 0)
 
 
-async def test_the_longest_that_is_taken_is_put_off_and_sent_on() -> None:
+async def test_the_longest_accepted_message_is_rescheduled_and_sent_on() -> None:
     app, own = relaying(), PROPERTIES_BYTES_MAX - 4 * ID_BYTES_MAX - 1_024
     async with place() as world, world.connect() as backend, Worker(app, backend) as worker:
         longest: dict[str | bytes, Any] = {

@@ -37,7 +37,7 @@ async def prepared(world: Place, *queues: Any) -> None:
 
 
 @pytest.mark.parametrize("create", [True, False])
-async def test_a_queue_with_which_a_broker_ends_messages_by_itself_is_told_of_once(
+async def test_a_queue_whose_broker_may_expire_messages_is_logged_once(
     create: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -78,7 +78,7 @@ async def test_a_queue_that_orders_otherwise_is_refused_at_the_start(create: boo
                 await Client(ledger_app(), backend).declare()
 
 
-async def test_whoever_may_not_look_is_told_so_once_and_works(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_worker_that_may_not_read_settings_logs_so_once_and_works(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with place() as world:
         await prepared(world, AS_FOUND, AS_MADE)
@@ -97,7 +97,7 @@ async def test_whoever_may_not_look_is_told_so_once_and_works(caplog: pytest.Log
         assert "right to manage" in vars(records[0])["error"]
 
 
-async def test_a_namespace_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_namespace_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.azure.servicebus.entities.LOOK_S", 0.2)
     async with place() as world:
         await prepared(world, AS_FOUND, AS_MADE)

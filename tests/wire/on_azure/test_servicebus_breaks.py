@@ -70,14 +70,14 @@ async def test_a_link_whose_connection_is_broken_closes_without_failing(ground: 
     assert link.receiver._shutdown.is_set()  # it was closed, not left behind
 
 
-async def test_dead_letters_that_cannot_be_given_back_fail_nothing(ground: BusGround) -> None:
+async def test_dead_letters_that_cannot_be_released_fail_nothing(ground: BusGround) -> None:
     bus = ground.bus()
     await bus.send([output(str(n)) for n in range(3)])
     for delivery in await received(bus, count=3):
         await bus.settle(delivery, Settle("dead-letter", reason="test"))
-    letters = ServiceBusDeadLetters(ground.namespaces[0], bus)
-    first = (await letters.list(QUEUE))[0]
-    async with letters._taken(QUEUE, first.sequence) as (receiver, _, others):
+    dead_letters = ServiceBusDeadLetters(ground.namespaces[0], bus)
+    first = (await dead_letters.list(QUEUE))[0]
+    async with dead_letters._taken(QUEUE, first.sequence) as (receiver, _, others):
         assert len(others) == 2  # they are given back when this ends
         await broken(receiver)
 

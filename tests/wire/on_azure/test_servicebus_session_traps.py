@@ -56,9 +56,7 @@ async def test_a_session_that_two_receivers_wait_for_goes_to_one_of_them(ground:
 
 
 @pytest.mark.parametrize("how", ["abandon", "release"])
-async def test_what_was_read_ahead_of_a_session_does_not_overtake_what_is_given_back(
-    ground: BusGround, how: Any
-) -> None:
+async def test_what_was_prefetched_of_a_session_does_not_overtake_what_is_released(ground: BusGround, how: Any) -> None:
     bus = ground.bus()
     await bus.send([output(f"a{n}", ORDERED, session_id="a") for n in range(4)])
     order: list[str] = []

@@ -130,7 +130,7 @@ async def test_what_was_read_ahead_and_lost_its_lock_is_not_given_out(ground: Bu
     assert ids(ground) == []
 
 
-async def test_a_message_given_back_until_a_time_rests_under_its_lock(ground: BusGround) -> None:
+async def test_a_message_released_until_a_time_waits_under_its_lock(ground: BusGround) -> None:
     bus = ground.bus()
     for queue in (QUEUE, ORDERED):
         await bus.send([output("a", queue, session_id="s"), output("b", queue, session_id="s")])
@@ -162,7 +162,7 @@ async def test_closing_does_not_wait_for_what_rests(ground: BusGround) -> None:
     assert again.delivery_count == 0
 
 
-async def test_a_broker_that_goes_away_is_told_and_a_bus_still_closes(ground: BusGround) -> None:
+async def test_a_broker_that_goes_away_is_reported_and_a_bus_still_closes(ground: BusGround) -> None:
     bus = ground.bus()
     await received(bus, within_s=0.1)
     await ground.server.__aexit__(None, None, None)

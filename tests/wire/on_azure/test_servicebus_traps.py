@@ -187,7 +187,7 @@ async def test_messages_of_foreign_senders_are_read_as_the_engine_reads_them(gro
     assert found[b"text"].created_ms == 1_700_000_000_000
 
 
-async def test_a_worker_whose_clock_is_ahead_of_the_locks_is_told(
+async def test_a_worker_whose_clock_is_ahead_of_the_locks_is_logged(
     ground: BusGround, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = ground.bus()

@@ -85,49 +85,56 @@ async def place() -> AsyncIterator[Place]:
         yield Place(app, backend, client, StoredDeadLetters(ports.store, ports.blobs), ports, engine, clock)
 
 
-async def test_a_letter_that_is_kept_twice_is_one(place: Place) -> None:
+async def test_a_dead_letter_that_is_kept_twice_is_one(place: Place) -> None:
     await place.keep("a", 7)
     await place.keep("a", 7)
-    (letter,) = await place.client.dead_letters("notes")
-    assert (letter.id, letter.reason, letter.description, letter.delivery_count) == ("a", "failed", "boom", 4)
-    assert letter.message == Note("a", 1)
+    (dead_letter,) = await place.client.dead_letters("notes")
+    assert (dead_letter.id, dead_letter.reason, dead_letter.description, dead_letter.delivery_count) == (
+        "a",
+        "failed",
+        "boom",
+        4,
+    )
+    assert dead_letter.message == Note("a", 1)
 
 
-async def test_a_letter_of_a_queue_made_anew_is_another_one(place: Place) -> None:
+async def test_a_dead_letter_of_a_queue_made_anew_is_another_one(place: Place) -> None:
     await place.keep("a", 1, amount=1, enqueued_ms=5)
     await place.keep("b", 1, amount=2, enqueued_ms=9)  # the broker counts from 1 again
     await place.client.resubmit("notes", "b")
-    assert [letter.id for letter in await place.client.dead_letters("notes")] == ["a"]
+    assert [dead_letter.id for dead_letter in await place.client.dead_letters("notes")] == ["a"]
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("b") == Sum(2) and await place.state("a") is None
 
 
-async def test_letters_whose_numbers_meet_are_all_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dead_letters_whose_numbers_meet_are_all_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "outbox.runtime.delivery.stored_dead_letters._DIGEST_BITS", 0
     )  # all of one millisecond ask for one number
     for _ in range(2):
         for n in range(8):
             await place.keep(f"m{n}", n)
-    assert sorted(letter.id for letter in await place.client.dead_letters("notes")) == [f"m{n}" for n in range(8)]
+    assert sorted(dead_letter.id for dead_letter in await place.client.dead_letters("notes")) == [
+        f"m{n}" for n in range(8)
+    ]
     with pytest.raises(Refused, match="notes/8 cannot be stored"):
         await place.keep("m8", 8)
 
 
-async def test_letters_of_the_store_and_the_bus_are_one_list_oldest_first(place: Place) -> None:
+async def test_dead_letters_of_the_store_and_the_bus_are_one_list_oldest_first(place: Place) -> None:
     async with Worker(place.app, place.backend) as worker:
         await worker.send("notes", Note("b", -1), id="b")
         await worker.wait_idle(timeout_s=5)
     await place.keep("a", 1, enqueued_ms=1 << 42)
     await place.keep("c", 9)
-    assert [letter.id for letter in await place.client.dead_letters("notes")] == ["c", "b", "a"]
+    assert [dead_letter.id for dead_letter in await place.client.dead_letters("notes")] == ["c", "b", "a"]
     for id in "abc":
         await place.client.discard("notes", id)
     assert await place.client.dead_letters("notes") == []
 
 
-async def test_a_resubmitted_letter_runs_once_and_its_copies_go(place: Place) -> None:
+async def test_a_resubmitted_dead_letter_runs_once_and_its_copies_go(place: Place) -> None:
     await place.keep("a", 7, amount=5)
     await place.keep("a", 8, amount=5)
     await place.client.resubmit("notes", "a")
@@ -137,11 +144,11 @@ async def test_a_resubmitted_letter_runs_once_and_its_copies_go(place: Place) ->
     assert await place.state("a") == Sum(5)
 
 
-async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
+async def test_a_resubmission_keeps_its_first_time(place: Place) -> None:
     first_ms = place.ports.operations.now_ms() - 5_000
     await place.keep("a", 7, enqueued_ms=first_ms, has_time=False)
     await place.keep("b", 8)
-    (_, with_time) = sorted(await place.letters.list("notes"), key=lambda letter: letter.message.identity)
+    (_, with_time) = sorted(await place.letters.list("notes"), key=lambda dead_letter: dead_letter.message.identity)
     place.clock.seconds += 60
     for id in ("a", "b"):
         await place.client.resubmit("notes", id)
@@ -150,40 +157,40 @@ async def test_a_resubmitted_letter_keeps_its_first_time(place: Place) -> None:
     assert times == {"a": first_ms, "b": with_time.message.created_ms} and times["b"] < place.ports.operations.now_ms()
 
 
-async def test_a_resubmitted_letter_has_not_failed_yet(place: Place) -> None:
+async def test_a_resubmitted_dead_letter_has_not_failed_yet(place: Place) -> None:
     await place.keep("a", 7, failures=2)
     await place.client.resubmit("notes", "a")
     (task,) = place.engine.broker.queue("notes").tasks.values()
     assert (task.message.identity, task.message.attempt, task.message.failures) == ("a", 1, 0)
 
 
-async def test_a_letter_of_a_subscription_goes_to_its_topic(place: Place) -> None:
+async def test_a_dead_letter_of_a_subscription_goes_to_its_topic(place: Place) -> None:
     message, sent = Message(body=b"{}", outbox_id="a", type="Note"), list[str]()
     await place.letters.keep(Delivery("news/Subscriptions/one", 7, message, 1, 5, 10), "failed", "boom")
-    (letter,) = await place.letters.list("news/Subscriptions/one")
+    (dead_letter,) = await place.letters.list("news/Subscriptions/one")
 
     async def send(outputs: Any) -> None:
         sent.extend(output.destination for output in outputs)
 
-    await place.letters.resubmit("news/Subscriptions/one", letter.sequence, send, attempt=1)
+    await place.letters.resubmit("news/Subscriptions/one", dead_letter.sequence, send, attempt=1)
     assert sent == ["news"]  # a subscription cannot be sent to
 
 
-async def test_a_letter_that_somebody_else_moves_first_is_not_discarded_twice(place: Place) -> None:
+async def test_a_dead_letter_that_another_client_moves_first_is_not_discarded_twice(place: Place) -> None:
     await place.keep("a", 7)
-    (letter,) = await place.letters.list("notes")
+    (dead_letter,) = await place.letters.list("notes")
     store, others = place.ports.store, [StoredDeadLetters(place.ports.store, place.ports.blobs)]
     read = store.read
 
     async def read_and_lose(key: Any, *, session: str = "") -> Any:
         found = await read(key, session=session)
         if others:
-            await others.pop().discard("notes", letter.sequence)
+            await others.pop().discard("notes", dead_letter.sequence)
         return found
 
     store.read = read_and_lose  # type: ignore[method-assign]  # somebody else is quicker, once
     with pytest.raises(LookupError, match="moved meanwhile"):
-        await place.letters.discard("notes", letter.sequence)
+        await place.letters.discard("notes", dead_letter.sequence)
 
 
 async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effect(place: Place) -> None:
@@ -196,41 +203,41 @@ async def test_a_resubmission_that_is_repeated_after_a_crash_has_no_further_effe
         raise ConnectionError
 
     for _ in range(2):
-        (letter,) = await place.letters.list("notes")
+        (dead_letter,) = await place.letters.list("notes")
         with pytest.raises(ConnectionError):
-            await place.letters.resubmit("notes", letter.sequence, send_and_die, attempt=1)
+            await place.letters.resubmit("notes", dead_letter.sequence, send_and_die, attempt=1)
     async with Worker(place.app, place.backend) as worker:
         await worker.wait_idle(timeout_s=5)
     assert await place.state("a") == Sum(5)
-    assert {output.message.message_id for output in sent} == {f"a~{letter.sequence}-1"}
+    assert {output.message.message_id for output in sent} == {f"a~{dead_letter.sequence}-1"}
 
 
 async def test_a_large_body_goes_to_a_blob_and_comes_back(place: Place) -> None:
     await place.keep("a", 7, amount=123_456_789, padding=200_000 * " ")
     (kept,) = await place.letters.list("notes")
     assert kept.message.body == b"" and kept.message.claim.startswith("claims/")
-    (letter,) = await place.client.dead_letters("notes")
-    assert letter.message == Note("a", 123_456_789)
+    (dead_letter,) = await place.client.dead_letters("notes")
+    assert dead_letter.message == Note("a", 123_456_789)
 
 
-async def test_a_letter_that_is_not_there_is_told_by_its_id(place: Place) -> None:
+async def test_a_missing_dead_letter_is_named_by_its_id(place: Place) -> None:
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
         await place.letters.discard("notes", 3)
     with pytest.raises(LookupError, match="notes has no dead letter 3"):
         await place.letters.resubmit("notes", 3, place.ports.bus.send, attempt=1)
 
 
-async def test_letters_are_nothing_that_a_sweeper_takes_up(place: Place) -> None:
+async def test_stored_dead_letters_are_not_swept(place: Place) -> None:
     await place.keep("a", 7)
     assert [document.key.partition async for document in place.ports.store.unfinished()] == []
 
 
-async def test_a_letter_that_came_since_is_no_copy_of_what_is_resubmitted(place: Place) -> None:
+async def test_a_dead_letter_that_came_since_is_no_copy_of_what_is_resubmitted(place: Place) -> None:
     await place.keep("a", 7)
     await place.keep("a", 9, attempt=1, enqueued_ms=9)  # what was resubmitted meanwhile was refused again
     first, second = await place.letters.list("notes")
     await place.letters.resubmit("notes", first.sequence, place.ports.bus.send, attempt=1)
-    assert [letter.sequence for letter in await place.letters.list("notes")] == [second.sequence]
+    assert [dead_letter.sequence for dead_letter in await place.letters.list("notes")] == [second.sequence]
     await place.client.resubmit("notes", "a")  # the newest, as an attempt that nothing has decided about
     assert await place.letters.list("notes") == []
     async with Worker(place.app, place.backend) as worker:
@@ -238,7 +245,7 @@ async def test_a_letter_that_came_since_is_no_copy_of_what_is_resubmitted(place:
     assert await place.state("a") == Sum(1)
 
 
-async def test_a_resubmitted_letter_begins_its_chain_and_its_failures_anew(place: Place) -> None:
+async def test_a_resubmitted_dead_letter_begins_its_chain_and_its_failures_anew(place: Place) -> None:
     now_ms = place.ports.operations.now_ms()
     message = Message(body=b'{"id":"a","amount":5}', outbox_id="a", type="Note", created_ms=now_ms, hops=64, failures=4)
     await place.letters.keep(Delivery("notes", 7, message, 1, 5, 10), "cycle", "too long")

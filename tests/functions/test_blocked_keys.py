@@ -81,7 +81,7 @@ class Ground:
         await until(lambda: self._has_letter(id))
 
     async def _has_letter(self, id: str) -> bool:
-        return any(letter.id == id for letter in await self.client.dead_letters("lines"))
+        return any(dead_letter.id == id for dead_letter in await self.client.dead_letters("lines"))
 
     def left(self) -> int:
         return len(self.world.servicebus.engine.broker.peek("lines", 0, 10))
@@ -168,7 +168,7 @@ async def test_what_waits_behind_a_dead_letter_keeps_its_deliveries_and_its_orde
         assert await books.client.dead_letters("lines") == [] and books.given_back == 0
 
 
-async def test_a_message_that_waits_for_longer_than_its_lock_comes_again_and_keeps_its_place() -> None:
+async def test_a_message_that_waits_for_longer_than_its_lock_is_redelivered_and_keeps_its_place() -> None:
     async with ground(attempt_s=0.4, rest_s=0.1) as books:
         books.bad[0] = Reject("blot")
         await books.send(0, 1, 2)
@@ -207,8 +207,11 @@ async def test_what_is_resubmitted_and_fails_is_tried_again_and_what_is_refused_
         books.bad[0] = ValueError("out of ink")
         await books.client.resubmit("lines", "red-0")
         await books.wait_letter("red-0")  # the resubmission took the first one away
-        (letter,) = await books.client.dead_letters("lines")
-        assert (letter.reason, letter.description) == ("failed", "ValueError: out of ink") and await books.lines() == []
+        (dead_letter,) = await books.client.dead_letters("lines")
+        assert (dead_letter.reason, dead_letter.description) == (
+            "failed",
+            "ValueError: out of ink",
+        ) and await books.lines() == []
         await books.client.discard("lines", "red-0")
         await books.wait_lines(1)
         assert books.given_back == 0  # all of its tries were made while one successor stayed
@@ -228,7 +231,9 @@ async def test_a_store_that_is_away_is_not_taken_for_a_decision() -> None:
         await books.wait_lines(1)
 
 
-async def test_the_last_deliveries_of_what_waits_are_told_while_there_is_time(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_last_deliveries_of_what_waits_are_logged_while_there_is_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     async with ground(attempt_s=0.3, rest_s=0.1) as books:
         books.bad[0] = Reject("blot")
@@ -241,7 +246,7 @@ async def test_the_last_deliveries_of_what_waits_are_told_while_there_is_time(ca
             return "few deliveries left" in caplog.text
 
         await until(is_told)
-        told = [one for one in caplog.records if "few deliveries left" in one.message]
-        assert vars(told[0])["id"] == "red-1" and vars(told[0])["deliveries"] >= 95
+        reported = [one for one in caplog.records if "few deliveries left" in one.message]
+        assert vars(reported[0])["id"] == "red-1" and vars(reported[0])["deliveries"] >= 95
         standing = [one for one in caplog.records if "key blocked" in one.message]
         assert vars(standing[0])["deliveries"] >= 1
