@@ -209,7 +209,7 @@ def _subscript(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
 
 def _part(values: Values, node: Node, whole: Any, key: Any) -> Any:
     if isinstance(whole, dict) and isinstance(key, str):
-        return whole[key] if key in whole else values.note(node, f"{shown_key(key)} is not a member of {text(node)}")
+        return whole[key] if key in whole else values.note(node, f"{key[:60]!r} is not a member of {text(node)}")
     if isinstance(whole, list) and type(key) is int:
         return whole[key] if key < len(whole) else values.note(node, f"{text(node)}: there are {len(whole)} only")
     kind, _, name = whole.type.partition(" ") if isinstance(whole, Unknown) else ("", "", "")
@@ -221,11 +221,6 @@ def _part(values: Values, node: Node, whole: Any, key: Any) -> Any:
     if kind == "resource" and key in ("id", "name", "type"):
         return Unknown("string")
     return Unknown()
-
-
-def shown_key(key: str) -> str:
-    """A name as an error shows it."""
-    return repr(key[:60])
 
 
 def _identifier(values: Values, node: Node, local: Mapping[str, Any]) -> Any:

@@ -8,7 +8,6 @@ then stand where the properties of the same name stood, in whatever case: whoeve
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -99,6 +98,6 @@ def _time(when: datetime | None) -> str | None:
     return None if when is None else when.astimezone(UTC).isoformat()
 
 
-def timer_data(*, past_due: bool = False) -> tuple[TypedData, Mapping[str, TypedData]]:
+def timer_data() -> TypedData:
     """What a timer's function is started with."""
-    return TypedData(json=json.dumps({"IsPastDue": past_due, "ScheduleStatus": {}, "Schedule": {}})), {}
+    return TypedData(json=json.dumps({"IsPastDue": False, "ScheduleStatus": {}, "Schedule": {}}))
