@@ -12,9 +12,10 @@ the `$cbs` node.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from outbox.emulator.amqp import performatives
-from outbox.emulator.amqp.channel import Channel
+from outbox.emulator.amqp.channel import Channel, OnFrame
 from outbox.emulator.amqp.errors import (
     DECODE_ERROR,
     FRAMING_ERROR,
@@ -64,11 +65,11 @@ class Connection:
         self._handlers: dict[int, Callable[[Frame, list[object], int], None]] = {
             performatives.OPEN: self._on_open,
             performatives.BEGIN: self._on_begin,
-            performatives.ATTACH: self._on_attach,
-            performatives.FLOW: self._on_flow,
-            performatives.TRANSFER: self._on_transfer,
-            performatives.DISPOSITION: self._on_disposition,
-            performatives.DETACH: self._on_detach,
+            performatives.ATTACH: partial(self._on_channel, Channel.on_attach),
+            performatives.FLOW: partial(self._on_channel, Channel.on_flow),
+            performatives.TRANSFER: partial(self._on_channel, Channel.on_transfer),
+            performatives.DISPOSITION: partial(self._on_channel, Channel.on_disposition),
+            performatives.DETACH: partial(self._on_channel, Channel.on_detach),
             performatives.END: self._on_end,
             performatives.CLOSE: self._on_close,
         }
@@ -225,36 +226,10 @@ class Connection:
         )
         self.channels[source.channel] = Channel(session)
 
-    def _on_attach(self, source: Frame, fields: list[object], at: int) -> None:
+    def _on_channel(self, act: OnFrame, source: Frame, fields: list[object], at: int) -> None:
         channel = self._channel(source.channel)
         if channel is not None:
-            self._events.append(channel.on_attach(fields, source))
-
-    def _on_flow(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            self._events.extend(channel.on_flow(fields))
-
-    def _on_transfer(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            event = channel.on_transfer(fields, source, at)
-            if event is not None:
-                self._events.append(event)
-
-    def _on_disposition(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            event = channel.on_disposition(fields)
-            if event is not None:
-                self._events.append(event)
-
-    def _on_detach(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            event = channel.on_detach(fields)
-            if event is not None:
-                self._events.append(event)
+            self._events += act(channel, fields, source, at)
 
     def _on_end(self, source: Frame, fields: list[object], at: int) -> None:
         channel = self._channel(source.channel, OnSession.END)
