@@ -138,10 +138,6 @@ class Plan:
 
     # Aggregates
 
-    def gather(self) -> Gathering:
-        """An empty gathering of rows."""
-        return Gathering(self)
-
     def group_of(self, row: Row) -> bytes:
         """Which group a row belongs to."""
         values = [part(row) for part in self._group]
@@ -152,10 +148,6 @@ class Plan:
     def tallies(self) -> list[Tally]:
         """Fresh tallies, one for each aggregate."""
         return [Tally(name, argument) for name, argument in self._arguments]
-
-    def nothing(self) -> Row:
-        """A row of no item, for aggregates over none."""
-        return {source.alias: UNDEFINED for source in self.query.sources}
 
     def _without_aggregates(self, node: Node) -> Node:
         """The expression with each aggregate in it replaced by a name for its result."""
@@ -235,7 +227,8 @@ class Gathering:
         self._groups: dict[bytes, tuple[Row, list[Tally]]] = {}
         self._size_bytes = 0
         if not plan.query.group:
-            self._groups[b""] = (plan.nothing(), plan.tallies())
+            nothing: Row = {source.alias: UNDEFINED for source in plan.query.sources}  # a row of no item
+            self._groups[b""] = (nothing, plan.tallies())
 
     def add(self, row: Row, size_bytes: int) -> None:
         """Take in a row of an item of that size; the first of each group is kept."""
