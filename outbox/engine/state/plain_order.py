@@ -8,6 +8,7 @@ delivery.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from heapq import heappop, heappush
 
 from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
@@ -81,19 +82,15 @@ class PlainOrder:
         task.status = LOCKED
         return [task]
 
-    def has_ready(self) -> bool:
-        """Whether `take` would find anything."""
-        for entries, drop in ((self._returned, self._drop_returned), (self.fresh, self._drop_fresh)):
+    def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
+        """Whether a claim now would find anything."""
+        for entries, drop in ((self._returned, partial(heappop, self._returned)), (self.fresh, self.fresh.popleft)):
             while entries:
                 task = self._tasks.get(entries[0])
                 if task is not None and task.status == ACTIVE:
                     return True
                 drop()
         return self.least_suspect(0) > 0
-
-    def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
-        """Whether a claim now would find anything."""
-        return self.has_ready()
 
     def take_blocked(self, count_max: int) -> list[Task]:
         """Take messages that wait behind a dead letter and were not shown yet; only a queue with keys has any."""
@@ -103,12 +100,6 @@ class PlainOrder:
     def has_blocked(self) -> bool:
         """Whether `take_blocked` would find anything."""
         return False
-
-    def _drop_returned(self) -> None:
-        heappop(self._returned)
-
-    def _drop_fresh(self) -> None:
-        self.fresh.popleft()
 
     def may_leave(self, task: Task, now_ms: int) -> bool:
         """Whether an active task could be handed out now."""
