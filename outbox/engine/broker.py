@@ -409,14 +409,10 @@ class Broker:
                     if not watcher.done():
                         watcher.set_result(None)
 
-    async def wait_available(self, path: str, timeout_s: float, *, session: str | None = None) -> bool:
-        """Wait until a claim of this queue (or session) may succeed; False when the time is over."""
-        return await self.wait_any([path], timeout_s, session=session)
-
     async def wait_any(
         self, paths: Sequence[str], timeout_s: float, *, session: str | None = None, blocked: bool = False
     ) -> bool:
-        """Wait until a claim of one of these queues may succeed; False when the time is over.
+        """Wait until a claim of one of these queues (or of the session) may succeed; False when the time is over.
 
         With `blocked` also until `take_blocked` may.
         """

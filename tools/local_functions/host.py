@@ -81,7 +81,9 @@ class FunctionsHost:
         self.worker: FunctionsWorker = make_worker(self._kind)
         self._failed = asyncio.get_running_loop().create_future()
         self.functions = {one.name: one for one in await self.worker.start(self.folder)}
-        self._routes = Routes(list(self.functions.values()), self.host_file.route_prefix, self._request)
+        self._routes = Routes(
+            list(self.functions.values()), self.host_file.route_prefix, lambda one, data: self._run(one.name, data, {})
+        )
         try:
             if self.port is not None:
                 await self._listen(self.port)
@@ -130,9 +132,6 @@ class FunctionsHost:
         url = f"http://localhost{path}" + (f"?{query}" if query else "")
         parameters = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
         return await self._routes.answer(method, path, headers or {}, body, url=url, query=parameters)
-
-    async def _request(self, function: Function, data: TypedData) -> Result:
-        return await self._run(function.name, data, {})
 
     async def _run(self, name: str, data: TypedData, metadata: Mapping[str, TypedData]) -> Result:
         timeout_s = self.host_file.timeout_s

@@ -78,8 +78,8 @@ class Administration:
             return Reply(200, self._namespace())
         if kind in ("$resources/queues", "$resources/topics"):
             names = self._queues() if kind.endswith("queues") else sorted(self._engine.topology.topics)
-            show = self._queue_entry if kind.endswith("queues") else self._topic_entry
-            return self._list(method, path, query, names, show)
+            described = QUEUE if kind.endswith("queues") else TOPIC
+            return self._list(method, path, query, names, lambda name: self._entity_entry(name, described))
         target = self._declared(read_target(path))
         if target.subscription == "":
             topic = self._topic(target.entity)
@@ -125,9 +125,9 @@ class Administration:
             self._subscription(target)
             return Reply(200, self._subscription_entry(target.entity, target.subscription))
         if target.entity in self._engine.topology.topics:
-            return Reply(200, self._topic_entry(target.entity))
+            return Reply(200, self._entity_entry(target.entity, TOPIC))
         if target.entity in self._queues():
-            return Reply(200, self._queue_entry(target.entity))
+            return Reply(200, self._entity_entry(target.entity, QUEUE))
         raise Wrong(404, f"queue or topic {target.entity!r} does not exist; create it, or check the spelling")
 
     def _queues(self) -> list[str]:
@@ -150,11 +150,8 @@ class Administration:
         assert target.subscription is not None
         return subscription_path(topic.name, target.subscription)
 
-    def _queue_entry(self, name: str) -> str:
-        return self._entry(name, name, QUEUE, quote(name, safe=""))
-
-    def _topic_entry(self, name: str) -> str:
-        return self._entry(name, name, TOPIC, quote(name, safe=""))
+    def _entity_entry(self, name: str, kind: str) -> str:
+        return self._entry(name, name, kind, quote(name, safe=""))
 
     def _subscription_entry(self, topic: str, name: str) -> str:
         address = f"{quote(topic, safe='')}/Subscriptions/{quote(name, safe='')}"
@@ -201,7 +198,7 @@ class Administration:
         else:
             self._engine.declare(descriptions.settings_of(name, described.given))
         descriptions.keep(self._engine, name, described)
-        return Reply(200 if there else 201, self._topic_entry(name) if kind == TOPIC else self._queue_entry(name))
+        return Reply(200 if there else 201, self._entity_entry(name, kind))
 
     def _merged(self, path: str, kind: str, given: dict[str, str], *, there: bool, update: bool) -> Description:
         """What is described from here on: what was, and what is given now.  An update says only what it changes."""

@@ -173,7 +173,7 @@ class Receiver:
         link = self.link
         while link.credit > 0 and link.state is LinkState.ATTACHED:
             try:
-                if not await self._engine.broker.wait_available(self.path, WAIT_S, session=self._session_id):
+                if not await self._engine.broker.wait_any([self.path], WAIT_S, session=self._session_id):
                     continue
             except UnknownDestination as error:
                 link.detach(NOT_FOUND, str(error))
@@ -279,7 +279,7 @@ async def _wait_for_session(transport: Transport, link: Link, path: str, receive
     while link.state is LinkState.PENDING:
         left_s = deadline_s - loop.time()
         try:
-            is_there = left_s > 0 and await transport.engine.broker.wait_available(path, left_s)
+            is_there = left_s > 0 and await transport.engine.broker.wait_any([path], left_s)
         except UnknownDestination as error:
             link.refuse(NOT_FOUND, str(error))
             break

@@ -33,7 +33,7 @@ class EngineBus:
         broker = self._broker
         found = broker.queue(queue)
         tasks = broker.take(found, count_max)
-        if not tasks and wait_s > 0 and await broker.wait_available(queue, wait_s):
+        if not tasks and wait_s > 0 and await broker.wait_any([queue], wait_s):
             tasks = broker.take(found, count_max)
         await self._core.gate()
         return [

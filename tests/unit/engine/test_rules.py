@@ -196,7 +196,7 @@ async def test_whoever_waits_for_a_queue_is_told_that_it_is_deleted() -> None:
 
         asyncio.get_running_loop().call_later(0.05, delete)
         with pytest.raises(UnknownDestination):
-            await engine.broker.wait_available("q", 5)
+            await engine.broker.wait_any(["q"], 5)
 
 
 def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:

@@ -84,7 +84,9 @@ class Plan:
             Rejection: 400, they are too many, or take too many steps.
         """
         budget, where, count = self.budget, self._where, 0
-        for row in self._unfiltered(item):
+        is_alone = len(self._sources) == 1 and self._sources[0][1] is None  # as mostly: each item is its own row
+        found = iter(({self._sources[0][0]: item},)) if is_alone else self._joined({self.query.root: item}, 0)
+        for row in found:
             if row is not None:
                 count += 1
                 if count > ROWS_OF_ITEM_MAX:
@@ -98,12 +100,6 @@ class Plan:
     def begin_row(self) -> None:
         """Count a row that is evaluated once more."""
         self.budget.begin_row(self._row_step_count)
-
-    def _unfiltered(self, item: Json) -> Iterator[Row | None]:
-        if len(self._sources) == 1 and self._sources[0][1] is None:
-            yield {self._sources[0][0]: item}
-            return
-        yield from self._joined({self.query.root: item}, 0)
 
     def _joined(self, row: Row, at: int) -> Iterator[Row | None]:
         """The rows that go on from a row of the sources before; those that come to nothing take steps as well."""
