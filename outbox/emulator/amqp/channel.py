@@ -156,4 +156,11 @@ class Channel:
         return [Detached(link) for link in live]
 
 
-OnFrame = Callable[[Channel, list[object], Frame, int], list[Event]]
+ON_FRAME: dict[int, Callable[[Channel, list[object], Frame, int], list[Event]]] = {
+    performatives.ATTACH: Channel.on_attach,
+    performatives.FLOW: Channel.on_flow,
+    performatives.TRANSFER: Channel.on_transfer,
+    performatives.DISPOSITION: Channel.on_disposition,
+    performatives.DETACH: Channel.on_detach,
+}
+"""What a frame of a session that has begun makes its channel do."""

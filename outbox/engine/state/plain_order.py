@@ -8,7 +8,6 @@ delivery.
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from heapq import heappop, heappush
 
 from outbox.engine.state.tasks import ACTIVE, LOCKED, Task
@@ -84,12 +83,15 @@ class PlainOrder:
 
     def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
         """Whether a claim now would find anything."""
-        for entries, drop in ((self._returned, partial(heappop, self._returned)), (self.fresh, self.fresh.popleft)):
-            while entries:
-                task = self._tasks.get(entries[0])
-                if task is not None and task.status == ACTIVE:
-                    return True
-                drop()
+        returned, fresh = self._returned, self.fresh
+        while entries := returned or fresh:
+            task = self._tasks.get(entries[0])
+            if task is not None and task.status == ACTIVE:
+                return True
+            if entries is returned:
+                heappop(returned)
+            else:
+                fresh.popleft()
         return self.least_suspect(0) > 0
 
     def take_blocked(self, count_max: int) -> list[Task]:
