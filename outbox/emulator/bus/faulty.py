@@ -83,10 +83,10 @@ def on_send(transport: Transport, sender: Sender, event: Delivery) -> None:
             assert rule is not None
             session.reject(event.delivery_id, SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
         case _:
-            _do(transport, event.link, rule, lambda: sender.on_delivery(event))
+            _carry_out(transport, event.link, rule, lambda: sender.on_delivery(event))
 
 
-def _do(transport: Transport, link: Link, rule: FaultRule | None, work: Callable[[], object]) -> None:
+def _carry_out(transport: Transport, link: Link, rule: FaultRule | None, work: Callable[[], object]) -> None:
     """What was asked for on a link: late, not at all because the connection or the link ends, or as it is."""
     match None if rule is None else rule.kind:
         case "delay":
@@ -123,7 +123,7 @@ def on_request(transport: Transport, manage: Management, event: Delivery, path: 
             fault = OperationFault(SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
             manage.on_request(event.link, path, event.payload, replies, refusal=fault)
         case _:
-            _do(transport, event.link, rule, lambda: manage.on_request(event.link, path, event.payload, replies))
+            _carry_out(transport, event.link, rule, lambda: manage.on_request(event.link, path, event.payload, replies))
 
 
 def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
@@ -191,4 +191,4 @@ def on_settled(receiver: Receiver, event: Settled, delivery_id: int, tag: bytes)
             expire(receiver, sequence)
             receiver.settle(event, delivery_id, tag)
         case _:
-            _do(transport, receiver.link, rule, lambda: receiver.settle(event, delivery_id, tag))
+            _carry_out(transport, receiver.link, rule, lambda: receiver.settle(event, delivery_id, tag))
