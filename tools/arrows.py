@@ -173,7 +173,7 @@ def rules(there: Iterable[str]) -> list[Rule]:
         Rule(
             "Cosmos DB's emulator knows nothing of Service Bus's",
             tuple(name for name in emulator if is_in(name, "outbox.emulator.cosmos")),
-            outbox((*BELOW_EMULATOR, "emulator.faults")),
+            outbox((*BELOW_EMULATOR, "emulator.faults", "emulator.listening")),
         ),
         Rule(
             "queries are compiled without a look at the store",

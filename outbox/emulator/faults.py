@@ -81,15 +81,18 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} is unknown; use one of {', '.join(sorted(KINDS))}")
         for name in ("operation", "where", "key", "client"):
-            _check_text(name, getattr(self, name))
+            text = getattr(self, name)
+            if not isinstance(text, str) or len(text) > TEXT_LENGTH_MAX:
+                raise ValueError(f"{name}={str(text)[:80]!r}: give text of at most {TEXT_LENGTH_MAX} characters")
         for name, value, least in (
             ("count", self.count, 1),
             ("after", self.after, 0),
             ("batch_index", self.batch_index, 0),
             ("behind_count", self.behind_count, 1),
         ):
-            if value is not None:
-                _check_count(name, value, least)
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and not (is_whole and least <= value <= COUNT_MAX):
+                raise ValueError(f"{name}={value!r}: give a whole number from {least}, or leave it out")
         for name, value_s in (("delay_s", self.delay_s), ("retry_after_s", self.retry_after_s)):
             if not _is_number(value_s) or not 0 <= value_s <= DELAY_MAX_S:
                 raise ValueError(f"{name}={value_s!r}: give seconds from 0 to {DELAY_MAX_S:.0f}")
@@ -284,8 +287,7 @@ def rules_from_json(data: bytes) -> list[FaultRule]:
         found = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"no fault rule: {error}") from error
-    rules: list[FaultRule] = found if isinstance(found, list) else [found]
-    return rules
+    return found if isinstance(found, list) else [found]
 
 
 def _names(pattern: str, name: str) -> bool:
@@ -296,13 +298,3 @@ def _names(pattern: str, name: str) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or len(value) > TEXT_LENGTH_MAX:
-        raise ValueError(f"{name}={str(value)[:80]!r}: give text of at most {TEXT_LENGTH_MAX} characters")
-
-
-def _check_count(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= COUNT_MAX:
-        raise ValueError(f"{name}={value!r}: give a whole number from {least}, or leave it out")

@@ -8,9 +8,7 @@ token is taken.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import resource
 import secrets
 from contextlib import suppress
 from dataclasses import replace
@@ -22,13 +20,13 @@ from outbox.emulator.bus.front import Front, HttpSide
 from outbox.emulator.bus.peer import Peer
 from outbox.emulator.bus.transport import Endpoint, Room, Writer, loop_time
 from outbox.emulator.faults import Faults
+from outbox.emulator.listening import is_loopback, usual_count_max
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 from outbox.log_throttle import LogThrottle
 
 log = logging.getLogger(__name__)
 
-CONNECTION_COUNT_MAX = 512
 KEY_NAME = "outbox"
 TIME_CHECK_S = 0.2
 CLOSE_WITHIN_S = 2.0
@@ -60,7 +58,7 @@ class ServiceBusServer:
         Raises:
             Refused: a host that others can reach, without a key.
         """
-        if key is None and not _is_loopback(host):
+        if key is None and not is_loopback(host):
             raise Refused(f"{host} can be reached by others; give key=... so that tokens are checked, or use 127.0.0.1")
         self.engine = engine
         self.host = host
@@ -82,10 +80,10 @@ class ServiceBusServer:
             key,
             self.faults,
             self.control_token,
-            _is_loopback(host),
+            is_loopback(host),
             self.log_lines,
         )
-        count_max = connection_count_max or _connection_count_max()
+        count_max = connection_count_max or usual_count_max()
         self._peers: Room[Peer] = Room(count_max)
         self._http = HttpSide(self._endpoint, count_max)
         self._writer = Writer(engine)
@@ -120,7 +118,7 @@ class ServiceBusServer:
             peer.shut_down()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN_S):
-                await self._peers.wait_deserted()
+                await self._peers.deserted.wait()
         for peer in self._peers:
             peer.transport.abort()
         await self._http.close(CLOSE_WITHIN_S)
@@ -146,17 +144,3 @@ class ServiceBusServer:
             now_s = loop_time()
             for peer in self._peers:
                 peer.check_time(now_s)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _connection_count_max() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTION_COUNT_MAX if soft == resource.RLIM_INFINITY else max(1, min(CONNECTION_COUNT_MAX, soft // 4))

@@ -32,6 +32,7 @@ from outbox.engine.state.tasks import (
 )
 from outbox.errors import LockLost, TooLarge, UnknownDestination
 from outbox.message import Message
+from outbox.ports import Delivery
 
 
 class Wanted(NamedTuple):
@@ -229,6 +230,11 @@ class Broker:
         self._lock_count += 1
         return self._lock_count
 
+    def token(self, delivery: Delivery) -> bytes:
+        """The lock token of what the runtime sees of a claimed task."""
+        queue = self.queue(delivery.queue)
+        return pack_token(self._core.epoch, delivery.lock, delivery.sequence, queue.number)
+
     def _as_claim(self, queue: Queue, task: Task) -> Claim:
         return Claim(
             pack_token(self._core.epoch, task.lock, task.sequence, queue.number),
@@ -403,14 +409,10 @@ class Broker:
                     if not watcher.done():
                         watcher.set_result(None)
 
-    async def wait_available(self, path: str, timeout_s: float, *, session: str | None = None) -> bool:
-        """Wait until a claim of this queue (or session) may succeed; False when the time is over."""
-        return await self.wait_any([path], timeout_s, session=session)
-
     async def wait_any(
         self, paths: Sequence[str], timeout_s: float, *, session: str | None = None, blocked: bool = False
     ) -> bool:
-        """Wait until a claim of one of these queues may succeed; False when the time is over.
+        """Wait until a claim of one of these queues (or of the session) may succeed; False when the time is over.
 
         With `blocked` also until `take_blocked` may.
         """
@@ -460,3 +462,23 @@ def _is_copy(task: Task, originals: Sequence[Task]) -> bool:
     return task.status == SCHEDULED and any(
         (task.version, task.message) == (original.version, original.message) for original in originals
     )
+
+
+def as_deliveries(tasks: Sequence[Task], *, waits: bool = False) -> list[Delivery]:
+    """What the runtime sees of claimed tasks; `waits` says that their keys are blocked."""
+    return [
+        Delivery(
+            task.path,
+            task.sequence,
+            task.message,
+            task.lock,
+            task.enqueued_ms,
+            task.locked_until_ms,
+            task.delivery_count,
+            task.failures,
+            task.external,
+            task.fingerprint,
+            waits,
+        )
+        for task in tasks
+    ]

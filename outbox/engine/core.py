@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeVar
 
 from outbox.engine.checks import FROM_OUTSIDE, reread
 from outbox.engine.limits import EngineLimits
@@ -26,6 +26,7 @@ from outbox.engine.state.tasks import version_of
 from outbox.errors import EngineStopped
 from outbox.ports import Clock
 
+T = TypeVar("T")
 _STEADY: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Not the plain monotonic clock: to a laptop that slept, locks and scheduled messages would be too young."""
 
@@ -167,14 +168,14 @@ class Core:
         if is_over or (idle and self._sync.kind == "every_n"):
             self.flush()
 
-    def guarded(self, step: Callable[[], object]) -> None:
-        """Do a step on the log; if it fails, stop.
+    def guarded(self, step: Callable[[], T]) -> T:
+        """Do a step on the log and give what it gave; if it fails, stop.
 
         Raises:
             EngineStopped: it failed; the engine has stopped.
         """
         try:
-            step()
+            return step()
         except EngineStopped as stopped:
             self.stop(stopped)
             raise

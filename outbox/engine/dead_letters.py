@@ -33,7 +33,8 @@ class DeadLetters:
         core, (dead, task) = self._core, self._find(path, sequence)
         where, until_ms = f"{path}/{task.message.identity or sequence}", task.remembered_until_ms
         check_resubmittable(where, task.reason, task.description, is_remembered=not 0 < until_ms <= core.now_ms())
-        copies = [other for other in dead.tasks.values() if other is not task and _is_copy(other, task)]
+        others = [other for other in dead.tasks.values() if other is not task]
+        copies = [other for other in others if other.status != LOCKED and is_copy(other.message, task.message)]
         attempt = next_attempt(task.message, [other.message for other in copies])
         if copies:
             core.do(records.Cancelled(dead.number, [other.sequence for other in copies]))
@@ -57,8 +58,3 @@ class DeadLetters:
         if task is None or task.status == LOCKED:
             raise LookupError(f"{path} has no dead letter {sequence} that is free; list them again")
         return dead, task
-
-
-def _is_copy(other: Task, task: Task) -> bool:
-    """Whether a dead letter that is not locked holds the same message as another."""
-    return other.status != LOCKED and is_copy(other.message, task.message)

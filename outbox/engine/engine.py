@@ -218,18 +218,16 @@ class Engine:
 
     def compact(self) -> int:
         """Seal the log, snapshot what the engine holds and drop the segments before it; the snapshot's ordinal."""
-        if self.log is None:
+        log = self.log
+        if log is None:
             return 0
-        ordinal = 0
 
-        def step() -> None:
-            nonlocal ordinal
-            assert self.log is not None
-            ordinal = self.log.seal()
-            snapshot.store(self.log, self.state, ordinal)
+        def step() -> int:
+            ordinal = log.seal()
+            snapshot.store(log, self.state, ordinal)
+            return ordinal
 
-        self.core.guarded(step)
-        return ordinal
+        return self.core.guarded(step)
 
     async def compact_in_background(self) -> int:
         """The same while the engine goes on: a thread replays the sealed part of the log; the snapshot's ordinal.
@@ -244,13 +242,5 @@ class Engine:
 
     def adopt(self) -> int:
         """Take over a snapshot that a separate job wrote of this log's sealed part; its ordinal, 0 without one."""
-        log, ordinal = self.log, 0
-
-        def step() -> None:
-            nonlocal ordinal
-            assert log is not None
-            ordinal = snapshot.adopt(log)
-
-        if log is not None:
-            self.core.guarded(step)
-        return ordinal
+        log = self.log
+        return 0 if log is None else self.core.guarded(lambda: snapshot.adopt(log))

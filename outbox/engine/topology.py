@@ -47,7 +47,10 @@ class Topology:
             else:
                 self._declare_queue(item, queues)
         if queues or topics:
-            self._make(queues, topics)
+            fresh = sum(queue.name not in self._state.paths for queue in queues)
+            if len(self._state.queues) + 2 * (fresh - len(self._state.free)) > QUEUE_COUNT_MAX:
+                raise NotRegistrable(f"{fresh} more queues are above {QUEUE_COUNT_MAX // 2} in all; delete some first")
+            self._core.do(records.Declared(queues, topics))
         for item in settings:
             if isinstance(item, RuleSettings):
                 self.set_rules(item.name, item.rules)
@@ -61,12 +64,6 @@ class Topology:
         taken = next((other for other in known if other != name and other.lower() == lower), None)
         if taken is not None:
             raise NotRegistrable(f"{name!r} differs from {taken!r} in case only, and Service Bus takes both for one")
-
-    def _make(self, queues: list[QueueSettings], topics: list[TopicSettings]) -> None:
-        fresh = sum(queue.name not in self._state.paths for queue in queues)
-        if len(self._state.queues) + 2 * (fresh - len(self._state.free)) > QUEUE_COUNT_MAX:
-            raise NotRegistrable(f"{fresh} more queues are above {QUEUE_COUNT_MAX // 2} in all; delete some first")
-        self._core.do(records.Declared(queues, topics))
 
     def _declare_queue(self, item: QueueSettings, queues: list[QueueSettings]) -> None:
         known = self._state.paths.get(item.name)

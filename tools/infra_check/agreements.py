@@ -16,8 +16,8 @@ from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.errors import NotRegistrable
 from outbox.ports import SUBSCRIPTIONS
 from tools.infra_check.code import Code
-from tools.infra_check.project import Project, Resource
-from tools.infra_check.syntax import Finding
+from tools.infra_check.project import MAIN, Project, Resource
+from tools.infra_check.syntax import Finding, text
 from tools.infra_check.values import Members, Unknown, options_of
 
 APP, ROLES, ENTITIES = "infra/app.json", "infra/roles.json", "local/servicebus.json"
@@ -67,6 +67,14 @@ class Site:
         found = [resource for resource in self.resources(module, kind, given) if not resource.declared.is_existing]
         return [body for resource in found for body in resource.bodies if isinstance(body, Members)]
 
+    def module(self, name: str) -> tuple[Any, str]:
+        """What main.bicep gives a module, worked out and as its source; empty where it has no such module."""
+        main = self.project.files[MAIN]
+        declared = main.find("module", name)
+        if declared is None or declared.value is None:
+            return {}, ""
+        return self.project.values(main).of(declared.value), text(declared.value)
+
 
 def read_json(path: Path) -> Any:
     """A JSON file; empty where it is none, which is found elsewhere."""
@@ -105,7 +113,9 @@ def check_entities(site: Site) -> Iterator[Finding]:
         return
     queues = {found.name: found for found in entities if isinstance(found, QueueSettings)}
     topics = {found.name for found in entities if isinstance(found, TopicSettings)}
-    yield from differ(ENTITIES, "the set of queues", sorted(queues.keys() - subscriptions(queues)), _queues(site))
+    yield from differ(
+        ENTITIES, "the set of queues", sorted(queues.keys() - subscriptions(queues)), sorted(site.code.queues)
+    )
     yield from differ(ENTITIES, "the set of topics", sorted(topics), sorted(site.code.topics))
     yield from differ(ENTITIES, "the set of subscriptions", sorted(subscriptions(queues)), _subscriptions(site))
     for name, queue in queues.items():
@@ -128,10 +138,6 @@ def subscriptions(paths: Iterable[str]) -> set[str]:
     return {path for path in paths if SUBSCRIPTIONS in path}
 
 
-def _queues(site: Site) -> list[str]:
-    return sorted(site.code.queues)
-
-
 def _subscriptions(site: Site) -> list[str]:
     """The paths of all subscriptions of the code."""
     return sorted(f"{topic}{SUBSCRIPTIONS}{name}" for topic, names in site.code.topics.items() for name in names)
@@ -145,7 +151,7 @@ def check_queues(site: Site) -> Iterator[Finding]:
         SUBSCRIPTIONS.join(name.split("/")[1:]): told
         for name, told in _made(site, module, "topics/subscriptions").items()
     }
-    yield from differ(module, "the set of queues", sorted(queues), _queues(site))
+    yield from differ(module, "the set of queues", sorted(queues), sorted(site.code.queues))
     yield from differ(module, "the set of topics", sorted(topics), sorted(site.code.topics))
     yield from differ(module, "the set of subscriptions", sorted(readers), _subscriptions(site))
     for name, told in {**queues, **readers}.items():
@@ -154,7 +160,7 @@ def check_queues(site: Site) -> Iterator[Finding]:
         yield from differ(
             module, f"{name}: maxDeliveryCount", at(told, "maxDeliveryCount"), site.code.delivery_count_max
         )
-        yield from differ(module, f"{name}: lockDuration", at(told, "lockDuration"), _minutes(site.code.lock_s))
+        yield from differ(module, f"{name}: lockDuration", at(told, "lockDuration"), f"PT{site.code.lock_s / 60:g}M")
         yield from differ(module, f"{name}: dead-lettering", at(told, "deadLetteringOnMessageExpiration"), True)
     for name, told in {**queues, **topics}.items():
         yield from differ(module, f"{name}: duplicate detection", at(told, "requiresDuplicateDetection"), True)
@@ -167,10 +173,6 @@ def _made(site: Site, module: str, kind: str) -> dict[str, Any]:
     """The properties of each entity of a kind that a module makes in a namespace, by name."""
     bodies = site.bodies(module, f"Microsoft.ServiceBus/namespaces/{kind}", {"name": "namespace"})
     return {str(body.get("name")): at(body, "properties") for body in bodies}
-
-
-def _minutes(seconds: float) -> str:
-    return f"PT{seconds / 60:g}M"
 
 
 def _seconds(duration: str) -> float:
@@ -217,11 +219,9 @@ def check_containers(site: Site) -> Iterator[Finding]:
     for body, id in zip(found, wanted, strict=False):
         resource = {**site.code.container, "id": id}
         yield from differ(module, f"container {id}", at(body, "properties", "resource"), resource)
-    main = site.project.files["infra/main.bicep"]
-    declared = main.find("module", "storage")
-    body = site.project.values(main).of(declared.value) if declared is not None and declared.value is not None else {}
+    body, _ = site.module("storage")
     if site.code.blob_container not in (at(body, "params", "containers") or []):
-        yield Finding("infra/main.bicep", 1, f"blob container {site.code.blob_container} is not made")
+        yield Finding(MAIN, 1, f"blob container {site.code.blob_container} is not made")
 
 
 # Rights
@@ -243,7 +243,7 @@ def check_rights(site: Site) -> Iterator[Finding]:
 
 
 def _check_scope(path: str, resource: Resource, kinds: Mapping[str, str]) -> Iterator[Finding]:
-    source = (resource.declared.value.text or b"").decode() if resource.declared.value is not None else ""
+    source = text(resource.declared.value) if resource.declared.value is not None else ""
     line, name = resource.declared.line, resource.declared.name
     scope = source.partition("scope:")[2].split()[0].partition("[")[0] if "scope:" in source else ""
     if not scope:
@@ -255,48 +255,37 @@ def _check_scope(path: str, resource: Resource, kinds: Mapping[str, str]) -> Ite
 
 
 def _check_app_rights(site: Site) -> Iterator[Finding]:
-    main = site.project.files["infra/main.bicep"]
-    values = site.project.values(main)
-    declared = main.find("module", "appQueues")
-    params = at(values.of(declared.value) if declared is not None and declared.value is not None else {}, "params")
+    params = at(site.module("appQueues")[0], "params")
     sends, receives = at(params, "sends"), at(params, "receives")
-    yield from differ(main.path, "queues to which the app may send", _names(sends), sorted(site.code.queues))
+    yield from differ(MAIN, "queues to which the app may send", _names(sends), sorted(site.code.queues))
     reads = _read_queues(site)
-    yield from differ(main.path, "queues from which the app may receive", _names(receives), reads)
+    yield from differ(MAIN, "queues from which the app may receive", _names(receives), reads)
     for option in options_of(at(params, "manages")):
         if set(_names(option)) - set(reads):
-            yield Finding(main.path, 1, "the app may manage more queues than it reads")
+            yield Finding(MAIN, 1, "the app may manage more queues than it reads")
     topics, readers = at(params, "sendsToTopics"), at(params, "receivesSubscriptions")
-    yield from differ(main.path, "topics to which the app may send", _names(topics), sorted(site.code.topics))
+    yield from differ(MAIN, "topics to which the app may send", _names(topics), sorted(site.code.topics))
     wanted = _subscriptions(site)
-    yield from differ(main.path, "subscriptions from which the app may receive", _paths(readers), wanted)
+    yield from differ(MAIN, "subscriptions from which the app may receive", _paths(readers), wanted)
     for option in options_of(at(params, "managesSubscriptions")):
         if set(_paths(option)) - set(wanted):
-            yield Finding(main.path, 1, "the app may manage more subscriptions than it reads")
+            yield Finding(MAIN, 1, "the app may manage more subscriptions than it reads")
 
 
 def _check_spark_rights(site: Site) -> Iterator[Finding]:
     """Jobs feed and sweep, so they send to every queue; they drain some; leases and sweeps are documents."""
-    main = site.project.files["infra/main.bicep"]
-    values = site.project.values(main)
-    given: dict[str, Any] = {}
     for name in ("sparkQueues", "sparkRoles"):
-        declared = main.find("module", name)
-        source = (declared.value.text or b"").decode() if declared is not None and declared.value is not None else ""
+        _, source = site.module(name)
         if "principalId: sparkPrincipalId" not in source or "if (!empty(sparkPrincipalId))" not in source:
-            yield Finding(
-                main.path, 1, f"{name}: Spark jobs get rights where sparkPrincipalId is given, and only there"
-            )
-        elif declared is not None and declared.value is not None:
-            given[name] = at(values.of(declared.value), "params")
-    queues = given.get("sparkQueues")
+            yield Finding(MAIN, 1, f"{name}: Spark jobs get rights where sparkPrincipalId is given, and only there")
+    queues = at(site.module("sparkQueues")[0], "params")
     yield from differ(
-        main.path, "queues to which Spark jobs may send", _names(at(queues, "sends")), sorted(site.code.queues)
+        MAIN, "queues to which Spark jobs may send", _names(at(queues, "sends")), sorted(site.code.queues)
     )
     topics = _names(at(queues, "sendsToTopics"))
-    yield from differ(main.path, "topics to which Spark jobs may send", topics, sorted(site.code.topics))
+    yield from differ(MAIN, "topics to which Spark jobs may send", topics, sorted(site.code.topics))
     receives = _names(at(queues, "receives"))
-    yield from differ(main.path, "queues that Spark jobs drain", receives, sorted(site.app.get("sparkReceives", [])))
+    yield from differ(MAIN, "queues that Spark jobs drain", receives, sorted(site.app.get("sparkReceives", [])))
     module = f"{MODULES}/spark-roles.bicep"
     if not site.bodies(module, "Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments"):
         yield Finding(module, 1, "Spark jobs may not write documents, where their leases are and what a sweep finishes")

@@ -18,10 +18,10 @@ from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.runtime import shell
 from outbox.runtime.commit.sweeper import Swept
 from tools.infra_check.agreements import ENTITIES, MODULES, Site, at, differ, read_json
+from tools.infra_check.project import MAIN
 from tools.infra_check.syntax import Finding, line_of, literal, named, text, walk
 from tools.infra_check.values import options_of
 
-MAIN = "infra/main.bicep"
 FUNCTIONS = f"{MODULES}/functions.bicep"
 LOCAL = "local.settings.json.example"
 OFFICIAL = "local/local.settings.official.json"
@@ -79,10 +79,7 @@ def _check_names(site: Site, path: str, settings: Mapping[str, Any]) -> Iterator
 
 def check_spark(site: Site) -> Iterator[Finding]:
     """What the app is told of the pool: known settings, enough of them, and the files that a package has."""
-    main = site.project.files[MAIN]
-    declared = main.find("module", "functions")
-    body = site.project.values(main).of(declared.value) if declared is not None and declared.value is not None else {}
-    source = text(declared.value) if declared is not None and declared.value is not None else ""
+    body, source = site.module("functions")
     for told in options_of(at(body, "params", "sparkSettings")):
         if told == {}:
             continue
@@ -187,20 +184,13 @@ def check_azure_yaml(site: Site) -> Iterator[Finding]:
     page = _yaml(site.project.root / path)
     yield from differ(path, "infra", at(page, "infra"), {"provider": "bicep", "path": "infra", "module": "main"})
     services = at(page, "services") or {}
-    main = site.project.files[MAIN]
-    declared = main.find("module", "functions")
-    body = site.project.values(main).of(declared.value) if declared is not None and declared.value is not None else {}
-    source = text(declared.value) if declared is not None and declared.value is not None else ""
-    tag = at(body, "params", "tags", "azd-service-name") or _quoted(source, "azd-service-name")
+    body, source = site.module("functions")
+    quoted = re.search("'azd-service-name': '([^']*)'", source)
+    tag = at(body, "params", "tags", "azd-service-name") or (quoted[1] if quoted else None)
     yield from differ(path, "the services", sorted(services), [tag])
     for name, service in services.items():
         for key, wanted in (("project", "."), ("language", "python"), ("host", "function")):
             yield from differ(path, f"{name}.{key}", at(service, key), wanted)
-
-
-def _quoted(source: str, key: str) -> str | None:
-    match = re.search(rf"'{key}': '([^']*)'", source)
-    return match[1] if match else None
 
 
 def _yaml(path: Path) -> Any:

@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 _VARTYPE = re.compile(r":vartype (\w+): (?:str or )?(?:\w+ or )?~([\w.]+)")
@@ -51,8 +51,7 @@ ANY = Member("any")
 
 def shape(module: str, name: str) -> Shape:
     """The shape of a model; a dotted name leads to a member's shape."""
-    found = getattr(importlib.import_module(module), name)
-    return of_class(found)
+    return of_class(getattr(importlib.import_module(module), name))
 
 
 @cache
@@ -144,7 +143,7 @@ def _newer(model: Any) -> Shape:
         if entry._is_discriminator:
             discriminator = entry._rest_name
     mapping = getattr(model, "__mapping__", {}) if discriminator else {}
-    variants = {str(getattr(value, "value", value)): _shape_later(kind) for value, kind in mapping.items()}
+    variants = {str(getattr(value, "value", value)): partial(of_class, kind) for value, kind in mapping.items()}
     return Shape(model.__name__, members, discriminator, variants)
 
 
@@ -164,7 +163,8 @@ def _resolved(hint: Any, names: dict[str, Any]) -> Any:
 
 
 def _newer_member(hint: Any) -> Member:
-    options = [part for part in typing.get_args(hint) if part is not type(None)] if _is_union(hint) else [hint]
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = [part for part in typing.get_args(hint) if part is not type(None)] if is_union else [hint]
     enums = frozenset[str]().union(*(_choices(part) for part in options))
     plain = [part for part in options if not (isinstance(part, type) and issubclass(part, enum.Enum))]
     if enums and plain in ([str], []):
@@ -185,18 +185,10 @@ def _plain(found: Any) -> Member:
     if not isinstance(found, type):
         return ANY
     if hasattr(found, "_is_model"):
-        return Member("object", inner=_shape_later(found))
+        return Member("object", inner=partial(of_class, found))
     if issubclass(found, datetime.timedelta):
         return Member("duration")
     if issubclass(found, str | datetime.date | datetime.time):
         return Member("string")
     kinds: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int"), (float, "number"))
     return next((Member(name) for kind, name in kinds if issubclass(found, kind)), ANY)
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _shape_later(found: type) -> Callable[[], Shape]:
-    return lambda: of_class(found)

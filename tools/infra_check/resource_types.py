@@ -26,12 +26,6 @@ class Model:
     read: str
     versions: str
 
-    def shape(self) -> Shape:
-        return shape(self.module, self.written)
-
-    def read_shape(self) -> Shape:
-        return shape(self.module, self.read)
-
 
 def _model(package: str, written: str, read: str = "", *, versions: str = "_configuration", models: str = "") -> Model:
     base = f"azure.mgmt.{package}"
@@ -118,7 +112,7 @@ def shapes_of(kind: str) -> tuple[Shape, Shape] | None:
     if kind == GROUPS:
         return GROUP, GROUP
     model = MODELS.get(kind)
-    return (model.shape(), model.read_shape()) if model else None
+    return (shape(model.module, model.written), shape(model.module, model.read)) if model else None
 
 
 @cache

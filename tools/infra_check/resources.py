@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -11,7 +12,7 @@ from tree_sitter import Node
 
 from tools.infra_check.models import Member, Shape
 from tools.infra_check.project import Project, Resource
-from tools.infra_check.resource_types import shapes_of, versions_of
+from tools.infra_check.resource_types import GROUPS, MODELS, shapes_of, versions_of
 from tools.infra_check.syntax import BicepFile, Declaration, Finding, line_of, named, text, walk
 from tools.infra_check.values import Choice, Members, Unknown
 
@@ -49,7 +50,7 @@ def _check_type(resource: Resource, versions: dict[str, tuple[str, str]]) -> Ite
     if first != resource.version:
         yield finding(f"API version {resource.version}, but {first} in {where}")
     if shapes_of(resource.type) is None:
-        near = get_close_matches(resource.type, _known_types(), 1)
+        near = get_close_matches(resource.type, (GROUPS, *MODELS), 1)
         yield finding(f"no model of {resource.type} is known{_hint(near)}; add it to resource_types.py")
         return
     described = versions_of(resource.type)
@@ -57,12 +58,6 @@ def _check_type(resource: Resource, versions: dict[str, tuple[str, str]]) -> Ite
         yield finding(
             f"API version {resource.version} is not the one that its model describes ({', '.join(sorted(described))})"
         )
-
-
-def _known_types() -> list[str]:
-    from tools.infra_check.resource_types import GROUPS, MODELS
-
-    return [GROUPS, *MODELS]
 
 
 def _check_bodies(resource: Resource) -> Iterator[Finding]:
@@ -91,13 +86,13 @@ def _slash_count(name: Any) -> int:
     return name.slash_count if isinstance(name, Unknown) else str(name).count("/")
 
 
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a value stands: file, line, and the way to it."""
 
-    def __init__(self, path: str, line: int, way: str) -> None:
-        self.path = path
-        self.line = line
-        self.way = way
+    path: str
+    line: int
+    way: str
 
     def at(self, holder: Any, key: str) -> Place:
         """The place of a member; what was loaded from a file has no line of its own."""

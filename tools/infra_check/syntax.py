@@ -119,20 +119,19 @@ def literal(node: Node) -> str | None:
     """The text of a string without interpolation; None for anything else."""
     if node.type != "string" or any(child.type == "interpolation" for child in node.children):
         return None
-    parts = [_UNESCAPED.get(text(child), text(child)) for child in named(node)]
-    return "".join(parts)
+    return "".join(_UNESCAPED.get(text(child), text(child)) for child in named(node))
 
 
 _UNESCAPED = {"\\'": "'", "\\\\": "\\", "\\n": "\n", "\\r": "\r", "\\t": "\t", "\\$": "$"}
 
 
-def _declarations(tree: Node, outer: str = "") -> Iterator[Declaration]:
+def _declarations(tree: Node) -> Iterator[Declaration]:
     decorators: list[Node] = []
     for child in tree.children:
         if child.type == "decorators":
             decorators = named(child)
         elif child.type in KINDS:
-            yield from _declared(child, tuple(decorators), outer)
+            yield from _declared(child, tuple(decorators), "")
             decorators = []
 
 

@@ -202,14 +202,9 @@ def _member(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
     return _part(values, node, values.of(whole, local), text(last))
 
 
-def _subscript(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
-    whole, *_, index = named(node)
-    return _part(values, node, values.of(whole, local), values.of(index, local))
-
-
 def _part(values: Values, node: Node, whole: Any, key: Any) -> Any:
     if isinstance(whole, dict) and isinstance(key, str):
-        return whole[key] if key in whole else values.note(node, f"{shown_key(key)} is not a member of {text(node)}")
+        return whole[key] if key in whole else values.note(node, f"{key[:60]!r} is not a member of {text(node)}")
     if isinstance(whole, list) and type(key) is int:
         return whole[key] if key < len(whole) else values.note(node, f"{text(node)}: there are {len(whole)} only")
     kind, _, name = whole.type.partition(" ") if isinstance(whole, Unknown) else ("", "", "")
@@ -221,16 +216,6 @@ def _part(values: Values, node: Node, whole: Any, key: Any) -> Any:
     if kind == "resource" and key in ("id", "name", "type"):
         return Unknown("string")
     return Unknown()
-
-
-def shown_key(key: str) -> str:
-    """A name as an error shows it."""
-    return repr(key[:60])
-
-
-def _identifier(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
-    name = text(node)
-    return local[name] if name in local else values.symbol(name)
 
 
 def _call(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
@@ -344,9 +329,11 @@ _BY_TYPE: dict[str, Callable[[Values, Node, Mapping[str, Any]], Any]] = {
     "null": lambda values, node, local: None,
     "object": _object,
     "array": lambda values, node, local: [values.of(child, local) for child in named(node)],
-    "identifier": _identifier,
+    "identifier": lambda values, node, local: local[name] if (name := text(node)) in local else values.symbol(name),
     "member_expression": _member,
-    "subscript_expression": _subscript,
+    "subscript_expression": lambda values, node, local: _part(
+        values, node, values.of(named(node)[0], local), values.of(named(node)[-1], local)
+    ),
     "call_expression": _call,
     "ternary_expression": _ternary,
     "unary_expression": _unary,

@@ -11,9 +11,11 @@ import asyncio
 import errno
 import logging
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,11 +24,11 @@ from aiohttp import web
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient
 
+from tools.local_functions import wire
 from tools.local_functions.messages import timer_data, to_trigger
 from tools.local_functions.pump import Pump, Source
-from tools.local_functions.routes import BODY_MAX_BYTES, Routes
-from tools.local_functions.settings import HostFile, load_local_settings, read_host_file, resolved
-from tools.local_functions.timers import Schedule, utc_now
+from tools.local_functions.settings import load_local_settings, read_host_file, resolved
+from tools.local_functions.timers import Schedule
 from tools.local_functions.wire import TypedData
 from tools.local_functions.workers import Function, FunctionsWorker, Result, make_worker
 
@@ -36,6 +38,8 @@ CALL_COUNT_MAX = 16
 SESSION_COUNT_MAX = 4
 """At most so many here, whatever host.json says: each session is a link of its own."""
 CANCEL_COUNT_MAX, CANCEL_AGAIN_S = 20, 1.0
+BODY_MAX_BYTES = 100 << 20
+_PARAMETER = re.compile(r"\{(\*?)(\w+)(?::[^}?]+)?(\??)\}")
 
 
 class HostFailed(Exception):
@@ -51,10 +55,9 @@ class FunctionsHost:
         *,
         worker: str = "auto",
         port: int | None = None,
-        pumps: bool = True,
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Take the folder that host.json is in; without a `port` nothing listens, without `pumps` nothing starts.
+        """Take the folder that host.json is in; without a `port` nothing listens.
 
         `prepare` is awaited when the functions are indexed, before anything starts them.
         """
@@ -62,7 +65,6 @@ class FunctionsHost:
         self.port = port
         self.functions: dict[str, Function] = {}
         self._kind = worker
-        self._pumps = pumps
         self._prepare = prepare
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
@@ -79,14 +81,15 @@ class FunctionsHost:
         self.worker: FunctionsWorker = make_worker(self._kind)
         self._failed = asyncio.get_running_loop().create_future()
         self.functions = {one.name: one for one in await self.worker.start(self.folder)}
-        self._routes = Routes(list(self.functions.values()), self.host_file.route_prefix, self._request)
+        self._routes = Routes(
+            list(self.functions.values()), self.host_file.route_prefix, lambda one, data: self._run(one.name, data, {})
+        )
         try:
             if self.port is not None:
                 await self._listen(self.port)
             if self._prepare is not None:
                 await self._prepare()
-            if self._pumps:
-                await self._start()
+            await self._start()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -120,7 +123,7 @@ class FunctionsHost:
 
     async def tick(self, name: str) -> Result:
         """Start a timer's function."""
-        return await self._run(name, *timer_data())
+        return await self._run(name, timer_data(), {})
 
     async def request(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"", query: str = ""
@@ -129,9 +132,6 @@ class FunctionsHost:
         url = f"http://localhost{path}" + (f"?{query}" if query else "")
         parameters = dict(pair.partition("=")[::2] for pair in query.split("&") if pair)
         return await self._routes.answer(method, path, headers or {}, body, url=url, query=parameters)
-
-    async def _request(self, function: Function, data: TypedData) -> Result:
-        return await self._run(function.name, data, {})
 
     async def _run(self, name: str, data: TypedData, metadata: Mapping[str, TypedData]) -> Result:
         timeout_s = self.host_file.timeout_s
@@ -178,6 +178,9 @@ class FunctionsHost:
         else:
             topic, name = (resolved(trigger[key], os.environ) for key in ("topicName", "subscriptionName"))
             path = f"{topic}/Subscriptions/{name}"
+        completing = trigger.get("autoCompleteMessages")
+        if completing is not None:  # what a trigger says itself
+            host = replace(host, is_completing=bool(completing))
         has_sessions = bool(trigger.get("isSessionsEnabled"))
         usual = (
             min(host.session_count_max, SESSION_COUNT_MAX) if has_sessions else min(host.call_count_max, CALL_COUNT_MAX)
@@ -186,14 +189,14 @@ class FunctionsHost:
         async def run(message: ServiceBusReceivedMessage) -> Result:
             return await self.deliver(function.name, message)
 
-        return Pump(Source(path, has_sessions, usual), client, run, _completing(host, trigger))
+        return Pump(Source(path, has_sessions, usual), client, run, host)
 
     async def _timer(self, function: Function, schedule: Schedule) -> None:
         if function.trigger.get("runOnStartup"):
             await self.tick(function.name)
         while True:
-            due = schedule.after(utc_now())
-            await asyncio.sleep(max(0.0, (due - utc_now()).total_seconds()))
+            due = schedule.after(datetime.now(UTC))
+            await asyncio.sleep(max(0.0, (due - datetime.now(UTC)).total_seconds()))
             await self.tick(function.name)
 
     def _spawn(self, work: Any, name: str) -> None:
@@ -238,10 +241,76 @@ class FunctionsHost:
         return web.Response(status=202 if result.ok else 500, text="" if result.ok else result.error)
 
 
-def _completing(host: HostFile, trigger: Mapping[str, Any]) -> HostFile:
-    """The host's settings with what a trigger says otherwise."""
-    own = trigger.get("autoCompleteMessages")
-    return host if own is None else replace(host, is_completing=bool(own))
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One HTTP function."""
+
+    function: Function
+    pattern: re.Pattern[str]
+    methods: frozenset[str]
+    """Empty: all of them."""
+
+
+class Routes:
+    """HTTP to functions, as one aiohttp handler: routes as triggers name them, below the prefix of host.json."""
+
+    def __init__(
+        self, functions: list[Function], prefix: str, run: Callable[[Function, TypedData], Awaitable[Result]]
+    ) -> None:
+        self._routes = [_route(one, prefix) for one in functions if one.trigger["type"] == "httpTrigger"]
+        self._run = run
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer one request."""
+        body = await request.read()
+        url, query = str(request.url), dict(request.query)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        return await self.answer(request.method, request.path, headers, body, url=url, query=query)
+
+    async def answer(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, *, url: str, query: Mapping[str, str]
+    ) -> web.Response:
+        """Find the function of a request and run it."""
+        found = [(route, match) for route in self._routes if (match := route.pattern.fullmatch(path))]
+        if not found:
+            return web.Response(status=404, text=f"no function has the route {path}\n")
+        for route, match in found:
+            if not route.methods or method in route.methods:
+                params = {name: value for name, value in match.groupdict().items() if value is not None}
+                result = await self._run(
+                    route.function, wire.http(method, url, headers, body, params=params, query=query)
+                )
+                return _response(result)
+        allowed = ", ".join(sorted({name for route, _ in found for name in route.methods}))
+        return web.Response(status=405, headers={"Allow": allowed}, text=f"use {allowed}\n")
+
+
+def _route(function: Function, prefix: str) -> Route:
+    trigger = function.trigger
+    route = trigger.get("route")
+    own = function.name if route is None else str(route)
+    path = "/".join(part for part in (prefix.strip("/"), own.strip("/")) if part)
+    pattern, end = "/", 0
+    for match in _PARAMETER.finditer(path):
+        pattern += re.escape(path[end : match.start()])
+        star, name, optional = match.groups()
+        pattern += f"(?P<{name}>{'.*' if star else '[^/]+'}){'?' if optional else ''}"
+        end = match.end()
+    methods = frozenset(str(method).upper() for method in trigger.get("methods", []))
+    return Route(function, re.compile(pattern + re.escape(path[end:]) + "/?"), methods)
+
+
+def _response(result: Result) -> web.Response:
+    if not result.ok:
+        return web.Response(status=500)  # as on Azure: nothing of the error leaves
+    value = result.value
+    if value is None:
+        return web.Response(status=204)
+    if value.kind != "http":
+        return web.Response(text=str(value.value))
+    answer = value.value
+    headers = {name: text for name, text in answer.headers.items() if name.lower() != "content-length"}
+    return web.Response(status=int(answer.status_code), headers=headers, body=answer.body.value)
 
 
 def _client(connection: str) -> ServiceBusClient:

@@ -8,7 +8,6 @@ then stand where the properties of the same name stood, in whatever case: whoeve
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,9 +45,9 @@ def _merged(metadata: dict[str, TypedData], text: str) -> dict[str, TypedData]:
 
 
 def _metadata(message: ServiceBusReceivedMessage) -> dict[str, TypedData | None]:
-    properties = json.dumps(
-        {_text(name): _simple(value) for name, value in (message.application_properties or {}).items()}
-    )
+    given = (message.application_properties or {}).items()
+    simple = type(None), bool, int, float
+    properties = json.dumps({_text(name): v if isinstance(v, simple) else _text(v) for name, v in given})
     enqueued, expires = _time(message.enqueued_time_utc), _time(message.expires_at_utc) or _NEVER
     return {
         "DeliveryCount": TypedData(json=str(1 + (message.delivery_count or 0))),
@@ -89,16 +88,10 @@ def _text(value: object) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _simple(value: object) -> object:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return _text(value)
-
-
 def _time(when: datetime | None) -> str | None:
     return None if when is None else when.astimezone(UTC).isoformat()
 
 
-def timer_data(*, past_due: bool = False) -> tuple[TypedData, Mapping[str, TypedData]]:
+def timer_data() -> TypedData:
     """What a timer's function is started with."""
-    return TypedData(json=json.dumps({"IsPastDue": past_due, "ScheduleStatus": {}, "Schedule": {}})), {}
+    return TypedData(json=json.dumps({"IsPastDue": False, "ScheduleStatus": {}, "Schedule": {}}))

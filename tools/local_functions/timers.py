@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from tools.local_functions.settings import seconds
 
@@ -39,10 +39,10 @@ class Schedule:
         """
         if self._span_s:
             return now + timedelta(seconds=self._span_s)
-        sec, minute, hour, _, month, _ = self._sets
+        sec, minute, hour, day, month, weekday = self._sets
         at, limit = now.replace(microsecond=0) + timedelta(seconds=1), now + LOOK_AHEAD
         while at < limit:
-            if at.month not in month or not self._is_day(at):
+            if at.month not in month or at.day not in day or (at.weekday() + 1) % 7 not in weekday:
                 at = at.replace(hour=0, minute=0, second=0) + timedelta(days=1)
             elif at.hour not in hour:
                 at = at.replace(minute=0, second=0) + timedelta(hours=1)
@@ -53,15 +53,6 @@ class Schedule:
             else:
                 return at
         raise ValueError("the schedule never comes")
-
-    def _is_day(self, at: datetime) -> bool:
-        """Whether a day is meant: both fields must allow it."""
-        return at.day in self._sets[3] and (at.weekday() + 1) % 7 in self._sets[5]
-
-
-def utc_now() -> datetime:
-    """The time now."""
-    return datetime.now(UTC)
 
 
 def _values(field: str, low: int, high: int) -> frozenset[int]:

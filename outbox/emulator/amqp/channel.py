@@ -7,6 +7,8 @@ are counted is `session`'s part.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from outbox.emulator.amqp import performatives
 from outbox.emulator.amqp.errors import (
     DECODE_ERROR,
@@ -27,7 +29,7 @@ _UNKNOWN_COUNT_MAX = 256
 
 
 class Channel:
-    """The links of one session."""
+    """The links of one session; `on_...` takes a frame: its fields, the frame, and where what is behind them begins."""
 
     __slots__ = ("links", "session")
 
@@ -36,7 +38,7 @@ class Channel:
         self.links: dict[int, Link] = {}
         """By handle.  One that this side detached keeps its handle until the peer's detach, too, is there."""
 
-    def on_attach(self, fields: list[object], source: Frame) -> Event:
+    def on_attach(self, fields: list[object], source: Frame, at: int) -> list[Event]:
         """Make a link that waits for the application's answer."""
         handle = as_uint(fields[1], "handle")
         self._heard(handle, OnLink.ATTACH)
@@ -47,8 +49,7 @@ class Channel:
         self.session.quota.take(held_bytes)
         is_receiver = as_bool(fields[2], "role")
         # The fields were decoded before, so the second walk that finds their bytes cannot fail.
-        at = source.data.index(b"\x12", source.start) + 1
-        spans = field_spans(source.data, at) + [NULL] * 7
+        spans = field_spans(source.data, source.data.index(b"\x12", source.start) + 1) + [NULL] * 7
         attach = Attach(
             name=as_text(fields[0], "name")[:256],
             handle=handle,
@@ -63,7 +64,7 @@ class Channel:
             properties=as_map(fields[13], "properties"),
         )
         link = self.links[handle] = Link(self.session, attach, held_bytes)
-        return Attached(link)
+        return [Attached(link)]
 
     def _heard(self, handle: object, event: OnLink) -> Link | None:
         """The link that a frame is for, in the state after it; None where there is none yet, or it is passed over."""
@@ -75,13 +76,14 @@ class Channel:
         link.state = state_after
         return link
 
-    def on_transfer(self, fields: list[object], source: Frame, at: int) -> Event | None:
+    def on_transfer(self, fields: list[object], source: Frame, at: int) -> list[Event]:
         session = self.session
         session.next_incoming_id = (session.next_incoming_id + 1) & ID_MASK
         link = self._heard(fields[0], OnLink.TRANSFER)
-        return None if link is None else link.on_transfer(fields, source.data[at : source.end])
+        delivery = None if link is None else link.on_transfer(fields, source.data[at : source.end])
+        return [] if delivery is None else [delivery]
 
-    def on_flow(self, fields: list[object]) -> list[Event]:
+    def on_flow(self, fields: list[object], source: Frame, at: int) -> list[Event]:
         """Take the peer's window and, if a handle is given, a link's credit."""
         events: list[Event] = [Window(self.session)] if self.session.on_flow(fields) else []
         if fields[4] is not None:
@@ -90,10 +92,10 @@ class Channel:
                 events.append(Credit(link, as_bool(fields[8], "drain"), as_bool(fields[9], "echo")))
         return events
 
-    def on_disposition(self, fields: list[object]) -> Event | None:
+    def on_disposition(self, fields: list[object], source: Frame, at: int) -> list[Event]:
         """Find the deliveries of ours that the peer ends."""
         if not as_bool(fields[0], "role"):
-            return None  # the peer settles what it sent and we have answered
+            return []  # the peer settles what it sent and we have answered
         first = as_uint(fields[1], "first")
         last = as_uint(fields[2], "last", first)
         settled = as_bool(fields[3], "settled")
@@ -102,14 +104,14 @@ class Channel:
             raise ConnectionFault(INVALID_FIELD, f"disposition from {first} to {last}")
         if outcome is None:
             if not settled:
-                return None
+                return []
             outcome = performatives.Outcome(performatives.RELEASED, [])
         if not performatives.ACCEPTED <= outcome.code <= performatives.MODIFIED:
             if outcome.code == performatives.RECEIVED:
-                return None
+                return []
             raise ConnectionFault(DECODE_ERROR, f"delivery state 0x{outcome.code:02x} is not an outcome")
         deliveries, unknown = self._take_unsettled(first, last)
-        return Settled(self.session, deliveries, unknown, outcome, settled)
+        return [Settled(self.session, deliveries, unknown, outcome, settled)]
 
     def _take_unsettled(self, first: int, last: int) -> tuple[list[Sent], list[tuple[int, int]]]:
         unsettled, links = self.session.unsettled, self.links  # a link's deliveries go with it: each has its link here
@@ -129,7 +131,7 @@ class Channel:
                 unknown.append((number, number))
         return deliveries, unknown
 
-    def on_detach(self, fields: list[object]) -> Event | None:
+    def on_detach(self, fields: list[object], source: Frame, at: int) -> list[Event]:
         known = self.links.get(as_uint(fields[0], "handle"))
         was_there = known is not None and known.state is not LinkState.DETACHED
         link = self._heard(fields[0], OnLink.DETACH)
@@ -139,7 +141,7 @@ class Channel:
         self.session.untrack(link.handle)
         del self.links[link.handle]
         link.free()
-        return Detached(link) if was_there else None
+        return [Detached(link)] if was_there else []
 
     def end(self) -> list[Event]:
         """The session is over: every link of it is detached without another word."""
@@ -152,3 +154,13 @@ class Channel:
         self.links.clear()
         self.session.unsettled.clear()
         return [Detached(link) for link in live]
+
+
+ON_FRAME: dict[int, Callable[[Channel, list[object], Frame, int], list[Event]]] = {
+    performatives.ATTACH: Channel.on_attach,
+    performatives.FLOW: Channel.on_flow,
+    performatives.TRANSFER: Channel.on_transfer,
+    performatives.DISPOSITION: Channel.on_disposition,
+    performatives.DETACH: Channel.on_detach,
+}
+"""What a frame of a session that has begun makes its channel do."""

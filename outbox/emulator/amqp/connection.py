@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from outbox.emulator.amqp import performatives
-from outbox.emulator.amqp.channel import Channel
+from outbox.emulator.amqp.channel import ON_FRAME, Channel
 from outbox.emulator.amqp.errors import (
     DECODE_ERROR,
     FRAMING_ERROR,
@@ -61,14 +61,9 @@ class Connection:
         self._container_id = container_id
         self._reader = FrameReader(frame_size_max_bytes=min(limits.frame_size_max_bytes, limits.unclaimed_max_bytes))
         self._events: list[Event] = []
-        self._handlers: dict[int, Callable[[Frame, list[object], int], None]] = {
+        self._handlers: dict[int, Callable[[Frame, list[object]], None]] = {
             performatives.OPEN: self._on_open,
             performatives.BEGIN: self._on_begin,
-            performatives.ATTACH: self._on_attach,
-            performatives.FLOW: self._on_flow,
-            performatives.TRANSFER: self._on_transfer,
-            performatives.DISPOSITION: self._on_disposition,
-            performatives.DETACH: self._on_detach,
             performatives.END: self._on_end,
             performatives.CLOSE: self._on_close,
         }
@@ -155,10 +150,14 @@ class Connection:
         if source.type != TYPE_AMQP:
             after(CONNECTION, self.state, Heard.SASL_INIT)
         code, fields, at = performatives.decode_performative(source)
-        handler = self._handlers.get(code)
-        if handler is None:
+        if (act := ON_FRAME.get(code)) is not None:
+            channel = self._channel(source.channel)
+            if channel is not None:
+                self._events += act(channel, fields, source, at)
+        elif (handler := self._handlers.get(code)) is not None:
+            handler(source, fields)
+        else:
             raise ConnectionFault(FRAMING_ERROR, f"performative 0x{code:02x} in an AMQP frame")
-        handler(source, fields, at)
         return True
 
     def _on_header(self, header: bytes | None) -> bool:
@@ -185,7 +184,7 @@ class Connection:
         else:
             self._finish(NOT_ALLOWED, "the SASL mechanism is not offered")
 
-    def _on_open(self, source: Frame, fields: list[object], at: int) -> None:
+    def _on_open(self, source: Frame, fields: list[object]) -> None:
         state = after(CONNECTION, self.state, Heard.OPEN)
         assert state is not None, "an open is never passed over"
         container_id = as_text(fields[0], "container-id")[:256]
@@ -211,7 +210,7 @@ class Connection:
         after(SESSION, SessionState.UNMAPPED if channel is None else SessionState.MAPPED, event, "channel", number)
         return channel
 
-    def _on_begin(self, source: Frame, fields: list[object], at: int) -> None:
+    def _on_begin(self, source: Frame, fields: list[object]) -> None:
         self._channel(source.channel, OnSession.BEGIN)
         if len(self.channels) >= self.limits.session_count_max:
             raise ConnectionFault(RESOURCE_LIMIT, f"more than {self.limits.session_count_max} sessions")
@@ -225,38 +224,7 @@ class Connection:
         )
         self.channels[source.channel] = Channel(session)
 
-    def _on_attach(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            self._events.append(channel.on_attach(fields, source))
-
-    def _on_flow(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            self._events.extend(channel.on_flow(fields))
-
-    def _on_transfer(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            event = channel.on_transfer(fields, source, at)
-            if event is not None:
-                self._events.append(event)
-
-    def _on_disposition(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            event = channel.on_disposition(fields)
-            if event is not None:
-                self._events.append(event)
-
-    def _on_detach(self, source: Frame, fields: list[object], at: int) -> None:
-        channel = self._channel(source.channel)
-        if channel is not None:
-            event = channel.on_detach(fields)
-            if event is not None:
-                self._events.append(event)
-
-    def _on_end(self, source: Frame, fields: list[object], at: int) -> None:
+    def _on_end(self, source: Frame, fields: list[object]) -> None:
         channel = self._channel(source.channel, OnSession.END)
         if channel is None:
             return
@@ -264,7 +232,7 @@ class Connection:
         channel.session.write(performatives.end(NULL))
         del self.channels[source.channel]
 
-    def _on_close(self, source: Frame, fields: list[object], at: int) -> None:
+    def _on_close(self, source: Frame, fields: list[object]) -> None:
         if self.state is State.OPENING:
             self._write_open()
         self._flush_answers()

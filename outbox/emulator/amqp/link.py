@@ -195,7 +195,7 @@ class Link:
         )  # fmt: skip
         session.write_transfer(head, payload)
         if not settled:
-            session.track(delivery_id, self.handle, tag)
+            session.unsettled[delivery_id] = (self.handle, tag)  # until the peer settles it or the link goes
         return delivery_id
 
     def _send_parts(self, delivery_id: int, tag: bytes, payload: bytes, room: int, settled: bool) -> bytes:
@@ -237,8 +237,11 @@ class Link:
         else:
             size_bytes = len(payload)
         self._count_delivery()
-        if size_bytes > self.session.limits.message_size_max_bytes:
-            self._refuse_size(delivery_id, size_bytes, settled)
+        limit = self.session.limits.message_size_max_bytes
+        if size_bytes > limit:
+            text = f"a message of {size_bytes} bytes is above the limit of {limit}; send less or a reference to a blob"
+            if not settled:
+                self.session.reject(delivery_id, MESSAGE_SIZE_EXCEEDED, text)
             return None
         return Delivery(self, delivery_id, settled, message_format, payload)
 
@@ -276,9 +279,3 @@ class Link:
         self.credit -= 1
         if self.credit < CREDIT_GRANTED // 2 and self.state is LinkState.ATTACHED:
             self._grant_credit()
-
-    def _refuse_size(self, delivery_id: int, size_bytes: int, settled: bool) -> None:
-        limit = self.session.limits.message_size_max_bytes
-        text = f"a message of {size_bytes} bytes is above the limit of {limit}; send less or a reference to a blob"
-        if not settled:
-            self.session.reject(delivery_id, MESSAGE_SIZE_EXCEEDED, text)

@@ -84,19 +84,15 @@ def decode_transfer(payload: bytes, message_format: int) -> list[Incoming]:
     try:
         if message_format != BATCH_FORMAT:
             return [decode_message(payload)]
-        incoming = [decode_message(part) for part in _batch_parts(payload)]
+        parts = [read_binary(payload, start, end) for code, start, end in sections(payload) if code == DATA]
+        if len(parts) > BATCH_COUNT_MAX:
+            raise DecodeError(f"a batch of more than {BATCH_COUNT_MAX} messages")
+        incoming = [decode_message(part) for part in parts]
     except DecodeError as error:
         raise OperationFault(DECODE_ERROR, f"the message cannot be read: {error}") from error
     if not incoming:
         raise OperationFault(ARGUMENT_ERROR, "the batch is empty")
     return incoming
-
-
-def _batch_parts(payload: bytes) -> list[bytes]:
-    parts = [read_binary(payload, start, end) for code, start, end in sections(payload) if code == DATA]
-    if len(parts) > BATCH_COUNT_MAX:
-        raise DecodeError(f"a batch of more than {BATCH_COUNT_MAX} messages")
-    return parts
 
 
 def decode_message(data: bytes) -> Incoming:

@@ -83,17 +83,15 @@ def as_optional_uint(value: object, name: str) -> int | None:
     return None if value is None else as_uint(value, name)
 
 
-def as_bool(value: object, name: str, default: bool = False) -> bool:
+def as_bool(value: object, name: str) -> bool:
     if value is None:
-        return default
+        return False
     if type(value) is not bool:
         raise ConnectionFault(DECODE_ERROR, f"field {name} must be a boolean")
     return value
 
 
-def as_text(value: object, name: str, default: str | None = None) -> str:
-    if value is None and default is not None:
-        return default
+def as_text(value: object, name: str) -> str:
     if type(value) is not str:
         raise ConnectionFault(DECODE_ERROR, f"field {name} must be a string")
     return value

@@ -116,14 +116,9 @@ class Session:
         self._next_delivery_id = (delivery_id + 1) & ID_MASK
         return delivery_id
 
-    def track(self, delivery_id: int, handle: int, tag: bytes) -> None:
-        """Remember a delivery until the peer settles it or the link goes."""
-        self.unsettled[delivery_id] = (handle, tag)
-
     def untrack(self, handle: int) -> None:
         """Forget the deliveries of a link; the next link under its handle has nothing to do with them."""
-        gone = [number for number, (owner, _) in self.unsettled.items() if owner == handle]
-        for number in gone:
+        for number in [number for number, (owner, _) in self.unsettled.items() if owner == handle]:
             del self.unsettled[number]
 
     def accept(self, delivery_id: int) -> None:

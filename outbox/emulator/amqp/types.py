@@ -235,15 +235,14 @@ def _map(wide: bool) -> _Decoder:
         values = _items(data, first, count, end, spent)
         spent[0] -= 1
         keys = values[::2]
-        if len(keys) > CHOSEN_HASH_COUNT_MAX and sum(map(_has_chosen_hash, keys)) > CHOSEN_HASH_COUNT_MAX:
+        if (
+            len(keys) > CHOSEN_HASH_COUNT_MAX
+            and sum(type(key) in (UUID, Described) for key in keys) > CHOSEN_HASH_COUNT_MAX
+        ):
             raise DecodeError(f"map at byte {at} has over {CHOSEN_HASH_COUNT_MAX} keys that are UUIDs or described")
         return dict(zip(keys, values[1::2], strict=True)), end
 
     return decode_map
-
-
-def _has_chosen_hash(key: object) -> bool:
-    return type(key) is UUID or type(key) is Described
 
 
 def _array(wide: bool) -> _Decoder:

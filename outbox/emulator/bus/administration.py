@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qs, quote, unquote
+from xml.sax.saxutils import quoteattr
 
-from outbox.emulator.bus import atom, descriptions, rule_xml
+from outbox.emulator.bus import atom, descriptions
 from outbox.emulator.bus.addresses import canonical_path, declared_path
 from outbox.emulator.bus.descriptions import Description
+from outbox.emulator.bus.filters import SYSTEM_NAMES, correlation_rule, refuse_action, sql_rule
 from outbox.engine.engine import Engine
 from outbox.engine.entities import TopicSettings, subscription_path
+from outbox.engine.state.rules import Rule
 from outbox.errors import NotRegistrable, Refused, UnknownDestination
+from outbox.message import Scalar
 
 PAGE_COUNT_MAX = 1_000
 QUEUE, TOPIC, SUBSCRIPTION, RULE = "QueueDescription", "TopicDescription", "SubscriptionDescription", "RuleDescription"
+_TYPES = {"string": "string", "int": "int", "long": "int", "short": "int", "double": "float", "boolean": "bool"}
+_INT_MAX = 2_147_483_647
 
 
 class Reply(NamedTuple):
@@ -72,8 +78,8 @@ class Administration:
             return Reply(200, self._namespace())
         if kind in ("$resources/queues", "$resources/topics"):
             names = self._queues() if kind.endswith("queues") else sorted(self._engine.topology.topics)
-            show = self._queue_entry if kind.endswith("queues") else self._topic_entry
-            return self._list(method, path, query, names, show)
+            described = QUEUE if kind.endswith("queues") else TOPIC
+            return self._list(method, path, query, names, lambda name: self._entity_entry(name, described))
         target = self._declared(read_target(path))
         if target.subscription == "":
             topic = self._topic(target.entity)
@@ -119,9 +125,9 @@ class Administration:
             self._subscription(target)
             return Reply(200, self._subscription_entry(target.entity, target.subscription))
         if target.entity in self._engine.topology.topics:
-            return Reply(200, self._topic_entry(target.entity))
+            return Reply(200, self._entity_entry(target.entity, TOPIC))
         if target.entity in self._queues():
-            return Reply(200, self._queue_entry(target.entity))
+            return Reply(200, self._entity_entry(target.entity, QUEUE))
         raise Wrong(404, f"queue or topic {target.entity!r} does not exist; create it, or check the spelling")
 
     def _queues(self) -> list[str]:
@@ -144,11 +150,8 @@ class Administration:
         assert target.subscription is not None
         return subscription_path(topic.name, target.subscription)
 
-    def _queue_entry(self, name: str) -> str:
-        return self._entry(name, name, QUEUE, quote(name, safe=""))
-
-    def _topic_entry(self, name: str) -> str:
-        return self._entry(name, name, TOPIC, quote(name, safe=""))
+    def _entity_entry(self, name: str, kind: str) -> str:
+        return self._entry(name, name, kind, quote(name, safe=""))
 
     def _subscription_entry(self, topic: str, name: str) -> str:
         address = f"{quote(topic, safe='')}/Subscriptions/{quote(name, safe='')}"
@@ -164,7 +167,7 @@ class Administration:
         path = self._subscription(target)
         made_ms = descriptions.known(self._engine, path, SUBSCRIPTION).created_ms
         address = f"{self.origin}/{quote(path, safe='/')}/Rules/{quote(name, safe='')}"
-        inner = rule_xml.write(self._engine.topology.rules(path)[name], made_ms)
+        inner = write_rule(self._engine.topology.rules(path)[name], made_ms)
         return atom.entry(address, name, inner, created_ms=made_ms, updated_ms=made_ms)
 
     def _namespace(self) -> str:
@@ -195,7 +198,7 @@ class Administration:
         else:
             self._engine.declare(descriptions.settings_of(name, described.given))
         descriptions.keep(self._engine, name, described)
-        return Reply(200 if there else 201, self._topic_entry(name) if kind == TOPIC else self._queue_entry(name))
+        return Reply(200 if there else 201, self._entity_entry(name, kind))
 
     def _merged(self, path: str, kind: str, given: dict[str, str], *, there: bool, update: bool) -> Description:
         """What is described from here on: what was, and what is given now.  An update says only what it changes."""
@@ -221,7 +224,7 @@ class Administration:
         first = None if there else element.child("DefaultRuleDescription")
         rule = None
         if first is not None:
-            rule = rule_xml.read(first.values().get("Name") or "$Default", first, path)
+            rule = read_rule(first.values().get("Name") or "$Default", first, path)
         above = descriptions.known(self._engine, topic, TOPIC).given
         self._engine.declare(descriptions.settings_of(path, described.given, above), TopicSettings(topic, (name,)))
         if rule is not None:
@@ -236,7 +239,7 @@ class Administration:
 
     def _put_rule(self, target: Target, body: bytes, update: bool) -> Reply:
         path, name = self._subscription(target), target.rule or ""
-        rule = rule_xml.read(name, atom.content(body, RULE), path)
+        rule = read_rule(name, atom.content(body, RULE), path)
         rules = self._engine.topology.rules(path)
         if (name in rules) != update:
             raise Wrong(404 if update else 409, f"rule {name!r} {'does not exist' if update else 'is there already'}")
@@ -289,3 +292,84 @@ def _number(query: Mapping[str, list[str]], name: str, default: int) -> int:
     if not text.isdecimal() or len(text) > 9:
         raise Wrong(400, f"{name} must be a whole number")
     return int(text)
+
+
+# Rules in XML, in and out
+
+
+def read_rule(name: str, element: atom.Element, place: str) -> Rule:
+    """The rule that a description asks for.
+
+    Raises:
+        NotRegistrable: it cannot be had; the text says why.
+    """
+    where = f"rule {name!r} of {place}"
+    action = element.child("Action")
+    if action is not None and action.attributes.get("type", "EmptyRuleAction").rpartition(":")[2] != "EmptyRuleAction":
+        raise refuse_action(where)
+    given = element.child("Filter")
+    kind = "TrueFilter" if given is None else given.attributes.get("type", "").rpartition(":")[2]
+    if given is None or kind == "TrueFilter":
+        return Rule(name, "true")
+    if kind == "FalseFilter":
+        return Rule(name, "false")
+    if kind == "CorrelationFilter":
+        values = given.values()
+        system = {key: values[key] for key in SYSTEM_NAMES if values.get(key)}
+        return correlation_rule(name, system, _properties(given, where))
+    return sql_rule(where, name, given.values().get("SqlExpression"))
+
+
+def _properties(given: atom.Element, where: str) -> dict[str, Scalar]:
+    listed = given.child("Properties")
+    found: dict[str, Scalar] = {}
+    for item in [] if listed is None else listed.children:
+        key, value = item.child("Key"), item.child("Value")
+        if key is None or value is None or not key.text:
+            raise NotRegistrable(f"{where}: a property needs a Key and a Value")
+        kind = _TYPES.get(value.attributes.get("type", "string").rpartition(":")[2])
+        found[key.text] = _typed(value.text, kind, f"{where}: property {key.text!r}")
+    return found
+
+
+def _typed(text: str, kind: str | None, where: str) -> Scalar:
+    try:
+        if kind == "int" and len(text) < 20:
+            return int(text)
+        if kind == "float":
+            return float(text)
+    except ValueError:
+        kind = None
+    if kind == "bool" and text in ("true", "false"):
+        return text == "true"
+    if kind == "string":
+        return text
+    raise NotRegistrable(f"{where}: {text[:40]!r} must be text, a whole number, a double, true or false")
+
+
+def write_rule(rule: Rule, created_ms: int) -> str:
+    """The description of a rule."""
+    if rule.kind == "correlation":
+        inner = atom.leaves((key, rule.system.get(name)) for key, name in SYSTEM_NAMES.items())
+        inner += f"<Properties>{''.join(_pair(key, value) for key, value in rule.properties.items())}</Properties>"
+        kind = "CorrelationFilter"
+    else:
+        kind = "TrueFilter" if rule.kind == "true" else "FalseFilter"
+        inner = f"<SqlExpression>{'1=1' if rule.kind == 'true' else '1=0'}</SqlExpression>"
+        inner += "<CompatibilityLevel>20</CompatibilityLevel>"
+    return atom.description(
+        "RuleDescription",
+        f'<Filter i:type="{kind}">{inner}</Filter><Action i:type="EmptyRuleAction"/>'
+        + atom.leaves([("CreatedAt", atom.moment(created_ms)), ("Name", rule.name)]),
+    )
+
+
+def _pair(key: str, value: Scalar) -> str:
+    if isinstance(value, bool):
+        kind = "boolean"
+    elif isinstance(value, int):
+        kind = "int" if abs(value) <= _INT_MAX else "long"
+    else:
+        kind = "double" if isinstance(value, float) else "string"
+    shown = f"<Value i:type={quoteattr(f'd:{kind}')} xmlns:d={quoteattr(atom.SCHEMA)}>{atom.text(value)}</Value>"
+    return f"<KeyValueOfstringanyType><Key>{atom.text(key)}</Key>{shown}</KeyValueOfstringanyType>"

@@ -174,6 +174,7 @@ def write(engine: Engine, path: str, described: Description) -> str:
     is_topic = described.kind == "TopicDescription"
     subscriptions = engine.topology.topics[path].subscriptions if is_topic else ()
     paths = [subscription_path(path, name) for name in subscriptions] if is_topic else [path]
+    count = sum(len(engine.broker.queue(held).tasks) for name in paths for held in (name, dead_letter_path(name)))
     size_bytes = sum(len(task.message.body) for name in paths for task in engine.broker.queue(name).tasks.values())
     return atom.description(
         described.kind,
@@ -181,7 +182,7 @@ def write(engine: Engine, path: str, described: Description) -> str:
         + atom.leaves(
             [
                 ("SizeInBytes", size_bytes if described.kind != "SubscriptionDescription" else None),
-                ("MessageCount", None if is_topic else _total(engine, path)),
+                ("MessageCount", None if is_topic else count),
                 ("IsAnonymousAccessible", None if described.kind == "SubscriptionDescription" else False),
                 ("Status", "Active"),
                 ("CreatedAt", atom.moment(described.created_ms)),
@@ -198,10 +199,6 @@ def write(engine: Engine, path: str, described: Description) -> str:
             ]
         ),
     )
-
-
-def _total(engine: Engine, path: str) -> int:
-    return len(engine.broker.queue(path).tasks) + len(engine.broker.queue(dead_letter_path(path)).tasks)
 
 
 def _counts(engine: Engine, paths: list[str], *, is_topic: bool) -> str:

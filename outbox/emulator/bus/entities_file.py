@@ -34,7 +34,6 @@ _DURATION = re.compile(
     r"P(?:(?P<days>\d{1,8})D)?"
     r"(?:T(?:(?P<hours>\d{1,8})H)?(?:(?P<minutes>\d{1,8})M)?(?:(?P<seconds>\d{1,8}(?:\.\d{1,9})?)S)?)?"
 )
-_DEFAULTS = {"lock": "PT1M", "window": "PT10M"}
 _IGNORED = frozenset(("UserMetadata", "Status", "EnablePartitioning", "EnableBatchedOperations", "MaxSizeInMegabytes"))
 
 _KNOWN = frozenset(
@@ -159,7 +158,7 @@ def queue_settings(place: str, path: str, properties: Section, topic: Section | 
     Raises:
         NotRegistrable: a value cannot be one; the text names it.
     """
-    lock_s = properties.duration_s("LockDuration", _DEFAULTS["lock"])
+    lock_s = properties.duration_s("LockDuration", "PT1M")
     if not 0 < lock_s <= LOCK_MAX_S:
         raise NotRegistrable(f"{place}: LockDuration must be more than nothing and at most {LOCK_MAX_S:g} s")
     lives_s = [_time_to_live_s(section) for section in (properties, topic) if section is not None]
@@ -183,7 +182,7 @@ def _time_to_live_s(properties: Section) -> float:
 
 
 def _duplicate_window_s(properties: Section) -> float:
-    window_s = properties.duration_s("DuplicateDetectionHistoryTimeWindow", _DEFAULTS["window"])
+    window_s = properties.duration_s("DuplicateDetectionHistoryTimeWindow", "PT10M")
     return window_s if properties.flag("RequiresDuplicateDetection", False) else 0.0
 
 

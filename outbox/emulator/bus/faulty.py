@@ -12,6 +12,7 @@ goes away takes its delayed requests with it, as one whose packets were on their
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from outbox.emulator.amqp.errors import DETACH_FORCED, NOT_ALLOWED, SERVER_BUSY, LinkFault, OperationFault
@@ -81,15 +82,22 @@ def on_send(transport: Transport, sender: Sender, event: Delivery) -> None:
         case "refused" | "throttled" as kind:
             assert rule is not None
             session.reject(event.delivery_id, SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
+        case _:
+            _carry_out(transport, event.link, rule, lambda: sender.on_delivery(event))
+
+
+def _carry_out(transport: Transport, link: Link, rule: FaultRule | None, work: Callable[[], object]) -> None:
+    """What was asked for on a link: late, not at all because the connection or the link ends, or as it is."""
+    match None if rule is None else rule.kind:
         case "delay":
             assert rule is not None
-            transport.call_later(rule.delay_s, lambda: sender.on_delivery(event))
+            transport.call_later(rule.delay_s, work)
         case "reset":
             transport.abort()
         case "detach":
-            event.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
+            link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
         case _:
-            sender.on_delivery(event)
+            work()
 
 
 def _identities(event: Delivery) -> str:
@@ -114,15 +122,8 @@ def on_request(transport: Transport, manage: Management, event: Delivery, path: 
             assert rule is not None
             fault = OperationFault(SERVER_BUSY if kind == "throttled" else NOT_ALLOWED, describe(rule))
             manage.on_request(event.link, path, event.payload, replies, refusal=fault)
-        case "delay":
-            assert rule is not None
-            transport.call_later(rule.delay_s, lambda: manage.on_request(event.link, path, event.payload, replies))
-        case "reset":
-            transport.abort()
-        case "detach":
-            event.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
         case _:
-            manage.on_request(event.link, path, event.payload, replies)
+            _carry_out(transport, event.link, rule, lambda: manage.on_request(event.link, path, event.payload, replies))
 
 
 def on_claims(receiver: Receiver, claims: list[Claim]) -> list[Claim]:
@@ -189,12 +190,5 @@ def on_settled(receiver: Receiver, event: Settled, delivery_id: int, tag: bytes)
         case "lock-expiry":
             expire(receiver, sequence)
             receiver.settle(event, delivery_id, tag)
-        case "delay":
-            assert rule is not None
-            transport.call_later(rule.delay_s, lambda: receiver.settle(event, delivery_id, tag))
-        case "reset":
-            transport.abort()
-        case "detach":
-            receiver.link.detach(DETACH_FORCED, "an installed fault rule (detach) closed this link; open another")
         case _:
-            receiver.settle(event, delivery_id, tag)
+            _carry_out(transport, receiver.link, rule, lambda: receiver.settle(event, delivery_id, tag))

@@ -143,9 +143,7 @@ class Management:
     # Messages
 
     def _renew_lock(self, path: str, given: Arguments) -> Answer:
-        expirations = [
-            self._engine.broker.renew(token.bytes_le) for token in given.uuids("lock-tokens", ITEM_COUNT_MAX)
-        ]
+        expirations = [self._engine.broker.renew(token.bytes_le) for token in given.items("lock-tokens", UUID, "uuids")]
         return Answer(OK, types.map_([types.string("expirations"), types.array_of_timestamps(expirations)]))
 
     def _peek(self, path: str, given: Arguments) -> Answer:
@@ -167,7 +165,7 @@ class Management:
 
     def _schedule(self, path: str, given: Arguments) -> Answer:
         incoming = []
-        for item in given.maps("messages", ITEM_COUNT_MAX):
+        for item in given.items("messages", dict, "maps"):
             incoming += decode_transfer(Arguments(item).binary("message"), 0)
         limit = self._message_size_max_bytes
         for entry in incoming:
@@ -180,7 +178,7 @@ class Management:
         return Answer(OK, types.map_([types.string("sequence-numbers"), types.array_of_longs(sequences)]))
 
     def _cancel(self, path: str, given: Arguments) -> Answer:
-        sequences = given.integers("sequence-numbers", ITEM_COUNT_MAX)
+        sequences = given.items("sequence-numbers", int, "numbers")
         if self._engine.broker.cancel(path, sequences) < len(sequences):
             raise OperationFault(MESSAGE_NOT_FOUND, "a sequence number is not that of a scheduled message")
         return Answer(OK)
@@ -190,7 +188,7 @@ class Management:
         if session_id is not None:
             self._session_lock(path, session_id)
         claims = self._engine.broker.claim_deferred(
-            path, given.integers("sequence-numbers", ITEM_COUNT_MAX), session=session_id
+            path, given.items("sequence-numbers", int, "numbers"), session=session_id
         )
         if given.integer("receiver-settle-mode", 1) == 0:
             for claim in claims:
@@ -208,7 +206,7 @@ class Management:
         reason = given.text_or_none("deadletter-reason") or ""
         description = given.text_or_none("deadletter-description") or ""
         try:
-            for token in given.uuids("lock-tokens", ITEM_COUNT_MAX):
+            for token in given.items("lock-tokens", UUID, "uuids"):
                 self._engine.broker.settle(token.bytes_le, how, reason=reason, description=description)
         except LockLost as error:
             of_session = given.text_or_none("session-id") is not None
@@ -291,31 +289,13 @@ class Arguments:
     def binary_or_none(self, name: str) -> bytes | None:
         return None if self._values.get(name) is None else self.binary(name)
 
-    def integers(self, name: str, count_max: int) -> list[int]:
-        items = self._items(name, count_max)
-        numbers = [item for item in items if type(item) is int]
-        if len(numbers) != len(items):
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must hold numbers only")
-        return numbers
-
-    def uuids(self, name: str, count_max: int) -> list[UUID]:
-        items = self._items(name, count_max)
-        found = [item for item in items if isinstance(item, UUID)]
-        if len(found) != len(items):
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must hold uuids only")
-        return found
-
-    def maps(self, name: str, count_max: int) -> list[dict[object, object]]:
-        items = self._items(name, count_max)
-        found = [item for item in items if isinstance(item, dict)]
-        if len(found) != len(items):
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must hold maps only")
-        return found
-
-    def _items(self, name: str, count_max: int) -> list[object]:
+    def items(self, name: str, kind: type[T], what: str) -> list[T]:
+        """A list of values of one kind, of which `what` is the plural."""
         value = self._values.get(name)
-        if not isinstance(value, list) or len(value) > count_max:
-            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a list of {count_max} items at most")
+        if not isinstance(value, list) or len(value) > ITEM_COUNT_MAX:
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must be a list of {ITEM_COUNT_MAX} items at most")
+        if not all(type(item) is kind for item in value):
+            raise OperationFault(ARGUMENT_ERROR, f"{name} must hold {what} only")
         return value
 
 

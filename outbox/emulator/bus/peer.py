@@ -25,11 +25,10 @@ from outbox.emulator.amqp.link import Delivery, Link
 from outbox.emulator.amqp.session import Session
 from outbox.emulator.amqp.states import LinkState, State
 from outbox.emulator.bus import addresses, faulty
-from outbox.emulator.bus.accepting import accept_session, wanted_session
 from outbox.emulator.bus.addresses import Kind, Node, parse_address
 from outbox.emulator.bus.claims import Claims
 from outbox.emulator.bus.management import Management
-from outbox.emulator.bus.receivers import Receiver
+from outbox.emulator.bus.receivers import Receiver, accept_session, wanted_session
 from outbox.emulator.bus.requests import Replies
 from outbox.emulator.bus.senders import Sender
 from outbox.emulator.bus.transport import Endpoint, Room, Transport, Writer, loop_time
@@ -79,7 +78,7 @@ class Peer(asyncio.Protocol):
             Attached: self._on_attached,
             Delivery: self._on_delivery,
             Credit: self._on_credit,
-            Window: self._on_window,
+            Window: lambda event: self._pump_all(),
             Settled: self._on_settled,
             Detached: self._on_detached,
             Closed: self._on_closed,
@@ -306,9 +305,6 @@ class Peer(asyncio.Protocol):
         else:
             self._replies.on_credit(event.link)
         event.link.finish_flow(drain=event.drain, echo=event.echo)
-
-    def _on_window(self, event: Window) -> None:
-        self._pump_all()
 
     def _pump_all(self) -> None:
         with self.transport.guarded():

@@ -59,7 +59,7 @@ def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: b
         raise OperationFault(INVALID_FIELD, f"{path} requires sessions; give every message a session id")
     sequences: list[int] = []
     try:
-        for due_ms, group in groupby(incoming, key=_due_ms):
+        for due_ms, group in groupby(incoming, key=lambda item: item.due_ms):
             messages = [item.message for item in group]
             facts = [wire_facts(message) for message in messages] if engine.state.rules else []
             sequences += engine.broker.send(path, messages, due_ms=due_ms, facts=facts)
@@ -70,7 +70,3 @@ def put(engine: Engine, path: str, incoming: list[Incoming], *, needs_session: b
     except Throttled as error:
         raise OperationFault(SERVER_BUSY, str(error)) from error
     return sequences
-
-
-def _due_ms(item: Incoming) -> int:
-    return item.due_ms

@@ -62,8 +62,9 @@ class Room(Generic[T]):
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._guests: set[T] = set()
-        self._deserted = asyncio.Event()
-        self._deserted.set()
+        self.deserted = asyncio.Event()
+        """Set while none is here."""
+        self.deserted.set()
 
     def __len__(self) -> int:
         return len(self._guests)
@@ -77,18 +78,14 @@ class Room(Generic[T]):
         if len(self._guests) >= self._count_max:
             return False
         self._guests.add(guest)
-        self._deserted.clear()
+        self.deserted.clear()
         return True
 
     def leave(self, guest: T) -> None:
         """One is gone, if it was here."""
         self._guests.discard(guest)
         if not self._guests:
-            self._deserted.set()
-
-    async def wait_deserted(self) -> None:
-        """Wait until none is here."""
-        await self._deserted.wait()
+            self.deserted.set()
 
 
 class Transport:

@@ -44,7 +44,8 @@ class Signatures:
         Raises:
             Rejection: 401, saying what is wrong with it.
         """
-        fields = _fields(token)
+        plain = unquote(token) if "%" in token else token
+        fields = {} if len(token) > TOKEN_LENGTH_MAX else dict(part.partition("=")[::2] for part in plain.split("&"))
         if fields.get("type") != "master" or fields.get("ver") != "1.0":
             raise Rejection(UNAUTHORIZED, "the authorization header must be type=master&ver=1.0&sig=...")
         if not date and not http_date:
@@ -59,10 +60,3 @@ class Signatures:
             UNAUTHORIZED,
             "the signature does not fit; use the key with which the emulator was started",
         )
-
-
-def _fields(token: str) -> dict[str, str]:
-    if len(token) > TOKEN_LENGTH_MAX:
-        return {}
-    plain = unquote(token) if "%" in token else token
-    return dict(part.partition("=")[::2] for part in plain.split("&"))

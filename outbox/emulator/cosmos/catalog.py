@@ -53,6 +53,7 @@ class Container:
         self.name = f"{database.id}/{self.id}"
         self.path = f"dbs/{database.id}/colls/{self.id}"
         self.prefix = f"{ITEMS}{self.rid}/"
+        """Before each partition key, the namespace in which the engine keeps its items."""
         self.keys: set[str] = set()
         self.version = version
         """The engine's version of its last write."""
@@ -74,10 +75,6 @@ class Container:
         self.key_paths: tuple[tuple[str, ...], ...] = tuple(_names(p) for p in definition["partitionKey"]["paths"])
         self.ttl_s: int | None = definition.get("defaultTtl")
         self.indexing = Indexing.of_stored(definition.get("indexingPolicy"))
-
-    def namespace(self, key: str) -> str:
-        """Where the engine keeps the items of a partition key."""
-        return self.prefix + key
 
 
 class Catalog:
@@ -181,7 +178,7 @@ class Catalog:
         del self.databases[database.id], self._by_rid[database.rid]
         for container in containers:
             self._by_rid.pop(container.rid, None)
-            self._remove_items([container.namespace(key) for key in container.keys])
+            self._remove_items([container.prefix + key for key in container.keys])
 
     # Containers
 
@@ -209,7 +206,7 @@ class Catalog:
         if definition["id"] in database.containers:
             raise Rejection(CONFLICT, f"there is a container {definition['id']!r} already")
         self._check_room()
-        rid = self._fresh_rid(_bytes_of(database.rid), 4)
+        rid = self._fresh_rid(base64.b64decode(database.rid, b"+-"), 4)
         definition |= {"_rid": rid, "_self": f"dbs/{database.rid}/colls/{rid}/", "_docs": "docs/", "_sprocs": "sprocs/"}
         version = self._write(f"coll/{database.rid}/{rid}", definition)
         container = Container(database, definition, version)
@@ -235,7 +232,7 @@ class Catalog:
         """Delete a container with its items."""
         self._forget([_name(container)])
         del container.database.containers[container.id], self._by_rid[container.rid]
-        self._remove_items([container.namespace(key) for key in container.keys])
+        self._remove_items([container.prefix + key for key in container.keys])
 
     def containers(self) -> list[Container]:
         """All containers of all databases."""
@@ -263,20 +260,16 @@ class Catalog:
         return self._engine.core.do(records.Modified(now_ms, change))
 
     def _forget(self, ids: list[str]) -> None:
-        gone = [records.DocRef(DEFINITIONS, id, 1) for id in ids]
-        self._engine.core.do(records.Modified(self._engine.now_ms(), records.Modify(document_deletes=gone)))
+        self._delete([records.DocRef(DEFINITIONS, id, 1) for id in ids])
 
     def _remove_items(self, namespaces: list[str]) -> None:
-        engine = self._engine
-        gone: list[records.DocRef] = []
-        for namespace in namespaces:
-            for id in list(engine.state.documents.spaces.get(namespace, {})):
-                gone.append(records.DocRef(namespace, id, 1))
-                if len(gone) == DELETE_COUNT:
-                    engine.core.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
-                    gone = []
-        if gone:
-            engine.core.do(records.Modified(engine.now_ms(), records.Modify(document_deletes=gone)))
+        spaces = self._engine.state.documents.spaces
+        gone = [records.DocRef(namespace, id, 1) for namespace in namespaces for id in spaces.get(namespace, {})]
+        for begin in range(0, len(gone), DELETE_COUNT):
+            self._delete(gone[begin : begin + DELETE_COUNT])
+
+    def _delete(self, gone: list[records.DocRef]) -> None:
+        self._engine.core.do(records.Modified(self._engine.now_ms(), records.Modify(document_deletes=gone)))
 
 
 def checked(body: dict[str, Json]) -> dict[str, Json]:
@@ -318,7 +311,3 @@ def _names(path: str) -> tuple[str, ...]:
 
 def _name(container: Container) -> str:
     return f"coll/{container.database.rid}/{container.rid}"
-
-
-def _bytes_of(rid: str) -> bytes:
-    return base64.b64decode(rid, b"+-")

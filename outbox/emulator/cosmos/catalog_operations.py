@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from outbox.emulator.cosmos.answers import CREATED, NO_CONTENT, NOT_MODIFIED, OK, Answer
 from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import METADATA_RU
-from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
-from outbox.emulator.cosmos.requests import container_of
+from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, container_of
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.cosmos.values import Json, encode, parse_object
 

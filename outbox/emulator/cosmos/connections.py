@@ -10,12 +10,16 @@ connection, in a thread, because its library takes longer to import than all els
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+from outbox.emulator.listening import usual_count_max
+
+if TYPE_CHECKING:
+    from aiohttp import StreamReader
 
 HEAD_MAX_BYTES = 32 << 10
 AHEAD_MAX_BYTES = 64 << 10
@@ -28,7 +32,6 @@ TAKE_WITHIN_S = 30.0
 """How long a client may take to read an answer, and a connection to close."""
 IDLE_MAX_S = 120.0
 """How long a connection that was answered may be silent; the SDKs' pools keep theirs for less."""
-COUNT_MAX = 512
 SEND_BUFFER_BYTES = 128 << 10
 """What the system may hold of an answer; left to itself, it takes megabytes of each."""
 
@@ -59,14 +62,6 @@ _WITHIN_S = {
 """How long each may last; BODY counts from the first byte of the head.  An answer takes what its operation takes."""
 
 
-class Body(Protocol):
-    """A body that is being read."""
-
-    def is_eof(self) -> bool: ...
-
-    def set_exception(self, exc: BaseException) -> None: ...
-
-
 class Connections:
     """The connections of one endpoint, and a factory of them."""
 
@@ -84,7 +79,7 @@ class Connections:
         self._speaker: Callable[[], asyncio.Protocol] | None = None
         self._loading: asyncio.Task[None] | None = None
         self._by_speaker: dict[asyncio.BaseProtocol, Connection] = {}
-        self._count_max = count_max or _count_max()
+        self._count_max = count_max or usual_count_max()
 
     def __call__(self) -> Connection:
         return Connection(self)
@@ -165,7 +160,7 @@ class Connection(asyncio.Protocol):
         self._count_bytes = 0
         """Of the head that is on its way, or ahead of the answer."""
         self._tail = b""
-        self._body: Body | None = None
+        self._body: StreamReader | None = None
 
     # The transport's side
 
@@ -189,7 +184,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.phase is Phase.NEW or self.phase is Phase.IDLE:
-            self._begin_head()
+            self.phase, self._count_bytes, self._tail = Phase.HEAD, 0, b""
+            self._since_s = asyncio.get_running_loop().time()
         if self.phase is Phase.HEAD:
             if _HEAD_END in self._tail + data:
                 self.phase, self._tail = Phase.BODY, b""
@@ -197,7 +193,9 @@ class Connection(asyncio.Protocol):
                 self._tail = data[-3:] if len(data) > 2 else (self._tail + data)[-3:]
                 self._count_bytes += len(data)
                 if self._count_bytes > HEAD_MAX_BYTES:
-                    self._refuse_head()
+                    if self._transport is not None:
+                        self._transport.write(_HEAD_TOO_LONG)
+                    self.close()
                     return
         elif self.phase is Phase.ANSWERING:
             self._count_bytes += len(data)
@@ -254,7 +252,7 @@ class Connection(asyncio.Protocol):
         if self.phase is not Phase.CLOSING:
             self.phase = Phase.BODY
 
-    def read(self, body: Body) -> None:
+    def read(self, body: StreamReader) -> None:
         """A body is being read.
 
         Raises:
@@ -301,17 +299,3 @@ class Connection(asyncio.Protocol):
         self.phase = Phase.CLOSING
         if self._transport is not None:
             self._transport.abort()
-
-    def _begin_head(self) -> None:
-        self.phase, self._count_bytes, self._tail = Phase.HEAD, 0, b""
-        self._since_s = asyncio.get_running_loop().time()
-
-    def _refuse_head(self) -> None:
-        if self._transport is not None:
-            self._transport.write(_HEAD_TOO_LONG)
-        self.close()
-
-
-def _count_max() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return COUNT_MAX if soft == resource.RLIM_INFINITY else max(1, min(COUNT_MAX, soft // 4))

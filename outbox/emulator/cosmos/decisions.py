@@ -143,12 +143,8 @@ def _patched(operation: Operation, current: Stored, container: Container, moment
     changed = operation.patch.apply(item)
     if changed.get("id") != operation.id or key_of(changed, container.key_paths) != key:
         raise bad("a patch can change neither the id nor the partition key of an item")
-    return _written(whole_again(operation, changed, container, key), current, container, moment, OK)
-
-
-def whole_again(operation: Operation, changed: dict[str, Json], container: Container, key: str) -> Operation:
-    """A patched item as if it had come whole, with the checks of one that does."""
-    return whole("replace", changed, container, key, operation.id)
+    # with the checks of an item that comes whole
+    return _written(whole("replace", changed, container, key, operation.id), current, container, moment, OK)
 
 
 def _check_etag(operation: Operation, current: Stored | None) -> None:

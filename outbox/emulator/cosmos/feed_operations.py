@@ -1,31 +1,47 @@
-"""Queries and feeds, of items and of definitions."""
+"""Queries and feeds, of items and of definitions, and the change feed.
+
+The change feed has the latest version of every item, in the order in which they were written.  Where a reader stands is
+the version that it has seen, as an ETag.  What one batch wrote has one version and comes on one page.  Deleted items
+are left out, as are versions that were overwritten, as in the service's `LatestVersion` mode.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 
 import msgspec
 
-from outbox.emulator.cosmos import changes
-from outbox.emulator.cosmos.answers import CROSS_PARTITION, OK, THROTTLED, Answer, Rejection, bad
+from outbox.emulator.cosmos.answers import (
+    CROSS_PARTITION,
+    NOT_MODIFIED,
+    OK,
+    THROTTLED,
+    Answer,
+    Rejection,
+    bad,
+    unsupported,
+)
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
-from outbox.emulator.cosmos.feeds import Candidate, Feed, Items, page_count_of
-from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
+from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Feed, Items, Page, page_count_of
 from outbox.emulator.cosmos.hashing import effective_key, range_of
+from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.query.plan import Plan, compile_query
-from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness
+from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared, container_of, freshness
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
-from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object
+from outbox.emulator.cosmos.values import Json, encode, key_of_header, parse_object, written_s
 
 PAGES_UNDER_WAY_MAX = 16
 """Pages that are made at a time: each may hold an item, what it is parsed to, and as much as a page may."""
 PAGE_WAIT_S = 10.0
 """How long a request may wait for its turn to have one made; then it is throttled."""
 
+LSN_DIGITS_MAX = 19
+FEED = "incremental feed"
 _RANGE_ID = "x-ms-documentdb-partitionkeyrangeid"
 
 
@@ -66,17 +82,17 @@ class FeedOperations:
     def _changes(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
         keys = self._keys(call, container)
-        after = changes.start_of(call.header("a-im"), call.header("if-none-match"), container)
-        since_s = changes.since_of(call.header("if-modified-since"))
+        after = _start_of(call.header("a-im"), call.header("if-none-match"), container)
+        since_s = _since_of(call.header("if-modified-since"))
         page_count = page_count_of(call.header("x-ms-max-item-count"))
 
         def apply(call: Call) -> Answer:
             if container.version <= after:
-                return changes.nothing_new(after)
+                return _nothing_new(after)
             found = ((key, item) for key in keys(container.lsn) for item in self._store.items(container, key))
-            page, last = changes.page_of(found, after, since_s, page_count)
+            page, last = _changed(found, after, since_s, page_count)
             if not page.results:
-                return changes.nothing_new(container.version)
+                return _nothing_new(container.version)
             charge_ru = query_ru(page.examined_count, page.size_bytes)
             answer = _listed(page.results, "", container.rid, "Documents", charge_ru)
             answer.headers["etag"] = f'"{last}"'
@@ -209,3 +225,60 @@ def _listed(results: list[bytes], continuation: str, rid: str, name: str, charge
     if continuation:
         headers["x-ms-continuation"] = continuation
     return Answer(OK, body, charge_ru, headers)
+
+
+# Changes
+
+
+def _start_of(mode: str, etag: str, container: Container) -> int:
+    """The version behind which to read.
+
+    Raises:
+        Rejection: 400, the mode or the ETag is none that is known.
+    """
+    if mode.strip().lower() != FEED:
+        raise unsupported(f"the change feed mode {mode[:40]!r}")
+    if etag == "*":
+        return container.version
+    digits = etag.strip('"')
+    if not digits.isascii() or not (digits.isdecimal() or not digits) or len(digits) > LSN_DIGITS_MAX:
+        raise bad(f"the change feed cannot go on at {etag[:80]!r}; send the ETag of an answer")
+    return int(digits or "0")
+
+
+def _since_of(date: str) -> int:
+    """The second from which changes are wanted; 0 for all.
+
+    Raises:
+        Rejection: 400, it is no date.
+    """
+    if not date:
+        return 0
+    try:
+        return int(parsedate_to_datetime(date).timestamp())
+    except (ValueError, TypeError, OverflowError) as error:
+        raise bad(f"If-Modified-Since {date[:80]!r} is no date") from error
+
+
+def _changed(items: Iterable[tuple[str, Stored]], after: int, since_s: int, page_count: int) -> tuple[Page, int]:
+    """A page of the items written after a version, by key and item, and the version that it ends with.
+
+    It ends where it has as many items or bytes as a page may, but not within what was written together.
+    """
+    page, size_bytes = Page([]), 0
+    changed = sorted((item.version, key, item.value) for key, item in items if item.version > after)
+    page.examined_count = len(changed)
+    last = after
+    for version, key, value in changed:
+        if (len(page.results) >= page_count or size_bytes > PAGE_SIZE_MAX_BYTES) and version != last:
+            break
+        last = version
+        if not since_s or written_s(value) >= since_s:
+            page.results.append(Candidate(key, value, version).wire())
+            size_bytes += len(page.results[-1])
+    return page, last
+
+
+def _nothing_new(after: int) -> Answer:
+    """The answer where nothing was written after a version."""
+    return Answer(NOT_MODIFIED, charge_ru=query_ru(0, 0), headers={"etag": f'"{after}"'})

@@ -24,7 +24,7 @@ import msgspec
 from outbox.emulator.cosmos.answers import bad
 from outbox.emulator.cosmos.query.budget import TEXT_STEP_LENGTH, Budget
 from outbox.emulator.cosmos.query.expressions import Row
-from outbox.emulator.cosmos.query.plan import Plan
+from outbox.emulator.cosmos.query.plan import Gathering, Plan
 from outbox.emulator.cosmos.query.values import SortKey, compare_keys, identity
 from outbox.emulator.cosmos.snapshots import (
     SNAPSHOT_MAX_BYTES,
@@ -378,7 +378,7 @@ class Feed:
         return page
 
     async def _gathered(self, plan: Plan, items: Items, page: Page) -> list[bytes]:
-        gathering = plan.gather()
+        gathering = Gathering(plan)
         async with aclosing(self._matching(items.candidates(), page)) as matches:
             async for _, row, data in matches:
                 gathering.add(row, len(data))

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from outbox.emulator.cosmos import session_tokens
 from outbox.emulator.cosmos.answers import (
     ERROR,
     FORBIDDEN,
@@ -24,9 +23,10 @@ from outbox.emulator.cosmos.answers import (
     unsupported,
 )
 from outbox.emulator.cosmos.auth import Signatures
-from outbox.emulator.cosmos.catalog import Catalog, Container
+from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import Meter
-from outbox.emulator.cosmos.routes import Route, route_of
+from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, token_of
+from outbox.emulator.cosmos.routes import route_of
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
@@ -45,37 +45,6 @@ _NOT_HERE = {
 
 class Dropped(Exception):
     """The connection is to break without an answer."""
-
-
-@dataclass(slots=True)
-class Call:
-    """A request on its way: what came, and what was found out about it."""
-
-    method: str
-    raw_path: str
-    headers: Mapping[str, str]
-    body: bytes
-    route: Route = field(default_factory=lambda: Route("unknown", (), "", ()))
-    container: Container | None = None
-    rule: FaultRule | None = None
-    """The fault that the operation itself has to do: a stale read, one within a batch."""
-    lsn: int | None = None
-    """How fresh the answer is, once that is known."""
-
-    def header(self, name: str) -> str:
-        """A header's value, empty where it is not there."""
-        return self.headers.get(name, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """An operation that can be done now, and what faults know it by."""
-
-    key: str
-    apply: Callable[[Call], Answer | Awaitable[Answer]]
-
-
-Prepare = Callable[[Call], Prepared]
 
 
 class Gateway:
@@ -214,7 +183,7 @@ class Gateway:
         headers["x-ms-request-charge"] = f"{answer.charge_ru:.2f}"
         if container is not None:
             lsn = container.lsn if call.lsn is None else call.lsn
-            headers["x-ms-session-token"] = session_tokens.token_of(lsn)
+            headers["x-ms-session-token"] = token_of(lsn)
             headers["x-ms-alt-content-path"] = container.path
             headers["x-ms-documentdb-partitionkeyrangeid"] = "0"
             headers["lsn"] = str(lsn)

@@ -30,7 +30,8 @@ from outbox.emulator.cosmos.answers import (
 )
 from outbox.emulator.cosmos.connections import HEAD_MAX_BYTES, IDLE_MAX_S, Connection, Connections
 from outbox.emulator.cosmos.control import PREFIX, Control
-from outbox.emulator.cosmos.gateway import Call, Dropped, Gateway
+from outbox.emulator.cosmos.gateway import Dropped, Gateway
+from outbox.emulator.cosmos.requests import Call
 
 log = logging.getLogger(__name__)
 _quiet = logging.getLogger("outbox.cosmos.http")

@@ -1,21 +1,64 @@
-"""Operations on items, alone and in batches: read from the request first, then applied in one step."""
+"""Operations on items, alone and in batches: read from the request first, then applied in one step.
+
+A transactional batch has up to 100 operations on items of one partition key: all of them are done or none.  Every
+operation sees what those before it did.  The first that cannot be done, as one on an item of another partition key,
+ends the batch: it answers with its own status, all others with 424, the whole with 207, and nothing was written.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from outbox.emulator.cosmos import batch
-from outbox.emulator.cosmos.answers import NOT_FOUND, NOT_MODIFIED, Answer, Rejection, unsupported
+import msgspec
+
+from outbox.emulator.cosmos.answers import (
+    FAILED_DEPENDENCY,
+    KEY_MISMATCH,
+    MULTI_STATUS,
+    NOT_FOUND,
+    NOT_MODIFIED,
+    OK,
+    THROTTLED,
+    TOO_LARGE,
+    Answer,
+    Rejection,
+    bad,
+    unsupported,
+)
 from outbox.emulator.cosmos.catalog import Container
-from outbox.emulator.cosmos.decisions import Moment, Operation, decide, whole
-from outbox.emulator.cosmos.gateway import Call, Prepare, Prepared
-from outbox.emulator.cosmos.patch import Patch
+from outbox.emulator.cosmos.decisions import Decision, Kind, Moment, Operation, decide, whole
+from outbox.emulator.cosmos.history import Stored
+from outbox.emulator.cosmos.patch import Condition, Patch
 from outbox.emulator.cosmos.query.budget import Budget
-from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX
-from outbox.emulator.cosmos.requests import KEY_HEADER, container_of, freshness, key_of_call
+from outbox.emulator.cosmos.query.plan import CONDITION_STEP_COUNT_MAX, compile_condition
+from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared, container_of, freshness, key_of_call
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.store import Put, Store
-from outbox.emulator.cosmos.values import check_id, etag_of, key_of, key_of_header, parse_object, wire_form
+from outbox.emulator.cosmos.values import (
+    Json,
+    check_id,
+    etag_of,
+    key_of,
+    key_of_header,
+    parse,
+    parse_object,
+    wire_form,
+)
+from outbox.emulator.faults import FaultRule
+
+OPERATION_COUNT_MAX = 100
+SIZE_MAX_BYTES = 2 << 20
+ANSWER_MAX_BYTES = 16 << 20
+"""Of the items in its answer: a hundred operations on one large item would hold it a hundred times."""
+_KINDS: dict[str, Kind] = {
+    "Create": "create",
+    "Read": "read",
+    "Replace": "replace",
+    "Upsert": "upsert",
+    "Delete": "delete",
+    "Patch": "patch",
+}
 
 
 class ItemOperations:
@@ -59,7 +102,7 @@ class ItemOperations:
     def _patch(self, call: Call) -> Prepared:
         container, body = container_of(call, self._store.catalog), parse_object(call.body)
         key = key_of_call(call, container)
-        patch = Patch(body, batch.condition_of(body, Budget(CONDITION_STEP_COUNT_MAX)))
+        patch = Patch(body, _condition_of(body, Budget(CONDITION_STEP_COUNT_MAX)))
         return self._single(call, container, key, Operation("patch", self._id(call, container, key), patch=patch))
 
     def _single(self, call: Call, container: Container, key: str, operation: Operation) -> Prepared:
@@ -101,9 +144,9 @@ class ItemOperations:
         if not is_true(call.headers, "x-ms-cosmos-batch-atomic"):
             raise unsupported("a batch that is not atomic")
         key = key_of_call(call, container)
-        operations = batch.operations_of(call.body, container, key)
+        operations = operations_of(call.body, container, key)
         name = f"{key}/{','.join(operation.id for operation in operations)}"
-        return Prepared(name, lambda call: batch.run(self._store, container, key, operations, call.rule))
+        return Prepared(name, lambda call: run_batch(self._store, container, key, operations, call.rule))
 
     def _id(self, call: Call, container: Container, key: str) -> str:
         """The id of the item that the path names, by id or by resource id.
@@ -121,3 +164,144 @@ class ItemOperations:
             return check_id(name)
         except Rejection as rejected:
             raise Rejection(NOT_FOUND, rejected.text) from rejected
+
+
+# Batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An item as an operation of the batch left it; version 0 while it is not written and has no ETag."""
+
+    value: bytes
+    version: int = 0
+
+
+def operations_of(data: bytes, container: Container, key: str) -> list[Operation]:
+    """The operations in a batch's body.
+
+    Raises:
+        Rejection: 413 or 400; the text names the operation.
+    """
+    if len(data) > SIZE_MAX_BYTES:
+        raise Rejection(TOO_LARGE, f"a batch of {len(data)} bytes is over {SIZE_MAX_BYTES}; split what need not be one")
+    body = parse(data, "the batch")
+    if not isinstance(body, list) or not body:
+        raise bad("a batch must be a JSON array of operations")
+    if len(body) > OPERATION_COUNT_MAX:
+        raise bad(f"a batch of {len(body)} operations is over {OPERATION_COUNT_MAX}; split what need not be one")
+    found, budget = [], Budget(CONDITION_STEP_COUNT_MAX)
+    for index, one in enumerate(body):
+        try:
+            found.append(_operation(one, container, key, budget))
+        except Rejection as rejected:
+            raise Rejection(
+                rejected.status, f"operation {index} of the batch: {rejected.text}", substatus=rejected.substatus
+            ) from rejected
+    return found
+
+
+def _operation(one: Json, container: Container, key: str, budget: Budget) -> Operation:
+    if not isinstance(one, dict) or one.get("operationType") not in _KINDS:
+        raise bad(f"it needs an operationType, one of {', '.join(_KINDS)}")
+    kind, body = _KINDS[one["operationType"]], one.get("resourceBody")
+    conditions = [one.get(name) or "" for name in ("ifMatch", "ifNoneMatch")]
+    if not all(isinstance(text, str) for text in conditions):
+        raise bad("ifMatch and ifNoneMatch must be text")
+    if kind in ("create", "replace", "upsert"):
+        if not isinstance(body, dict):
+            raise bad("it needs a resourceBody, a JSON object")
+        id = check_id(one["id"]) if kind == "replace" and "id" in one else ""
+        try:
+            operation = whole(kind, body, container, key, id)
+        except Rejection as rejected:
+            if rejected.substatus != KEY_MISMATCH:
+                raise
+            operation = Operation(kind, id or check_id(body.get("id")), refusal=rejected)
+    else:
+        operation = Operation(kind, check_id(one.get("id")))
+        if kind == "patch":
+            if not isinstance(body, dict):
+                raise bad("it needs a resourceBody with operations")
+            operation.patch = Patch(body, _condition_of(body, budget))
+    operation.if_match, operation.if_none_match = conditions
+    return operation
+
+
+def _condition_of(body: dict[str, Json], budget: Budget) -> Condition | None:
+    """The condition of a patch, compiled; those of one batch have one budget, because they are evaluated in one go.
+
+    Raises:
+        Rejection: 400, it cannot be.
+    """
+    text = body.get("condition")
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise bad("the condition of a patch must be text such as: from c where c.state = 'open'")
+    return compile_condition(text, budget)
+
+
+def run_batch(
+    store: Store, container: Container, key: str, operations: list[Operation], fault: FaultRule | None
+) -> Answer:
+    """Do all operations or none.
+
+    `fault` throttles one of them, or gives it another status, where it has a `batch_index`.
+    """
+    touched: dict[str, _Pending | None] = {}
+    decisions: list[Decision] = []
+    left: list[_Pending | None] = []
+    moment_ms, size_bytes = store.engine.now_ms(), 0
+    for index, operation in enumerate(operations):
+        now: Stored | None
+        now = touched[operation.id] if operation.id in touched else store.read(container, key, operation.id)
+        try:
+            if fault is not None and fault.batch_index == index:
+                raise _injected(fault)
+            if operation.refusal is not None:
+                raise operation.refusal
+            decision = decide(operation, now, container, Moment(moment_ms, store.fresh_rid(container)))
+        except Rejection as rejected:
+            return _failed(rejected, index, len(operations))
+        if decision.stored is not None:
+            touched[operation.id] = now = _Pending(decision.stored)
+        elif decision.deletes:
+            touched[operation.id] = now = None
+        size_bytes += 0 if now is None else len(now.value)
+        if size_bytes > ANSWER_MAX_BYTES:
+            text = f"the items of the batch's answer are over {ANSWER_MAX_BYTES} bytes; split what need not be one"
+            return _failed(Rejection(TOO_LARGE, text), index, len(operations))
+        decisions.append(decision)
+        left.append(None if now is None else _Pending(now.value, now.version))
+    version = container.version
+    if touched:
+        puts = [Put(id, None if item is None else item.value) for id, item in touched.items()]
+        there = [put for put in puts if put.stored is not None or store.read(container, key, put.id) is not None]
+        version = store.commit(container, key, there) if there else version
+    return _succeeded(decisions, left, version)
+
+
+def _injected(fault: FaultRule) -> Rejection:
+    if fault.kind == "throttled":
+        return Rejection(THROTTLED, "throttled on demand", retry_after_s=fault.retry_after_s)
+    return Rejection(fault.status, "failed on demand", substatus=fault.substatus)
+
+
+def _failed(rejected: Rejection, failed: int, count: int) -> Answer:
+    results: list[dict[str, Json]] = [{"statusCode": FAILED_DEPENDENCY, "requestCharge": 0} for _ in range(count)]
+    results[failed] = {"statusCode": rejected.status, "subStatusCode": rejected.substatus, "requestCharge": 1.0}
+    if rejected.retry_after_s:
+        results[failed]["retryAfterMilliseconds"] = round(rejected.retry_after_s * 1_000)
+    return Answer(MULTI_STATUS, msgspec.json.encode(results), 1.0)
+
+
+def _succeeded(decisions: list[Decision], left: list[_Pending | None], version: int) -> Answer:
+    results = []
+    for decision, item in zip(decisions, left, strict=True):
+        result: dict[str, Json] = {"statusCode": decision.status, "requestCharge": round(decision.charge_ru, 2)}
+        if item is not None:
+            of_item = item.version or version
+            result |= {"eTag": etag_of(of_item), "resourceBody": msgspec.Raw(wire_form(item.value, of_item))}
+        results.append(result)
+    return Answer(OK, msgspec.json.encode(results), sum(decision.charge_ru for decision in decisions))

@@ -7,7 +7,6 @@ any other address it insists on a key of one's own.  Many may run in one process
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from outbox.emulator.cosmos.item_operations import ItemOperations
 from outbox.emulator.cosmos.snapshots import Snapshots
 from outbox.emulator.cosmos.store import Store
 from outbox.emulator.faults import Faults
+from outbox.emulator.listening import is_loopback
 from outbox.engine.engine import Engine
 from outbox.errors import Refused
 
@@ -85,7 +85,7 @@ class CosmosEmulator:
         Raises:
             Refused: a host that others can reach with the public key; a key that is none.
         """
-        self._is_local = _is_loopback(host)
+        self._is_local = is_loopback(host)
         if key == WELL_KNOWN_KEY and not self._is_local:
             raise Refused(f"{host} can be reached by others and the key is public; give key=..., or use 127.0.0.1")
         self.engine = engine
@@ -181,12 +181,3 @@ class CosmosEmulator:
             self.store.sweep_quietly()
             self._snapshots.sweep()
             connections.check_time(loop.time())
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

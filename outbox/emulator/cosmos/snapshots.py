@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from outbox.emulator.cosmos.query.values import SortKey
 
@@ -99,8 +99,4 @@ def put_in_order(rows: list[Found], descending: tuple[bool, ...]) -> None:
     """Sort rows by their keys, each up or down, and then by where they are."""
     rows.sort(key=lambda row: row.position)
     for index in reversed(range(len(descending))):
-        rows.sort(key=_key_at(index), reverse=descending[index])
-
-
-def _key_at(index: int) -> Any:
-    return lambda row: row.keys[index]
+        rows.sort(key=lambda row: row.keys[index], reverse=descending[index])

@@ -212,7 +212,7 @@ class Store:
         if container.ttl_s is None:
             return
         for key in container.keys:
-            for id, item in self.engine.state.documents.spaces.get(container.namespace(key), _NOTHING).items():
+            for id, item in self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING).items():
                 expires_ms = _expires_ms(container, item.value)
                 if expires_ms:
                     container.expiring.append((expires_ms, key, id))
@@ -227,7 +227,7 @@ class Store:
             expiring, over = container.expiring, dict[str, dict[str, None]]()
             while expiring and expiring[0][0] <= now_ms and count < SWEEP_COUNT_MAX:
                 _, key, id = heappop(expiring)
-                found = self.engine.state.documents.spaces.get(container.namespace(key), _NOTHING).get(id)
+                found = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING).get(id)
                 if found is not None and self._is_over(container, found) and id not in over.setdefault(key, {}):
                     over[key][id] = None
                     count += 1

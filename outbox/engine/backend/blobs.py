@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
+from outbox.engine.log.disk import sync_folder
 from outbox.errors import Throttled, TooLarge
 from outbox.ports import BlobStore
 
@@ -35,7 +36,7 @@ class FolderBlobStore:
         path = self._path(name)
         with _described(f"blob {name} could not be written"):
             is_new = _write_once(path, path.with_suffix(f".{os.getpid()}.tmp"), data)
-            _sync_folder(self._folder)  # also where the blob was: whoever wrote it may have ended before this
+            sync_folder(self._folder)  # also where the blob was: whoever wrote it may have ended before this
         return is_new
 
     async def read(self, name: str, *, bytes_max: int) -> bytes | None:
@@ -81,34 +82,22 @@ def _make_folder(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in (*missing, folder):
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def _write_once(path: Path, temporary: Path, data: bytes) -> bool:
     try:
-        _write_synced(temporary, data)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
         return False
     finally:
         temporary.unlink(missing_ok=True)
     return True
-
-
-def _write_synced(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_at_most(path: Path, size_bytes: int) -> bytes | None:

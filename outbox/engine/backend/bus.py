@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from outbox.engine.backend.deliveries import as_deliveries, token_of
-from outbox.engine.broker import Broker
+from outbox.engine.broker import Broker, as_deliveries
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
 from outbox.engine.log import records
@@ -34,7 +33,7 @@ class EngineBus:
         broker = self._broker
         found = broker.queue(queue)
         tasks = broker.take(found, count_max)
-        if not tasks and wait_s > 0 and await broker.wait_available(queue, wait_s):
+        if not tasks and wait_s > 0 and await broker.wait_any([queue], wait_s):
             tasks = broker.take(found, count_max)
         await self._core.gate()
         return [
@@ -50,7 +49,7 @@ class EngineBus:
         if settle.how == "dead-letter":
             await self._dead_letter(delivery, settle)
             return
-        self._broker.settle(self._token(delivery), how, reason=settle.reason, description=settle.description)
+        self._broker.settle(self._broker.token(delivery), how, reason=settle.reason, description=settle.description)
         await self._core.gate()
 
     async def _reschedule(self, delivery: Delivery, settle: Settle) -> None:
@@ -75,7 +74,7 @@ class EngineBus:
         Raises:
             LockLost: it is not ours any more.
         """
-        self._broker.renew(self._token(delivery))
+        self._broker.renew(self._broker.token(delivery))
         queue = self._broker.queue(delivery.queue)
         return queue, queue.tasks[delivery.sequence].failures
 
@@ -87,10 +86,7 @@ class EngineBus:
         self._broker.wake()
 
     async def renew(self, delivery: Delivery) -> int:
-        return self._broker.renew(self._token(delivery))
-
-    def _token(self, delivery: Delivery) -> bytes:
-        return token_of(delivery, self._core, self._broker)
+        return self._broker.renew(self._broker.token(delivery))
 
 
 _SETTLEMENTS = {

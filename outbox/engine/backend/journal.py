@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-from outbox.engine.backend.deliveries import as_deliveries, token_of
-from outbox.engine.broker import Broker
+from outbox.engine.broker import Broker, as_deliveries
 from outbox.engine.checks import check_room
 from outbox.engine.core import Core
 from outbox.engine.entities import Settlement
@@ -198,18 +197,15 @@ class EngineJournal:
         renewed = 0
         for delivery in deliveries:
             with suppress(LockLost):  # one that ran out does not keep the others from it
-                self._broker.renew(self._token(delivery))
+                self._broker.renew(self._broker.token(delivery))
                 renewed += 1
         return renewed
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
             with suppress(LockLost):
-                self._broker.settle(self._token(delivery), Settlement.RELEASE)
+                self._broker.settle(self._broker.token(delivery), Settlement.RELEASE)
         self._core.write()
-
-    def _token(self, delivery: Delivery) -> bytes:
-        return token_of(delivery, self._core, self._broker)
 
 
 def _may_replace(marker: Marker, attempt: int | None) -> bool:

@@ -13,7 +13,6 @@ from outbox.engine.dead_letters import DeadLetters
 from outbox.engine.documents import Documents
 from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_path
 from outbox.engine.state.documents import STATES
-from outbox.engine.state.tasks import Task
 from outbox.engine.topology import Topology
 from outbox.ports import (
     Buried,
@@ -111,13 +110,19 @@ class EngineOperations:
 def dead_letters(broker: Broker, queue: str) -> list[Buried]:
     """The dead letters of a queue, oldest first; the caller passes the gate."""
     return [
-        identified(Buried(queue, t.sequence, t.message, t.reason, t.description, _deliveries(t), t.enqueued_ms))
-        for t in broker.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
+        identified(
+            Buried(
+                queue,
+                task.sequence,
+                task.message,
+                task.reason,
+                task.description,
+                task.failures + task.delivery_count + task.message.failures,
+                task.enqueued_ms,
+            )
+        )
+        for task in broker.peek(dead_letter_path(queue), 0, PEEK_COUNT_MAX)
     ]
-
-
-def _deliveries(task: Task) -> int:
-    return task.failures + task.delivery_count + task.message.failures
 
 
 _conforms: type[Operations] = EngineOperations

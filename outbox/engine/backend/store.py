@@ -66,7 +66,11 @@ class EngineStore:
                 return Lost(index, current)
         change = records.Modify(
             documents=[self._put(op) for op in operations if not isinstance(op, Delete)],
-            document_deletes=[self._gone(op) for op in operations if isinstance(op, Delete)],
+            document_deletes=[
+                records.DocRef(_namespace(op.key.partition), op.key.id, int(op.if_match))
+                for op in operations
+                if isinstance(op, Delete)
+            ],
         )
         if self._documents.modify(change) is None:
             raise LockLost("a document changed between its check and its write; this is a bug, please report it")
@@ -82,9 +86,6 @@ class EngineStore:
         expires_ms = 0 if operation.ttl_s is None else self._core.now_ms() + round(operation.ttl_s * 1_000)
         version = self._documents.version(namespace, id)
         return records.DocWrite(namespace, id, operation.body, version, expires_ms)
-
-    def _gone(self, operation: Delete) -> records.DocRef:
-        return records.DocRef(_namespace(operation.key.partition), operation.key.id, int(operation.if_match))
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         space = self._core.state.documents.spaces.get(_namespace(partition), {})

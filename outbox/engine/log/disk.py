@@ -22,7 +22,7 @@ from typing import Protocol
 from outbox.engine.log.memory_disk import NO_ROOM, Crash, MemoryDisk, SimulatedCrash
 from outbox.errors import AlreadyOpen, Refused
 
-__all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCrash", "replace_file"]
+__all__ = ["Crash", "Disk", "DiskFile", "FolderDisk", "MemoryDisk", "SimulatedCrash", "replace_file", "sync_folder"]
 
 LOCK_NAME = "lock"
 TEMPORARY = ".tmp"
@@ -217,7 +217,7 @@ class FolderDisk:
         (self._path / name).unlink()
 
     def sync_dir(self) -> None:
-        _sync_folder(self._path)
+        sync_folder(self._path)
 
     def lock(self) -> None:
         """Take the folder by flock, which the kernel gives back however the process ends.
@@ -256,7 +256,8 @@ def _sync_data(descriptor: int) -> None:
         os.fdatasync(descriptor)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Make every change of a folder's names so far survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -279,7 +280,7 @@ def _make_folder(path: Path) -> None:
         missing.append(folder)
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
 
 
 _folder_conforms: type[Disk] = FolderDisk

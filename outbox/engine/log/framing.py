@@ -24,8 +24,6 @@ from zlib import crc32
 
 import msgspec
 
-from outbox.errors import TooLarge
-
 DELIMITER = b"\xfe\xfd"
 _FIRST_BYTE, _SECOND_BYTE = DELIMITER
 HEADER_SEED = 0
@@ -226,16 +224,3 @@ def stuffed_size_max(payload_size_bytes: int) -> int:
     """Return the most bytes that a record with a payload of this size takes, without delimiters."""
     body = payload_size_bytes + _BODY_SIZE
     return body + 1 + 2 * (body // LATER_BLOCK_MAX + 2)
-
-
-def check_payload(kind: int, size_bytes: int, size_max_bytes: int) -> None:
-    """Refuse what a record cannot hold.
-
-    Raises:
-        TooLarge: the payload is above the limit; nothing was written.
-    """
-    if size_bytes > size_max_bytes:
-        raise TooLarge(
-            f"record of type {kind}: {size_bytes} bytes, at most {size_max_bytes} fit into one log record; "
-            "commit fewer messages at once or move large bodies to the blob store"
-        )

@@ -304,13 +304,11 @@ class MemoryDisk:
 
     def _keep_unsynced(self, before: MemoryDisk) -> None:
         """Take over what the operating system still owes the platter: its page cache outlives a process."""
-        twins = {id(inode): inode.twin() for inode in before._every_inode()}
+        changed = [inode for _, inode, _ in before._unsynced if inode is not None]
+        every = (*before._names.values(), *before._synced_names.values(), *changed)
+        twins = {id(inode): inode.twin() for inode in every}
         self._names = {name: twins[id(inode)] for name, inode in before._names.items()}
         self._synced_names = {name: twins[id(inode)] for name, inode in before._synced_names.items()}
         self._unsynced = [
             (name, None if inode is None else twins[id(inode)], source) for name, inode, source in before._unsynced
         ]
-
-    def _every_inode(self) -> list[_Inode]:
-        changed = [inode for _, inode, _ in self._unsynced if inode is not None]
-        return [*self._names.values(), *self._synced_names.values(), *changed]

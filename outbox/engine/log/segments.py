@@ -221,9 +221,7 @@ def closed_mark(disk: Disk, names: list[str], last: Segment) -> Closed | None:
     return mark if mark is not None and (mark.segment, mark.epoch) == (last.ordinal, last.first.epoch) else None
 
 
-def read_sealed(
-    disk: Disk, *, limits: Limits | None = None, accept_snapshot: AcceptSnapshot | None = None, tries: int = 3
-) -> Recovery:
+def read_sealed(disk: Disk, *, accept_snapshot: AcceptSnapshot | None = None, tries: int = 3) -> Recovery:
     """Read the newest snapshot and the sealed segments behind it, while a host may be writing the live one.
 
     Raises:
@@ -232,7 +230,7 @@ def read_sealed(
     """
     for _ in range(tries):
         try:
-            return recover(disk, limits or Limits(), accept=accept_snapshot, sealed_only=True)
+            return recover(disk, Limits(), accept=accept_snapshot, sealed_only=True)
         except FileNotFoundError:
             continue
     raise Refused(f"{disk.where}: files were retired while being read, {tries} times; run the compaction again")

@@ -9,8 +9,8 @@ when it was encoded, which is what lets the next open tell unsynced tail from lo
 is full is synced before the next one, whose header is synced under a temporary name first, gets its name.  An open
 writes the last segment anew (bytes that an earlier process wrote may be in the page cache only, and marked clean by a
 sync that failed), then starts a segment of its own with a greater epoch.  Behind the live segment's last record its
-file holds zeros for the next ones to overwrite (`room`); they are cut off by the sync that seals it.  After any failed
-call the log is dead: what reached the disk is unknown until the next open has looked.
+file holds zeros for the next ones to overwrite (`Preallocation`); they are cut off by the sync that seals it.  After
+any failed call the log is dead: what reached the disk is unknown until the next open has looked.
 
 The newest record shares a delimiter and a block with the one behind it, so one bad block could take both and pass for
 unsynced tail.  A witness is therefore two records: one padded to more than a block and an empty one behind it, of
@@ -31,9 +31,8 @@ from itertools import pairwise
 
 from outbox.engine.log.closed import CLOSED_NAME, Closed, remove_closed, store_closed
 from outbox.engine.log.disk import TEMPORARY, Disk, DiskFile, replace_file
-from outbox.engine.log.framing import DELIMITER, HEADER_SEED, check_payload, encode_record, seed_of
+from outbox.engine.log.framing import DELIMITER, HEADER_SEED, encode_record, seed_of
 from outbox.engine.log.memory_disk import NO_ROOM
-from outbox.engine.log.preallocation import Preallocation
 from outbox.engine.log.segments import (
     LOG_ID_SIZE,
     TYPE_HEADER,
@@ -48,7 +47,7 @@ from outbox.engine.log.segments import (
     snapshot_name,
     snapshot_ordinals,
 )
-from outbox.errors import EngineStopped, OutboxError, Throttled
+from outbox.errors import EngineStopped, OutboxError, Throttled, TooLarge
 
 _PADDING = bytes(4096)
 """One block, the largest that a disk or file system loses as a whole; a record around it is longer than that."""
@@ -83,6 +82,7 @@ class Log:
         self._writing, self._syncing = _DiskCalls(self, "write"), _DiskCalls(self, "sync")
         self._sizes_bytes = dict(recovered.sizes_bytes)
         self._first = recovered.last_segment
+        """The ordinal of the live segment's header: everything below it is sealed and synced."""
         self._retired_to = recovered.snapshot
         self._file: DiskFile | None = None
         self._room = Preallocation(limits.room_bytes, limits.segment_size_bytes)
@@ -136,11 +136,6 @@ class Log:
         return sum(tuple(self._sizes_bytes.values())) + live  # a copy: another thread may be retiring
 
     @property
-    def first_of_segment(self) -> int:
-        """The ordinal of the live segment's header: everything below it is sealed and synced."""
-        return self._first
-
-    @property
     def stopped(self) -> str | None:
         """Why the log is dead, or None."""
         return self._stopped
@@ -162,7 +157,10 @@ class Log:
             raise EngineStopped(self._stopped)
         size_bytes, limits = len(payload), self._limits
         if size_bytes > limits.record_size_max_bytes:
-            check_payload(kind, size_bytes, limits.record_size_max_bytes)
+            raise TooLarge(
+                f"record of type {kind}: {size_bytes} bytes, at most {limits.record_size_max_bytes} fit into one log "
+                "record; commit fewer messages at once or move large bodies to the blob store"
+            )
         if self._buffered_bytes - self._released_bytes + size_bytes > limits.buffer_size_max_bytes:
             raise Throttled(f"{self._disk.where}: the log's buffer is full; await the flush, then try again")
         if self._planned_bytes >= limits.segment_size_bytes:
@@ -221,7 +219,7 @@ class Log:
 
         That ordinal is a position for a snapshot.  No segment is started where the live one is empty.
         """
-        with self._disk_calls("seal"):
+        with _DiskCalls(self, "seal"):
             if self.appended != self._first:
                 self._plan_segment()
                 self.write()
@@ -229,19 +227,19 @@ class Log:
 
     def store_snapshot(self, ordinal: int, data: bytes) -> str:
         """Store a snapshot of everything up to a sealed ordinal, read back and synced; return its name."""
-        with self._disk_calls("snapshot"):
+        with _DiskCalls(self, "snapshot"):
             if ordinal >= self._first:
                 raise ValueError(f"snapshot at {ordinal}: the live segment begins at {self._first}; seal the log first")
             return store_snapshot(self._disk, ordinal, data)
 
     def read_snapshot(self, ordinal: int) -> bytes:
         """The bytes that the folder holds of a snapshot now, whoever wrote them last."""
-        with self._disk_calls("read"):
+        with _DiskCalls(self, "read"):
             return self._disk.read(snapshot_name(ordinal))
 
     def newest_snapshot(self) -> tuple[int, bytes]:
         """The newest snapshot that another process wrote since the last retirement, and its bytes; 0 without one."""
-        with self._disk_calls("read"):
+        with _DiskCalls(self, "read"):
             found = [n for n in snapshot_ordinals(self._disk.names()) if self._retired_to < n < self._first]
             return (found[-1], self._disk.read(snapshot_name(found[-1]))) if found else (0, b"")
 
@@ -250,7 +248,7 @@ class Log:
 
         Removes older snapshots and the segments that end at or below it, oldest first.
         """
-        with self._disk_calls("retire"):
+        with _DiskCalls(self, "retire"):
             names = self._disk.names()
             if snapshot_name(upto) not in names:
                 raise ValueError(f"{self._disk.where}: no snapshot at {upto}; store and verify it before retiring")
@@ -280,10 +278,10 @@ class Log:
                     self.sync()
                     self.witness()
                     self.write()
-                    with self._disk_calls("close") as live:
+                    with _DiskCalls(self, "close") as live:
                         self._room.give_back(live)
                     self.sync()
-                    with self._disk_calls("close") as live:
+                    with _DiskCalls(self, "close") as live:
                         self._leave_mark(live.size_bytes)
             finally:
                 self._stopped = self._stopped or f"{self._disk.where}: the log was closed; open it again"
@@ -340,7 +338,8 @@ class Log:
             self._room.give_back(self._file)
             self._file.sync()
             self.synced = self.written
-            self._check_still_last()
+            if segment_ordinals(self._disk.names())[-1:] != [self._first]:  # opened by another behind a broken lock
+                raise OSError("another process opened the folder with a greater epoch")
             self._sizes_bytes[self._first] = self._file.size_bytes
             self._file.close()
             self._file = None
@@ -351,18 +350,55 @@ class Log:
         self._file = replace_file(self._disk, segment_name(ordinal), data, reserve_bytes=self._room.begin(len(data)))
         self._first = self.written = self.synced = ordinal
 
-    def _check_still_last(self) -> None:
-        """Stop a writer whose folder was opened by another one behind a broken lock."""
-        if segment_ordinals(self._disk.names())[-1:] != [self._first]:
-            raise OSError("another process opened the folder with a greater epoch")
 
-    def _disk_calls(self, verb: str) -> _DiskCalls:
-        """Hold the disk for one call; any failure of it kills the log."""
-        return _DiskCalls(self, verb)
+class Preallocation:
+    """The live segment's room; `step_bytes` 0 takes none, and a segment is not given more than its own size.
+
+    A sync that must store a file's new size and new blocks writes the file system's journal too, and takes twice as
+    long as one that only has data to flush.  So the live segment's file is filled with zeros ahead of its records, a
+    step at a time, and records overwrite them.
+
+    Theory of operation.  Zeros behind the last record and no zeros there read the same (`segments`), so a crash before,
+    within or after any of these calls leaves a log that means the same, whether it keeps the file's old size, its new
+    one or any page of either.  Room is taken before the records that need it, none of which is written when that fails;
+    where there is none to be had, records are appended without for the rest of the segment.  It is given back by the
+    same sync that seals the segment, which comes before the next segment has a name: only the last one can have room.
+    """
+
+    def __init__(self, step_bytes: int, segment_size_bytes: int) -> None:
+        self._step_bytes = step_bytes
+        self._segment_size_bytes = segment_size_bytes
+        self._end_bytes = 0
+
+    def begin(self, size_bytes: int) -> int:
+        """Start a segment whose first record ends here; return the size to create its file with."""
+        self._end_bytes = self._beyond(size_bytes)
+        return self._end_bytes
+
+    def take(self, file: DiskFile, size_bytes: int) -> None:
+        """Grow the file ahead of records of this size if they do not fit, before any of them is written."""
+        end_bytes = file.size_bytes + size_bytes
+        if end_bytes <= self._end_bytes:
+            return
+        target_bytes = self._beyond(end_bytes)
+        if target_bytes > end_bytes:
+            self._end_bytes = target_bytes if file.reserve(target_bytes) else self._segment_size_bytes
+
+    def give_back(self, file: DiskFile) -> None:
+        """Cut the zeros off; the file's next sync makes that last."""
+        if self._end_bytes:
+            file.trim()
+            self._end_bytes = 0
+
+    def _beyond(self, end_bytes: int) -> int:
+        return min(end_bytes + self._step_bytes, self._segment_size_bytes) if self._step_bytes else 0
 
 
 class _DiskCalls:
-    """Holds a log's disk; a class, because a generator costs several times as much and a batch needs three."""
+    """Holds a log's disk for one call, any failure of which kills the log.
+
+    A class, because a generator costs several times as much and a batch needs three.
+    """
 
     __slots__ = ("_log", "_verb")
 

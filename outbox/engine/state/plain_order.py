@@ -81,19 +81,18 @@ class PlainOrder:
         task.status = LOCKED
         return [task]
 
-    def has_ready(self) -> bool:
-        """Whether `take` would find anything."""
-        for entries, drop in ((self._returned, self._drop_returned), (self.fresh, self._drop_fresh)):
-            while entries:
-                task = self._tasks.get(entries[0])
-                if task is not None and task.status == ACTIVE:
-                    return True
-                drop()
-        return self.least_suspect(0) > 0
-
     def has_available(self, now_ms: int, *, session: str | None = None) -> bool:
         """Whether a claim now would find anything."""
-        return self.has_ready()
+        returned, fresh = self._returned, self.fresh
+        while entries := returned or fresh:
+            task = self._tasks.get(entries[0])
+            if task is not None and task.status == ACTIVE:
+                return True
+            if entries is returned:
+                heappop(returned)
+            else:
+                fresh.popleft()
+        return self.least_suspect(0) > 0
 
     def take_blocked(self, count_max: int) -> list[Task]:
         """Take messages that wait behind a dead letter and were not shown yet; only a queue with keys has any."""
@@ -103,12 +102,6 @@ class PlainOrder:
     def has_blocked(self) -> bool:
         """Whether `take_blocked` would find anything."""
         return False
-
-    def _drop_returned(self) -> None:
-        heappop(self._returned)
-
-    def _drop_fresh(self) -> None:
-        self.fresh.popleft()
 
     def may_leave(self, task: Task, now_ms: int) -> bool:
         """Whether an active task could be handed out now."""

@@ -9,8 +9,8 @@ import re
 import pytest
 
 from outbox.emulator.cosmos.answers import Rejection
-from outbox.emulator.cosmos.batch import operations_of
 from outbox.emulator.cosmos.feeds import Candidate, Feed, Items
+from outbox.emulator.cosmos.item_operations import operations_of
 from outbox.emulator.cosmos.query.budget import ROW_STEP_COUNT_MAX, TEXT_STEP_LENGTH, TURN_STEP_COUNT, Budget
 from outbox.emulator.cosmos.query.like import Pattern
 from outbox.emulator.cosmos.query.parser import parse_query

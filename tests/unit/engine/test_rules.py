@@ -196,7 +196,7 @@ async def test_a_receiver_of_a_deleted_queue_gets_an_error() -> None:
 
         asyncio.get_running_loop().call_later(0.05, delete)
         with pytest.raises(UnknownDestination):
-            await engine.broker.wait_available("q", 5)
+            await engine.broker.wait_any(["q"], 5)
 
 
 def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:

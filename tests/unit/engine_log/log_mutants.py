@@ -96,7 +96,7 @@ LOG_MUTANTS = (
     mutant(
         "the mark comes before the sync of what it names", WAL, CLOSING,
         ("                    self.write()\n                    self.sync()\n                    self.witness()\n",
-         """                    with self._disk_calls("close") as live:
+         """                    with _DiskCalls(self, "close") as live:
                         mark = Closed(self._first, self.epoch, live.size_bytes + sum(map(len, self._buffer)), self.appended)
                         store_closed(self._disk, mark, self.recovered.log_id)
                     self.write()
@@ -273,7 +273,7 @@ LOG_MUTANTS = (
     mutant(
         "a dead letter that somebody holds goes as a copy", "outbox/engine/dead_letters.py",
         f"{LOCKS}::test_a_copy_of_a_resubmitted_message_stays_with_its_lock_holder",
-        ("    return other.status != LOCKED and is_copy", "    return is_copy"),
+        ("other.status != LOCKED and is_copy(", "is_copy("),
     ),
     mutant(
         "a folder is held by a lock file that was replaced", DISK, NAMELESS,

@@ -113,7 +113,7 @@ async def test_a_worker_without_queues_sweeps_for_the_entries(scope: str, monkey
         at.bus.is_mute = False
         at.clock.seconds += 120
         async with Worker(paying(), at):
-            assert await at.engine.broker.wait_available("paid", 5)
+            assert await at.engine.broker.wait_any(["paid"], 5)
 
 
 async def test_an_entry_beside_a_worker_may_share_what_that_has_at_hand() -> None:

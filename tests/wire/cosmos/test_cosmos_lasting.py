@@ -48,7 +48,7 @@ def test_items_expire_by_their_own_time_or_the_containers(timed: tuple[Cosmos, V
 
 def _space(cosmos: Cosmos, container: Any) -> str:
     [found] = [c for c in cosmos.call(lambda emulator: emulator.store.catalog.containers()) if c.id == container.id]
-    return found.namespace('["a"]')
+    return found.prefix + '["a"]'
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -119,9 +119,9 @@ def test_items_of_a_container_whose_deletion_was_cut_short_are_gone() -> None:
             container = catalog.create_container(database, {"id": "c", "partitionKey": {"paths": ["/pk"]}})
             first.store.commit(container, '["a"]', [Put("1", b'{"id":"1"}')])
             catalog._forget([f"coll/{database.rid}/{container.rid}"])
-            assert container.namespace('["a"]') in engine.state.documents.spaces
+            assert container.prefix + '["a"]' in engine.state.documents.spaces
             again = CosmosEmulator(engine, port=0)
-            assert container.namespace('["a"]') not in engine.state.documents.spaces
+            assert container.prefix + '["a"]' not in engine.state.documents.spaces
             assert again.store.catalog.containers() == []
 
     asyncio.run(run())

@@ -18,9 +18,9 @@ from azure.cosmos.aio import CosmosClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox.emulator.cosmos import batch
 from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
+from outbox.emulator.cosmos.item_operations import operations_of, run_batch
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.engine.engine import Engine
 
@@ -86,7 +86,7 @@ def test_batches_do_what_a_dictionary_would_or_nothing(batches: list[list[tuple[
     for number, operations in enumerate(batches):
         data = msgspec.json.encode([wire(model, operation, number * 100) for operation in operations])
         expected = model.apply(operations, number * 100)
-        answer = batch.run(store, container, KEY, batch.operations_of(data, container, KEY), None)
+        answer = run_batch(store, container, KEY, operations_of(data, container, KEY), None)
         results = msgspec.json.decode(answer.body)
         assert answer.status == (207 if expected is None else 200)
         if expected is not None:
@@ -118,8 +118,8 @@ def test_whatever_json_a_batch_is_it_is_read_or_refused(value: Any) -> None:
         [{"operationType": "Create", "resourceBody": value}],
     ):
         try:
-            operations = batch.operations_of(msgspec.json.encode(body), container, KEY)
-            batch.run(store, container, KEY, operations, None)
+            operations = operations_of(msgspec.json.encode(body), container, KEY)
+            run_batch(store, container, KEY, operations, None)
         except Rejection as rejected:
             assert rejected.status in (400, 413)
     engine.close()

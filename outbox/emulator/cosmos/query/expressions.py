@@ -257,15 +257,6 @@ def _bits(function: Callable[[int, int], int]) -> Callable[[Json, Json], Json]:
     return apply
 
 
-def _divide(left: Any, right: Any) -> Json:
-    return _shortened(left / right)
-
-
-def _remainder(left: Any, right: Any) -> Json:
-    """With the sign of the left operand, as JavaScript has it."""
-    return _shortened(math.fmod(left, right))
-
-
 def _shortened(value: float) -> Json:
     return int(value) if value.is_integer() and abs(value) < 1 << 53 else value
 
@@ -286,8 +277,9 @@ _BINARY: dict[str, Callable[[Json, Json], Json]] = {
     "+": _arithmetic(lambda left, right: left + right),
     "-": _arithmetic(lambda left, right: left - right),
     "*": _arithmetic(lambda left, right: left * right),
-    "/": _arithmetic(_divide),
-    "%": _arithmetic(_remainder),
+    "/": _arithmetic(lambda left, right: _shortened(left / right)),
+    # The sign of a remainder is that of the left operand, as JavaScript has it.
+    "%": _arithmetic(lambda left, right: _shortened(math.fmod(left, right))),
     "||": _joined,
     "|": _bits(lambda left, right: left | right),
     "&": _bits(lambda left, right: left & right),

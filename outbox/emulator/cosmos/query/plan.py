@@ -84,7 +84,9 @@ class Plan:
             Rejection: 400, they are too many, or take too many steps.
         """
         budget, where, count = self.budget, self._where, 0
-        for row in self._unfiltered(item):
+        is_alone = len(self._sources) == 1 and self._sources[0][1] is None  # as mostly: each item is its own row
+        found = iter(({self._sources[0][0]: item},)) if is_alone else self._joined({self.query.root: item}, 0)
+        for row in found:
             if row is not None:
                 count += 1
                 if count > ROWS_OF_ITEM_MAX:
@@ -98,12 +100,6 @@ class Plan:
     def begin_row(self) -> None:
         """Count a row that is evaluated once more."""
         self.budget.begin_row(self._row_step_count)
-
-    def _unfiltered(self, item: Json) -> Iterator[Row | None]:
-        if len(self._sources) == 1 and self._sources[0][1] is None:
-            yield {self._sources[0][0]: item}
-            return
-        yield from self._joined({self.query.root: item}, 0)
 
     def _joined(self, row: Row, at: int) -> Iterator[Row | None]:
         """The rows that go on from a row of the sources before; those that come to nothing take steps as well."""
@@ -138,10 +134,6 @@ class Plan:
 
     # Aggregates
 
-    def gather(self) -> Gathering:
-        """An empty gathering of rows."""
-        return Gathering(self)
-
     def group_of(self, row: Row) -> bytes:
         """Which group a row belongs to."""
         values = [part(row) for part in self._group]
@@ -152,10 +144,6 @@ class Plan:
     def tallies(self) -> list[Tally]:
         """Fresh tallies, one for each aggregate."""
         return [Tally(name, argument) for name, argument in self._arguments]
-
-    def nothing(self) -> Row:
-        """A row of no item, for aggregates over none."""
-        return {source.alias: UNDEFINED for source in self.query.sources}
 
     def _without_aggregates(self, node: Node) -> Node:
         """The expression with each aggregate in it replaced by a name for its result."""
@@ -235,7 +223,8 @@ class Gathering:
         self._groups: dict[bytes, tuple[Row, list[Tally]]] = {}
         self._size_bytes = 0
         if not plan.query.group:
-            self._groups[b""] = (plan.nothing(), plan.tallies())
+            nothing: Row = {source.alias: UNDEFINED for source in plan.query.sources}  # a row of no item
+            self._groups[b""] = (nothing, plan.tallies())
 
     def add(self, row: Row, size_bytes: int) -> None:
         """Take in a row of an item of that size; the first of each group is kept."""
