@@ -23,7 +23,6 @@ from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.store_scope import StoreScope
@@ -72,20 +71,20 @@ class Tasks:
 class EngineWorker:
     """A worker of engine scope that claims up to `batch` messages at a time."""
 
+    name = "worker"
+
     def __init__(
         self,
         plan: Plan,
         *,
-        journal: int = 0,
-        blobs: int | None = None,
-        batch: int = 1,
-        make: MakeScope = EngineScope,
-        name: str = "worker",
+        journal: int,
+        blobs: int,
+        batch: int,
+        make: MakeScope,
     ) -> None:
-        self.name = name
         self._plan = plan
         self._journal = journal
-        self._blobs = journal if blobs is None else blobs
+        self._blobs = blobs
         self._batch = batch
         self._make = make
 
@@ -196,18 +195,18 @@ class StoreWorker:
     A `warm` one hands on the states that it has at hand, and the staged records that lost.
     """
 
+    name = "worker"
+
     def __init__(
         self,
         plan: Plan,
         at: StoreResources,
         *,
-        batch: int = 1,
-        warm: bool = False,
-        merges: bool = True,
-        make: MakeProtocol = store_protocol,
-        name: str = "worker",
+        batch: int,
+        warm: bool,
+        merges: bool,
+        make: MakeProtocol,
     ) -> None:
-        self.name = name
         self._plan = plan
         self._at = at
         self._batch = batch
@@ -219,7 +218,12 @@ class StoreWorker:
         plan, tasks, ports = self._plan, Tasks(), store_ports(calls, self._at)
         settlement = _settlement(plan, ports, calls)
         protocol = protocol_over(calls, ports, plan, self._make, settlement)
-        _recall(protocol, carried)
+        if isinstance(protocol, PartitionScope):  # it knows what it knew when its last attempt ended
+            for id, body, version, session in carried or ():
+                item = msgspec.json.decode(body, type=StateItem)
+                protocol.cache.remember(id, CachedState(item, version, session))
+        else:
+            protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})
         remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
@@ -252,7 +256,7 @@ class Sweeper:
         at: StoreResources,
         *,
         store: int = 0,
-        make: MakeProtocol = store_protocol,
+        make: MakeProtocol,
         name: str = "sweeper",
     ) -> None:
         self.name = name
@@ -303,20 +307,7 @@ def _settlement(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
 def _known(protocol: Protocol) -> Hashable:
     """What a process knows of the world when an attempt has ended."""
     if isinstance(protocol, PartitionScope):
-        return _hashable(protocol.cache.content()) or None
+        content = protocol.cache.content()
+        return tuple((id, encode(held.item), held.version, held.session) for id, held in content) or None
     left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)
     return left or None
-
-
-def _hashable(content: tuple[tuple[str, CachedState], ...]) -> tuple[tuple[str, bytes, str, str], ...]:
-    return tuple((id, encode(held.item), held.version, held.session) for id, held in content)
-
-
-def _recall(protocol: Protocol, carried: Any) -> None:
-    """Let a process know what it knew when its last attempt ended."""
-    if isinstance(protocol, PartitionScope):
-        for id, body, version, session in carried or ():
-            item = msgspec.json.decode(body, type=StateItem)
-            protocol.cache.remember(id, CachedState(item, version, session))
-    else:
-        protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -112,27 +112,14 @@ def _describe(op: Op) -> str:
     return f"answer {short(delivery.message.identity)} {settle.description or 'ask again'}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Operations:
-    """All that an entry asks of its backend while it answers: the time."""
-
-    now_ms: Callable[[], int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Backend:
-    served: Ports | StorePorts
-
-    def ports(self) -> Ports | StorePorts:
-        return self.served
-
-
 MakePorts = Callable[[Calls, Any], Ports | StorePorts]
 MakeProtocol = Callable[[Calls, Any], StoreProtocol | None]
 
 
 class Front:
     """A process that answers up to `batch` requests at a time; `ports` and `protocol` are those of its scope."""
+
+    name = "front"
 
     def __init__(
         self,
@@ -142,10 +129,8 @@ class Front:
         ports: MakePorts,
         protocol: MakeProtocol,
         clients: int,
-        batch: int = 1,
-        name: str = "front",
+        batch: int,
     ) -> None:
-        self.name = name
         self._app = app
         self._plan = plan
         self._ports = ports
@@ -159,10 +144,11 @@ class Front:
             deliveries = await clients.receive_any([REQUESTS], self._batch)
         except MAY_RETRY:
             return None
-        ports = self._ports(calls, _Operations(calls.now_ms))
+        ports = self._ports(calls, SimpleNamespace(now_ms=calls.now_ms))  # all that an entry asks of its backend
+        backend: Any = SimpleNamespace(ports=lambda: ports)
         entry = HttpEntry(
             self._app,
-            _Backend(ports),
+            backend,
             plan=self._plan,
             protocol=self._protocol(calls, ports),
             mark_after_s=0,
