@@ -58,7 +58,7 @@ class Commits:
             return False
         if pending.status != EFFECTIVE:
             self._take_effect(pending)
-        if self._undecided.is_quiet():
+        if not len(self._undecided):
             self.versions.forget_overtaken()
         return True
 

@@ -90,7 +90,10 @@ class RecordedJournal:
             at_ms=commit.now_ms,
             op=op,
             ended=[ended(d.queue, d.sequence, d.message.identity) for d in commit.consumed],
-            buried=[_buried(b.delivery, b.reason) for b in commit.buried],
+            buried=[
+                events.Buried(d.queue, d.sequence, d.message.identity, reason, d.message.attempt)
+                for d, reason in [(b.delivery, b.reason) for b in commit.buried]
+            ],
             postponed=[
                 events.Postponed(p.delivery.queue, p.delivery.sequence, p.delivery.message.identity, p.due_ms)
                 for p in commit.postponed
@@ -112,11 +115,6 @@ class RecordedJournal:
             return 0
         loaded = self._loaded.get(id)
         return loaded[1] if loaded is not None and loaded[0] == version else -1
-
-
-def _buried(delivery: Delivery, reason: str) -> events.Buried:
-    message = delivery.message
-    return events.Buried(delivery.queue, delivery.sequence, message.identity, reason, message.attempt)
 
 
 class RecordedBlobs:
