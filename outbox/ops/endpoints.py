@@ -29,10 +29,6 @@ AMQP_PORT = 5672
 AMQP_OPTION, COSMOS_OPTION, HTTP_OPTION = "--amqp-port", "--cosmos-port", "--http"
 
 
-def new_token() -> str:
-    return secrets.token_urlsafe(32)
-
-
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
     """The ports to listen on: None is no endpoint, 0 any free port.
@@ -44,7 +40,7 @@ class EndpointSettings:
     cosmos_port: int | None = None
     http_port: int | None = None
     http_names: tuple[str, ...] = ()
-    faults_token: str = field(default_factory=new_token, repr=False)
+    faults_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
     def ports(self) -> tuple[tuple[int, str], ...]:

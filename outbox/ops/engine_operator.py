@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -42,6 +41,7 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
+from outbox.ports import BlobStore, Buried
 from outbox.runtime.delivery.claim_check import check_in, redeem
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
 from outbox.runtime.verdict import check_resubmittable
@@ -185,68 +185,56 @@ class EngineOperator:
         tasks = self._engine.broker.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return [_view_of(queue, task, only) for task in tasks]
+        return [view_of(_identity(queue, task), _buried(queue, task), only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        id = self._full_id(queue, id)
-        task = self._find(queue, id)
+        id, same = self._of(queue, id)
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        message = task.message
-        if message.claim:
-            try:
-                message = await redeem(message, self._engine.blobs)
-            except PoisonMessage as gone:
-                raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_view_of(queue, task, only), message.body)
+        newest = max(same, key=lambda task: task.sequence)
+        return await with_body(id, _buried(queue, newest), only, self._engine.blobs)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        return await self._move(queue, id, self._engine.dead_letters.resubmit)
+        if id is None:
+            return await self._move_all(queue, self._engine.dead_letters.resubmit, is_resubmission=True)
+        id, same = self._of(queue, id)
+        # The newest, preferring those that did not reuse another message's id.
+        newest = max(same, key=lambda task: (task.reason != "payload-differs", task.sequence))
+        check_resubmittable(f"{queue}/{id}", newest.reason, newest.description)
+        self._engine.dead_letters.resubmit(queue, newest.sequence)
+        await self._engine.core.gate()
+        return Moved(1, id=id)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        return await self._move(queue, id, self._engine.dead_letters.discard)
+        if id is None:
+            return await self._move_all(queue, self._engine.dead_letters.discard, is_resubmission=False)
+        id, same = self._of(queue, id)
+        for task in same:
+            self._engine.dead_letters.discard(queue, task.sequence)
+        await self._engine.core.gate()
+        return Moved(len(same), id=id)
 
-    async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
-        path = self._dead(queue)
-        if id is not None:
-            id = self._full_id(queue, id)
-            is_resubmission = move == self._engine.dead_letters.resubmit
-            found = self._find(queue, id, key=_for_resubmission if is_resubmission else _sequence)
-            if is_resubmission:
-                check_resubmittable(f"{queue}/{id}", found.reason, found.description)
-            same = [found] if is_resubmission else self._all_of(queue, id)
-            for task in same:
-                move(queue, task.sequence)
-            await self._engine.core.gate()
-            return Moved(len(same), id=id)
-        tasks = list(self._engine.broker.queue(path).tasks.values())
-        if move == self._engine.dead_letters.resubmit:
-            sequences, count = [task.sequence for task in tasks if _may_be_resubmitted(task)], 0
-        else:
-            sequences, count = [task.sequence for task in tasks], 0
-        for start in range(0, len(sequences), BATCH_COUNT_MAX):
-            for sequence in sequences[start : start + BATCH_COUNT_MAX]:
+    async def _move_all(self, queue: str, move: Callable[[str, int], None], *, is_resubmission: bool) -> Moved:
+        tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())
+        count = 0
+        for start in range(0, len(tasks), BATCH_COUNT_MAX):
+            for task in tasks[start : start + BATCH_COUNT_MAX]:
                 with suppress(LookupError, Refused):  # a receiver has it, or settled it between two batches
-                    move(queue, sequence)
+                    if is_resubmission:
+                        check_resubmittable(queue, task.reason, task.description)
+                    move(queue, task.sequence)
                     count += 1
             await self._engine.core.gate()
         return Moved(count, len(tasks) - count)
 
-    def _full_id(self, queue: str, text: str) -> str:
+    def _of(self, queue: str, text: str) -> tuple[str, list[Task]]:
+        """The full id of a text, and its dead letters."""
         tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
-        return full_id(queue, text, {_identity(queue, task) for task in tasks})
-
-    def _find(self, queue: str, id: str, *, key: Callable[[Task], Any] | None = None) -> Task:
-        tasks = self._engine.broker.queue(self._dead(queue)).tasks
-        same = (task for task in tasks.values() if _identity(queue, task) == id)
-        found = max(same, default=None, key=key or _sequence)
-        if found is None:
-            raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
-        return found
-
-    def _all_of(self, queue: str, id: str) -> list[Task]:
-        tasks = self._engine.broker.queue(self._dead(queue)).tasks
-        return [task for task in tasks.values() if _identity(queue, task) == id]
+        by_id: dict[str, list[Task]] = {}
+        for task in tasks:
+            by_id.setdefault(_identity(queue, task), []).append(task)
+        id = full_id(queue, text, by_id.keys())
+        return id, by_id[id]
 
     def _dead(self, queue: str) -> str:
         if queue not in self._engine.topology.queues:
@@ -354,18 +342,24 @@ def _identity(queue: str, task: Task) -> str:
     return dead_letter_identity(queue, task.sequence, task.message, task.reason)
 
 
-def _view_of(queue: str, task: Task, only_type: str) -> DeadLetterView:
-    message = task.message
-    description, stack = split_stack(task.description)
+def _buried(queue: str, task: Task) -> Buried:
+    delivery_count = task.failures + task.delivery_count
+    return Buried(queue, task.sequence, task.message, task.reason, task.description, delivery_count, task.enqueued_ms)
+
+
+def view_of(id: str, buried: Buried, only_type: str) -> DeadLetterView:
+    """A dead letter without its body; `only_type` is the only type of its queue's handlers, if there is one."""
+    message = buried.message
+    description, stack = split_stack(buried.description)
     return DeadLetterView(
-        id=_identity(queue, task),
-        sequence=task.sequence,
-        queue=queue,
-        reason=task.reason,
+        id=id,
+        sequence=buried.sequence,
+        queue=buried.queue,
+        reason=buried.reason,
         description=description,
         type=message.type,
-        delivery_count=task.failures + task.delivery_count,
-        created=(message.created_ms or task.enqueued_ms) / 1_000,
+        delivery_count=buried.delivery_count,
+        created=(message.created_ms or buried.enqueued_ms) / 1_000,
         key=message.session_id,
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
@@ -374,34 +368,28 @@ def _view_of(queue: str, task: Task, only_type: str) -> DeadLetterView:
     )
 
 
-def with_body(letter: DeadLetterView, body: bytes) -> DeadLetterView:
-    """A dead letter with its body as JSON, else as text, else as base64."""
-    replace = msgspec.structs.replace
+async def with_body(id: str, buried: Buried, only_type: str, blobs: BlobStore) -> DeadLetterView:
+    """A dead letter with its body as JSON, else as text, else as base64.
+
+    Raises:
+        Refused: the body lies in a blob that is gone.
+    """
+    message = buried.message
+    if message.claim:
+        try:
+            message = await redeem(message, blobs)
+        except PoisonMessage as gone:
+            text = f"{buried.queue}/{id}: {gone.description}; it can only be discarded"
+            raise Refused(text) from gone
+    letter = msgspec.structs.replace(view_of(id, buried, only_type), size_bytes=len(message.body))
     try:
-        text = body.decode()
+        text = message.body.decode()
     except UnicodeDecodeError:
-        return replace(letter, size_bytes=len(body), body_base64=b64encode(body).decode())
+        return msgspec.structs.replace(letter, body_base64=b64encode(message.body).decode())
     try:
-        return replace(letter, size_bytes=len(body), body=msgspec.Raw(compact_json(letter.id, body)))
+        return msgspec.structs.replace(letter, body=msgspec.Raw(compact_json(id, message.body)))
     except Refused:
-        return replace(letter, size_bytes=len(body), body_text=text)
-
-
-def _may_be_resubmitted(task: Task) -> bool:
-    try:
-        check_resubmittable("", task.reason, task.description)
-    except Refused:
-        return False
-    return True
-
-
-def _for_resubmission(task: Task) -> tuple[bool, int]:
-    """The newest, preferring those that did not reuse another message's id."""
-    return task.reason != "payload-differs", task.sequence
-
-
-def _sequence(task: Task) -> int:
-    return task.sequence
+        return msgspec.structs.replace(letter, body_text=text)
 
 
 _conforms: type[Operator] = EngineOperator

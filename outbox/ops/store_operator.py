@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol
 
-from outbox.deliveries import is_copy, split_stack
-from outbox.errors import PoisonMessage, Refused
+from outbox.deliveries import is_copy
+from outbox.errors import Refused
 from outbox.lineage import state_id
-from outbox.ops.engine_operator import full_id, listed, parse_key, with_body
+from outbox.ops.engine_operator import full_id, listed, parse_key, view_of, with_body
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -28,7 +28,6 @@ from outbox.ops.values import (
     Status,
 )
 from outbox.ports import Buried, StorePorts
-from outbox.runtime.delivery.claim_check import redeem
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -176,21 +175,16 @@ class StoreOperator:
         """A page of the dead letters of bus and store, oldest first; the first page reads, others show its result."""
         if not after:
             only = await self._only_type(queue)
-            self._listed = [_view_of(buried, only) for buried in await self._operations.dead_letters(queue)]
+            self._listed = [
+                view_of(buried.message.identity, buried, only) for buried in await self._operations.dead_letters(queue)
+            ]
         places = [letter.sequence for letter in self._listed]
         first = places.index(after) + 1 if after in places else 0
         return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id, found = await self._of(queue, id)
-        buried = found[-1]
-        message = buried.message
-        if message.claim:
-            try:
-                message = await redeem(message, self._ports.blobs)
-            except PoisonMessage as gone:
-                raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_view_of(buried, await self._only_type(queue)), message.body)
+        return await with_body(id, found[-1], await self._only_type(queue), self._ports.blobs)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         if id is not None:
@@ -254,26 +248,6 @@ class StoreOperator:
 
 def _only_a_folder(what: str, instead: str) -> NoReturn:
     raise Refused(f"{what} works on an engine's folder, by --data; {instead}")
-
-
-def _view_of(buried: Buried, only_type: str) -> DeadLetterView:
-    message = buried.message
-    description, stack = split_stack(buried.description)
-    return DeadLetterView(
-        id=message.identity,
-        sequence=buried.sequence,
-        queue=buried.queue,
-        reason=buried.reason,
-        description=description,
-        type=message.type,
-        delivery_count=buried.delivery_count,
-        created=(message.created_ms or buried.enqueued_ms) / 1_000,
-        key=message.session_id,
-        correlation_id=message.correlation_id,
-        size_bytes=len(message.body),
-        handled_as=message.type or only_type,
-        traceback=stack,
-    )
 
 
 _conforms: type[Operator] = StoreOperator
