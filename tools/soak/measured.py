@@ -96,15 +96,11 @@ class Watched:
 
 def place_text() -> str:
     """Where and when this was measured."""
-    model = next((line.partition(":")[2].strip() for line in cpu_lines() if line.startswith("model name")), "")
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     date = datetime.now(UTC).date().isoformat()
     return f"{date}, Python {platform.python_version()}, {platform.platform()}, {model}, {os.cpu_count()} logical cores"
-
-
-def cpu_lines() -> list[str]:
-    """What Linux says of the processors."""
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def published(folder: Path, name: str, text: str, figures: Any) -> None:

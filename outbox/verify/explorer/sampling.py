@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel, Prospect
-from outbox.verify.explorer.ops import FAULT_KINDS, FaultKind, Finding
+from outbox.verify.explorer.ops import FAULT_KINDS, Finding
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Anomaly, Report
 from outbox.verify.explorer.shrink import missing_at, shrink, wrong_at
@@ -34,18 +34,19 @@ def sample(scenario: Scenario, *, seed: int = 0, runs: int = 100, cpu_s: float =
     kernels: dict[Budgets, Kernel] = {}
     for number in range(runs):
         draw = random.Random(f"{seed}/{number}")  # the same seed draws the same runs
-        budgets = drawn_budgets(scenario.budgets, draw)
+        drawn = {kind: getattr(scenario.budgets, kind) if draw.random() < 0.5 else 0 for kind in FAULT_KINDS}
+        budgets = Budgets(**drawn, together=scenario.budgets.together)
         if number % KERNEL_LIFE == 0:
             kernels.clear()
         kernel = kernels.get(budgets)
         if kernel is None:
-            kernel = kernels[budgets] = scenario.with_budgets(budgets).kernel()
+            kernel = kernels[budgets] = replace(scenario, budgets=budgets).kernel()
         finding, walk = _run(kernel, draw)
         report.transitions += len(walk.steps)
         report.finals += 1
         report.depth = max(report.depth, len(walk.steps))
         if finding is not None:
-            found = shrink(scenario.with_budgets(budgets), walk.steps, finding.promise)
+            found = shrink(replace(scenario, budgets=budgets), walk.steps, finding.promise)
             wrong, trace = found or (finding, walk.trace())  # a run without an end has none when it is walked again
             report.anomalies.append(Anomaly(wrong.promise, wrong.text, trace))
             report.stopped = f"run {number} of seed {seed} broke a promise"
@@ -55,12 +56,6 @@ def sample(scenario: Scenario, *, seed: int = 0, runs: int = 100, cpu_s: float =
             break
     report.cpu_s = time.process_time() - began_s
     return report
-
-
-def drawn_budgets(budgets: Budgets, draw: random.Random) -> Budgets:
-    """Some of the faults that a scenario allows."""
-    chosen: dict[FaultKind, int] = {kind: getattr(budgets, kind) if draw.random() < 0.5 else 0 for kind in FAULT_KINDS}
-    return Budgets(**chosen, together=budgets.together)
 
 
 def _run(kernel: Kernel, draw: random.Random) -> tuple[Finding | None, Walk]:

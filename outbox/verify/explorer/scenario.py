@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -119,10 +119,6 @@ class Scenario:
         pairs = zip(self.requests, counts, strict=True)
         return [Output(REQUESTS, 0, asked.message) for asked, count in pairs for _ in range(count)]
 
-    def with_budgets(self, budgets: Budgets) -> Scenario:
-        """The same with other faults."""
-        return replace(self, budgets=budgets)
-
     def kernel(self) -> Kernel:
         """The transition relation of this scenario."""
         match self.scope:
@@ -186,7 +182,7 @@ def _engine(scenario: Scenario) -> Kernel:
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
     )
-    book = Book(Reference(plan), _as_tuples(routes), sent)
+    book = Book(Reference(plan), routes, sent)
     monitor = JournalMonitor(Ends(book, journal.queues, scenario.invariant, "dead-letter" in scenario.allow))
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models: list[Model] = [journal, BlobModel()]
@@ -234,7 +230,7 @@ def _store(scenario: Scenario) -> Kernel:
     models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
     if apart:
         models.append(make_store(name="infrastructure"))
-    book = Book(Reference(plan), _as_tuples(routes), sent)
+    book = Book(Reference(plan), routes, sent)
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
         is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not see changes in the other
@@ -290,7 +286,3 @@ def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Prog
         flight_ms_max=compile_plan(scenario.app).attempt_ms_max,
         patience_ms=scenario.patience_ms,
     )
-
-
-def _as_tuples(routes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(paths) for name, paths in routes.items()}

@@ -357,7 +357,7 @@ class Book:
         found = {(output.destination, output.message.identity): output.message for output in self.sent}
         for emission in ledger.emitted:
             found[emission[:2]] = self._messages[emission]
-        return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
+        return [(destination, message) for (destination, _), message in sorted(found.items(), key=lambda item: item[0])]
 
     def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
         """Whether a message is still to be handled, by one handler at least; one without a reader always is.
@@ -383,7 +383,3 @@ def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:
 def has_ended(ledger: Ledger, inbox: bytes) -> bool:
     """Whether a handling has ended: applied, refused or quarantined."""
     return inbox in ledger.applied or inbox in ledger.refused or inbox in ledger.fenced
-
-
-def _place(item: tuple[tuple[str, str], Message]) -> tuple[str, str]:
-    return item[0]
