@@ -154,7 +154,8 @@ class Remembering:
     def __init__(self, protocol: Protocol, calls: Calls) -> None:
         self._protocol = protocol
         self._calls = calls
-        self._lanes: StoreScope | None = None
+        self.lanes: StoreScope | None = None
+        """Those in which the only message of an attempt is about to be handled."""
         self._tries = 0
         self.hold, self.together, self.redo = protocol.hold, protocol.together, protocol.redo
         self.finish = protocol.finish
@@ -162,10 +163,6 @@ class Remembering:
     @property
     def group_count_max(self) -> int:
         return self._protocol.group_count_max
-
-    def begin(self, lanes: StoreScope) -> None:
-        """The only message of an attempt is about to be handled in these lanes."""
-        self._lanes = lanes
 
     async def once(self, attempt: Attempt) -> Outcome:
         self._tries += 1
@@ -178,8 +175,8 @@ class Remembering:
         return outcome
 
     def _say(self, outcome: Outcome | str, attempt: Attempt) -> None:
-        if self._lanes is not None and not attempt.others and attempt.fan_out is None:
-            known = remembered(self._tries, outcome, attempt, self._protocol, self._lanes)
+        if self.lanes is not None and not attempt.others and attempt.fan_out is None:
+            known = remembered(self._tries, outcome, attempt, self._protocol, self.lanes)
             if known is not None:
                 self._calls.remembers(known)
 
@@ -241,7 +238,7 @@ class StoreWorker:
         except MAY_RETRY:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         if self._merges and len(deliveries) == 1:
-            remembering.begin(lanes)
+            remembering.lanes = lanes
         await lanes.attempt(deliveries)
         await tasks.end()
         return _known(protocol) if self._warm else None

@@ -188,10 +188,8 @@ def _engine(scenario: Scenario) -> Kernel:
     models: list[Model] = [journal, BlobModel()]
     programs: list[Program] = [worker] * scenario.workers
     programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
-    if scenario.requests:
-        front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
-        return _asked_kernel(scenario, models, programs, monitor, book, front)
-    return _kernel(scenario, models, programs, monitor)
+    front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
+    return _kernel(scenario, models, programs, monitor, book, front)
 
 
 def _store(scenario: Scenario) -> Kernel:
@@ -243,19 +241,17 @@ def _store(scenario: Scenario) -> Kernel:
     programs += [Operator(at, resource=at.bus)] * bool(scenario.resubmissions)
     if apart:
         programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
-    if scenario.requests:
-        front = partial(
-            Front,
-            watched_app(app),
-            plan,
-            ports=lambda calls, operations: store_ports(calls, at, operations),
-            protocol=lambda calls, ports: protocol_over(calls, ports, plan, make),
-        )
-        return _asked_kernel(scenario, models, programs, monitor, book, front)
-    return _kernel(scenario, models, programs, monitor)
+    front = partial(
+        Front,
+        watched_app(app),
+        plan,
+        ports=lambda calls, operations: store_ports(calls, at, operations),
+        protocol=lambda calls, ports: protocol_over(calls, ports, plan, make),
+    )
+    return _kernel(scenario, models, programs, monitor, book, front)
 
 
-def _asked_kernel(
+def _kernel(
     scenario: Scenario,
     models: list[Model],
     programs: list[Program],
@@ -263,17 +259,15 @@ def _asked_kernel(
     book: Book,
     front: Callable[..., Front],
 ) -> Kernel:
-    """The same with clients, as the last resource, and processes that answer them."""
-    asked, resource = scenario.asked(), len(models)
-    locks_hold = scenario.ample and not scenario.budgets.expire
-    until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
-    clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
-    watching = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
-    answering: list[Program] = [front(clients=resource, batch=scenario.front_batch)] * scenario.fronts
-    return _kernel(scenario, [*models, clients], [*programs, *answering], watching)
-
-
-def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Program], monitor: Monitor) -> Kernel:
+    """The kernel; where there are requests with clients, as the last resource, and processes that answer them."""
+    if scenario.requests:
+        asked, resource = scenario.asked(), len(models)
+        locks_hold = scenario.ample and not scenario.budgets.expire
+        until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
+        clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
+        monitor = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
+        models = [*models, clients]
+        programs = [*programs, *[front(clients=resource, batch=scenario.front_batch)] * scenario.fronts]
     return Kernel(
         models,
         programs,

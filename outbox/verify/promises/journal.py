@@ -163,12 +163,9 @@ class JournalMonitor:
         )
 
     def step(self, ghost: Ledger, event: Applied | SideEffect | Resubmitted) -> Ledger | Finding:
-        match event:
-            case SideEffect():
-                return self._book.note(ghost, event)
-            case Resubmitted():
-                return self._book.resubmit(ghost, event)
-        return self._book.apply(ghost, event)
+        if isinstance(event, SideEffect):
+            return self._book.note(ghost, event)
+        return self._book.resubmit(ghost, event) if isinstance(event, Resubmitted) else self._book.apply(ghost, event)
 
     # A world
 

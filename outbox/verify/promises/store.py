@@ -26,7 +26,6 @@ from outbox.verify.explorer.trace_text import short
 from outbox.verify.promises.ends import CODES, Documents, Ends
 from outbox.verify.promises.ledger import (
     Applied,
-    Book,
     Ledger,
     Marked,
     Pushed,
@@ -42,9 +41,6 @@ DONE_PREFIX = "done:"
 OVERFLOW_BLOB_PREFIX = "overflow/"
 STORE, BUS, BLOBS = 0, 1, 2
 """The resources of a store scope."""
-
-Entries = list[tuple[bytes, Record]]
-Judge = Callable[[Entries, StateItem | None, StateItem | None, str], Applied | Finding]
 
 
 class Staging(msgspec.Struct, frozen=True):
@@ -81,6 +77,16 @@ class StoreMonitor:
         self._is_swept = is_swept
         self._is_patient = is_patient
         self._stores = tuple(stores)
+        self._steps: dict[type, Callable[[Ledger, Any], Ledger | Finding]] = {
+            Applied: self._book.apply,
+            Pushed: self._book.push,
+            Staging: stage,
+            Swap: self._swap,
+            SideEffect: self._book.note,
+            Marked: self._book.mark,
+            Resubmitted: self._book.resubmit,
+            Settled: self._book.settle,
+        }
 
     def initial(self) -> Ledger:
         return Ledger()
@@ -95,23 +101,7 @@ class StoreMonitor:
         return None
 
     def step(self, ghost: Ledger, event: Any) -> Ledger | Finding:
-        match event:
-            case Applied():
-                return self._book.apply(ghost, event)
-            case Pushed():
-                return self._book.push(ghost, event)
-            case Staging():
-                return stage(ghost, event)
-            case Swap():
-                return swap(self._book, ghost, event, self._judged)
-            case SideEffect():
-                return self._book.note(ghost, event)
-            case Marked():
-                return self._book.mark(ghost, event)
-            case Resubmitted():
-                return self._book.resubmit(ghost, event)
-            case _:
-                return self._book.settle(ghost, event)
+        return self._steps[type(event)](ghost, event)
 
     # Writes
 
@@ -211,6 +201,31 @@ class StoreMonitor:
             tuple((inbox, record.attempt) for inbox, record in entries if record.attempt),
         )
 
+    def _swap(self, ledger: Ledger, event: Swap) -> Ledger | Finding:
+        """A ledger after a state was pointed to a transaction, which is its commit, or nowhere."""
+        before, after = (msgspec.json.decode(body, type=StateItem) for body in (event.before, event.after))
+        pointers = frozenset(pair for pair in ledger.pointers if pair[0] != event.state_id)
+        bodies = dict(ledger.staged)
+        if not event.tx:
+            body = bodies.get(before.pending)
+            inboxes = () if body is None else (msgspec.json.decode(body, type=Staged).inbox,)
+            return self._book.mark(msgspec.structs.replace(ledger, pointers=pointers), Marked(inboxes))
+        if before.pending:
+            text = f"{event.state_id} points to transaction {before.pending}, and is pointed to another"
+            return Finding("NoLost", text)
+        body = bodies.get(event.tx)
+        if body is None:
+            text = f"{event.state_id} points to transaction {event.tx}, which is not staged"
+            return Finding("StagedVanish", text)
+        staged = msgspec.json.decode(body, type=Staged)
+        applied = self._judged([(staged.inbox, staged.record)], before, after, event.state_id)
+        if isinstance(applied, Finding):
+            return applied
+        committed = self._book.apply(ledger, applied)
+        if isinstance(committed, Finding):
+            return committed
+        return msgspec.structs.replace(committed, pointers=pointers | {(event.state_id, event.tx)})
+
     # Sends and settlements
 
     def _sent(self, outputs: Sequence[Output]) -> Hashable:
@@ -309,32 +324,6 @@ def stage(ledger: Ledger, event: Staging) -> Ledger | Finding:
         if tx == event.tx:
             return Finding("StagedVanish", f"transaction {tx} is deleted while {state_id} points to it")
     return msgspec.structs.replace(ledger, staged=others)
-
-
-def swap(book: Book, ledger: Ledger, event: Swap, judge: Judge) -> Ledger | Finding:
-    """A ledger after a state was pointed to a transaction, which is its commit, or nowhere."""
-    before, after = (msgspec.json.decode(body, type=StateItem) for body in (event.before, event.after))
-    pointers = frozenset(pair for pair in ledger.pointers if pair[0] != event.state_id)
-    bodies = dict(ledger.staged)
-    if not event.tx:
-        body = bodies.get(before.pending)
-        inboxes = () if body is None else (msgspec.json.decode(body, type=Staged).inbox,)
-        return book.mark(msgspec.structs.replace(ledger, pointers=pointers), Marked(inboxes))
-    if before.pending:
-        text = f"{event.state_id} points to transaction {before.pending}, and is pointed to another"
-        return Finding("NoLost", text)
-    body = bodies.get(event.tx)
-    if body is None:
-        text = f"{event.state_id} points to transaction {event.tx}, which is not staged"
-        return Finding("StagedVanish", text)
-    staged = msgspec.json.decode(body, type=Staged)
-    applied = judge([(staged.inbox, staged.record)], before, after, event.state_id)
-    if isinstance(applied, Finding):
-        return applied
-    committed = book.apply(ledger, applied)
-    if isinstance(committed, Finding):
-        return committed
-    return msgspec.structs.replace(committed, pointers=pointers | {(event.state_id, event.tx)})
 
 
 def _values(states: Sequence[Any]) -> Documents:
