@@ -114,7 +114,8 @@ async def steps(cloud: Cloud, folder: Path, transfers: Path, seen: Seen, argumen
         await killing
     seen.handled_s, seen.handled_count = time.monotonic() - handling_s, handled(cloud) - before
     seen.faults = dict(cloud.fired())
-    cloud.fail_no_more()
+    for faults in (cloud.cosmos.faults, cloud.bus.faults):
+        faults.clear()
     usage = cloud.cosmos.usage()
     seen.requests = {name: used.count for name, used in usage.items()}
     seen.charge_ru = sum(used.charge_ru for used in usage.values())

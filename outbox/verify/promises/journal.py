@@ -170,10 +170,7 @@ class JournalMonitor:
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        wrong = self._ends.dead_letter(states[JOURNAL])
-        if wrong is not None or self._ends.invariant is None:
-            return wrong
-        return self._ends.broken(ghost, _values(states))
+        return self._ends.check(ghost, states[JOURNAL], lambda: _values(states))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
         return self._ends.outcome(ghost, states[JOURNAL], _values(states))
