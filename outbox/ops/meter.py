@@ -52,11 +52,10 @@ class Metered:
         ports = backend.ports()
         if not isinstance(ports, Ports):
             raise TypeError("only a backend with a journal can be metered so; meter a store's and a bus's own calls")
-        self._ports = ports
-        self._journal = MeteredJournal(self._ports.journal, meter)
+        self._ports = Ports(MeteredJournal(ports.journal, meter), ports.operations, ports.blobs)
 
     def ports(self) -> Ports:
-        return Ports(self._journal, self._ports.operations, self._ports.blobs)
+        return self._ports
 
 
 class MeteredJournal:

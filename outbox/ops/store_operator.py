@@ -6,8 +6,8 @@ workers.  Nothing is made or declared here.  Operations of an engine alone are r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol
@@ -99,20 +99,12 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
     except ValueError as error:  # ours name the parameter and not its value
         raise Refused(f"{error}; look at --cosmos, --servicebus and --blobs, or at their variables") from None
     async with backend:
-        with _no_foreign_errors():
+        try:
             await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
             yield StoreOperator(backend.ports(), backend.operations.counts)
-
-
-@contextmanager
-def _no_foreign_errors() -> Iterator[None]:
-    """Replace an SDK's ValueError, whose text may repeat a key."""
-    try:
-        yield
-    except ValueError as error:
-        raise Refused(
-            f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
-        ) from None
+        except ValueError as error:  # an SDK's, whose text may repeat a key
+            text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
+            raise Refused(text) from None
 
 
 class StoreOperator:

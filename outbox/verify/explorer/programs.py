@@ -87,32 +87,23 @@ class Tasks:
             await self._tasks.pop(0)
 
 
+@dataclass(frozen=True, slots=True)
 class EngineWorker:
     """A worker of engine scope that claims up to `batch` messages at a time."""
 
-    name = "worker"
-
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        journal: int,
-        blobs: int,
-        batch: int,
-        make: MakeScope,
-    ) -> None:
-        self._plan = plan
-        self._journal = journal
-        self._blobs = blobs
-        self._batch = batch
-        self._make = make
+    plan: Plan
+    journal: int
+    blobs: int
+    batch: int
+    make: MakeScope
+    name: str = "worker"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        journal: Journal = ExploredJournal(calls, self._journal)
-        blobs: BlobStore = ExploredBlobs(calls, self._blobs)
+        journal: Journal = ExploredJournal(calls, self.journal)
+        blobs: BlobStore = ExploredBlobs(calls, self.blobs)
         tasks = Tasks()
-        scope = self._make(
-            self._plan,
+        scope = self.make(
+            self.plan,
             journal,
             blobs,
             now_ms=calls.now_ms,
@@ -123,7 +114,7 @@ class EngineWorker:
         )
         scope.suspending.update(carried or ())  # what a worker has seen of its handlers outlives an attempt
         try:
-            deliveries = await journal.claim(self._plan.paths, count_max=self._batch, wait_s=0)
+            deliveries = await journal.claim(self.plan.paths, count_max=self.batch, wait_s=0)
         except MAY_RETRY:  # as a worker does: claim again; what was claimed is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         await scope.attempt(deliveries)
@@ -204,6 +195,7 @@ class Remembering:
         return self._protocol.unmarked_count
 
 
+@dataclass(frozen=True, slots=True)
 class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
@@ -211,29 +203,18 @@ class StoreWorker:
     A `warm` one hands on the states that it has at hand, and the staged records that lost.
     """
 
-    name = "worker"
-
-    def __init__(
-        self,
-        plan: Plan,
-        at: StoreResources,
-        *,
-        batch: int,
-        warm: bool,
-        merges: bool,
-        make: MakeProtocol,
-    ) -> None:
-        self._plan = plan
-        self._at = at
-        self._batch = batch
-        self._warm = warm
-        self._merges = merges
-        self._make = make
+    plan: Plan
+    at: StoreResources
+    batch: int
+    warm: bool
+    merges: bool
+    make: MakeProtocol
+    name: str = "worker"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        plan, tasks, ports = self._plan, Tasks(), store_ports(calls, self._at)
+        plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
         settlement = _settlement(plan, ports, calls)
-        protocol = protocol_over(calls, ports, plan, self._make, settlement)
+        protocol = protocol_over(calls, ports, plan, self.make, settlement)
         if isinstance(protocol, PartitionScope):  # it knows what it knew when its last attempt ended
             for id, body, version, session in carried or ():
                 item = msgspec.json.decode(body, type=StateItem)
@@ -252,39 +233,31 @@ class StoreWorker:
             spawn=tasks.spawn,
         )
         try:
-            bus = ExploredBus(calls, self._at.bus)
-            deliveries = await bus.receive_any(plan.paths, self._batch)
+            bus = ExploredBus(calls, self.at.bus)
+            deliveries = await bus.receive_any(plan.paths, self.batch)
         except MAY_RETRY:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
-        if self._merges and len(deliveries) == 1:
+        if self.merges and len(deliveries) == 1:
             remembering.lanes = lanes
         await lanes.attempt(deliveries)
         await tasks.end()
-        return _known(protocol) if self._warm else None
+        return _known(protocol) if self.warm else None
 
 
+@dataclass(frozen=True, slots=True)
 class Sweeper:
     """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        at: StoreResources,
-        *,
-        store: int = 0,
-        make: MakeProtocol,
-        name: str = "sweeper",
-    ) -> None:
-        self.name = name
-        self._store = store
-        self._plan = plan
-        self._at = at
-        self._make = make
+    plan: Plan
+    at: StoreResources
+    make: MakeProtocol
+    store: int = 0
+    name: str = "sweeper"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        plan, ports = self._plan, store_ports(calls, self._at)
-        protocol = protocol_over(calls, ports, plan, self._make)
-        store = ExploredStore(calls, self._store, self._at.capabilities, seen=carried or "")
+        plan, ports = self.plan, store_ports(calls, self.at)
+        protocol = protocol_over(calls, ports, plan, self.make)
+        store = ExploredStore(calls, self.store, self.at.capabilities, seen=carried or "")
         with suppress(*MAY_RETRY):
             swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
             was_whole = swept.seen_count - swept.young_count == store.found_count  # time may have passed in between
@@ -294,23 +267,22 @@ class Sweeper:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class Operator:
     """An operator who resubmits any of the dead letters, as often as the scenario allows."""
 
-    name = "operator"
-
-    def __init__(self, at: StoreResources | None, *, resource: int) -> None:
-        self._at = at
-        self._resource = resource
+    at: StoreResources | None
+    resource: int
+    name: str = "operator"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         with suppress(*MAY_RETRY, LookupError):  # the operator looks at the dead letters again
-            path, number = await calls(self._resource, "choose")
-            if self._at is None:
-                await calls(self._resource, "resubmit", path, number)
+            path, number = await calls(self.resource, "choose")
+            if self.at is None:
+                await calls(self.resource, "resubmit", path, number)
             else:
-                operations: Any = ExploredOperations(calls, self._at.bus)  # it needs no other of them
-                await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, number)
+                operations: Any = ExploredOperations(calls, self.at.bus)  # it needs no other of them
+                await StoreOperations(store_ports(calls, self.at, operations)).resubmit(path, number)
         return None
 
 
