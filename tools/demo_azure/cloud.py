@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +123,6 @@ class Cloud:
                 "send" if kind in ("lost-reply", "throttled") else "settle" if "disposition" in kind else "receive"
             )
             self.bus.faults.install(_rule(kind, operation, seed * 200 + number, settings))
-
-    def fired(self) -> Counter[str]:
-        """How often each kind of fault has happened."""
-        return Counter(self.cosmos.faults.fired) + Counter(self.bus.faults.fired)
 
     # Looking
 
