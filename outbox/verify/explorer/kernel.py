@@ -285,13 +285,10 @@ class Kernel:
         return found
 
     def _answered(self, node: Node, position: int, state: int, time: int, in_use: Locks) -> list[tuple[Answer, Flight]]:
-        """What a process may learn of one of its calls, or from its timer."""
+        """What a process may learn of one of its calls, or from its timer; what is still on its way after each."""
         if position == TIMER:
             return [(Answer("time passes, a timer fires", 0, 0, "timeout" if node.ops else None, 0), ())]
-        return self._answers_to(node.ops[position], state, time, in_use)
-
-    def _answers_to(self, number: int, state: int, time: int, in_use: Locks) -> list[tuple[Answer, Flight]]:
-        """All answers to a call, faults included, and whether it is still on its way after each."""
+        number = node.ops[position]
         plain = self._plain_answers(number, state, time, in_use)
         found: list[tuple[Answer, Flight]] = [(answer, ()) for answer in plain]
         if not plain:
