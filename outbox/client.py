@@ -217,7 +217,6 @@ class Client:
         """
         found = await self._find(queue, id)
         dead = newest(found)
-        check_resubmittable(f"{queue}/{id}", dead.reason, dead.description)
         is_remembered = await self._is_remembered(dead)
         check_resubmittable(f"{queue}/{id}", dead.reason, dead.description, is_remembered=is_remembered)
         await self._operations.resubmit(queue, dead.sequence)

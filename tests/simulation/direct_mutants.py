@@ -242,8 +242,8 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note",
-        ("        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied\n", ""),
-        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)\n"),
+        ("        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,

@@ -163,20 +163,14 @@ class JournalMonitor:
         )
 
     def step(self, ghost: Ledger, event: Applied | SideEffect | Resubmitted) -> Ledger | Finding:
-        match event:
-            case SideEffect():
-                return self._book.note(ghost, event)
-            case Resubmitted():
-                return self._book.resubmit(ghost, event)
-        return self._book.apply(ghost, event)
+        if isinstance(event, SideEffect):
+            return self._book.note(ghost, event)
+        return self._book.resubmit(ghost, event) if isinstance(event, Resubmitted) else self._book.apply(ghost, event)
 
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        wrong = self._ends.dead_letter(states[JOURNAL])
-        if wrong is not None or self._ends.invariant is None:
-            return wrong
-        return self._ends.broken(ghost, _values(states))
+        return self._ends.check(ghost, states[JOURNAL], lambda: _values(states))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
         return self._ends.outcome(ghost, states[JOURNAL], _values(states))

@@ -11,7 +11,6 @@ from typing import cast
 
 import msgspec
 
-from outbox.message import Message
 from outbox.ports import Delivery, Output, Settle
 from outbox.verify.explorer.models.queues import LOCK_MS, Dead, QueueModel, Queues, QueueState
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
@@ -29,12 +28,12 @@ class BusState(QueueState, frozen=True):
 def _describe(op: Op) -> str:
     match op.verb:
         case "send":
-            return f"send {', '.join(_output(output) for output in op.args[0])}"
+            return f"send {', '.join(f'{short(o.message.identity)} to {o.destination}' for o in op.args[0])}"
         case "settle":
             delivery, settle = op.args
-            return f"{settle.how} {_message(delivery.message)} {settle.reason}".strip()
+            return f"{settle.how} {short(delivery.message.identity)} {settle.reason}".strip()
         case "renew":
-            return f"renew {_message(op.args[0].message)}"
+            return f"renew {short(op.args[0].message.identity)}"
         case "choose":
             return "decide to resubmit"
         case "dead-letters":
@@ -42,14 +41,6 @@ def _describe(op: Op) -> str:
         case "take-dead-letters":
             return f"take a dead letter from {op.args[0]}"
     return "receive"
-
-
-def _output(output: Output) -> str:
-    return f"{_message(output.message)} to {output.destination}"
-
-
-def _message(message: Message) -> str:
-    return short(message.identity)
 
 
 class BusModel:

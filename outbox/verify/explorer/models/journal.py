@@ -191,7 +191,7 @@ class JournalModel:
             tuple(map(tuple, tasks)),
             tuple(sorted(dead)),
             state.resubmissions,
-            tuple(sorted(documents.items(), key=_first)),
+            tuple(sorted(documents.items(), key=lambda pair: pair[0])),
             tuple((key, *markers[key]) for key in sorted(markers)),
         )
 
@@ -222,7 +222,3 @@ class JournalModel:
 
 def _may_replace(marker: Marker, attempt: int | None) -> bool:
     return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
-
-
-def _first(pair: tuple[str, StateDocument]) -> str:
-    return pair[0]

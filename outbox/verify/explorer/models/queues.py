@@ -322,7 +322,7 @@ class Queues:
         due_ms = NEVER_MS if self._is_beyond(output.message) else output.due_ms
         queue.append(Task(sequence, message, max(output.due_ms, now_ms), due_ms, **kind))
         if not self.specs[number].is_ordered:
-            queue.sort(key=_sequence)
+            queue.sort(key=lambda task: task.sequence)
 
     def _is_beyond(self, message: Message) -> bool:
         """Whether a message lies behind more pauses than are followed."""
@@ -403,7 +403,3 @@ def selections(units: Sequence[list[Claim]], room: int) -> Iterator[Claim]:
                 yield option
                 for rest in selections(others, room - len(option)):
                     yield option + rest
-
-
-def _sequence(task: Task) -> int:
-    return task.sequence
