@@ -41,7 +41,7 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import BlobStore, Buried
+from outbox.ports import BlobStore, DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest
 from outbox.runtime.delivery.claim_check import check_in, redeem
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -185,13 +185,13 @@ class EngineOperator:
         tasks = self._engine.broker.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return [view_of(_identity(queue, task), _buried(queue, task), only) for task in tasks]
+        return [view_of(_identity(queue, task), _entry(queue, task), only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id, same = self._of(queue, id)
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return await with_body(id, _buried(queue, same[-1]), only, self._engine.blobs)
+        return await with_body(id, _entry(queue, same[-1]), only, self._engine.blobs)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         if id is None:
@@ -336,24 +336,26 @@ def _identity(queue: str, task: Task) -> str:
     return dead_letter_identity(queue, task.sequence, task.message, task.reason)
 
 
-def _buried(queue: str, task: Task) -> Buried:
+def _entry(queue: str, task: Task) -> DeadLetterEntry:
     delivery_count = task.failures + task.delivery_count
-    return Buried(queue, task.sequence, task.message, task.reason, task.description, delivery_count, task.enqueued_ms)
+    return DeadLetterEntry(
+        queue, task.sequence, task.message, task.reason, task.description, delivery_count, task.enqueued_ms
+    )
 
 
-def view_of(id: str, buried: Buried, only_type: str) -> DeadLetterView:
+def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
     """A dead letter without its body; `only_type` is the only type of its queue's handlers, if there is one."""
-    message = buried.message
-    description, stack = split_stack(buried.description)
+    message = dead.message
+    description, stack = split_stack(dead.description)
     return DeadLetterView(
         id=id,
-        sequence=buried.sequence,
-        queue=buried.queue,
-        reason=buried.reason,
+        sequence=dead.sequence,
+        queue=dead.queue,
+        reason=dead.reason,
         description=description,
         type=message.type,
-        delivery_count=buried.delivery_count,
-        created=(message.created_ms or buried.enqueued_ms) / 1_000,
+        delivery_count=dead.delivery_count,
+        created=(message.created_ms or dead.enqueued_ms) / 1_000,
         key=message.session_id,
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
@@ -362,20 +364,20 @@ def view_of(id: str, buried: Buried, only_type: str) -> DeadLetterView:
     )
 
 
-async def with_body(id: str, buried: Buried, only_type: str, blobs: BlobStore) -> DeadLetterView:
+async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore) -> DeadLetterView:
     """A dead letter with its body as JSON, else as text, else as base64.
 
     Raises:
         Refused: the body lies in a blob that is gone.
     """
-    message = buried.message
+    message = dead.message
     if message.claim:
         try:
             message = await redeem(message, blobs)
         except PoisonMessage as gone:
-            text = f"{buried.queue}/{id}: {gone.description}; it can only be discarded"
+            text = f"{dead.queue}/{id}: {gone.description}; it can only be discarded"
             raise Refused(text) from gone
-    letter = msgspec.structs.replace(view_of(id, buried, only_type), size_bytes=len(message.body))
+    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body))
     try:
         text = message.body.decode()
     except UnicodeDecodeError:

@@ -78,7 +78,8 @@ class MeteredJournal:
     async def commit(self, commit: Commit) -> Conflict | None:
         conflict = await self._journal.commit(commit)
         if conflict is None:
-            held = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
+            held = [*commit.consumed, *(dead.delivery for dead in commit.dead_lettered)]
+            held += [later.delivery for later in commit.postponed]
             claimed_s = [self._claimed_s.pop(delivery.sequence, None) for delivery in held]
             first_s = min((at_s for at_s in claimed_s if at_s is not None), default=None)
             if first_s is not None:

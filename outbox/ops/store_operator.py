@@ -26,7 +26,7 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import Buried, StorePorts
+from outbox.ports import DeadLetterEntry, StorePorts
 from outbox.resubmission import is_copy, newest
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
@@ -167,7 +167,7 @@ class StoreOperator:
         if not after:
             only = await self._only_type(queue)
             self._listed = [
-                view_of(buried.message.identity, buried, only) for buried in await self._operations.dead_letters(queue)
+                view_of(dead.message.identity, dead, only) for dead in await self._operations.dead_letters(queue)
             ]
         places = [letter.sequence for letter in self._listed]
         first = places.index(after) + 1 if after in places else 0
@@ -188,8 +188,8 @@ class StoreOperator:
         if id is None:
             return await self._move_all(queue, self._operations.discard, is_resubmission=False)
         id, found = await self._of(queue, id)
-        for buried in found:
-            await self._operations.discard(queue, buried.sequence)
+        for dead in found:
+            await self._operations.discard(queue, dead.sequence)
         return Moved(len(found), id=id)
 
     async def _move_all(
@@ -197,24 +197,24 @@ class StoreOperator:
     ) -> Moved:
         """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
         found = await self._operations.dead_letters(queue)
-        moved: list[Buried] = []
+        moved: list[DeadLetterEntry] = []
         left = 0
-        for buried in reversed(found):
-            if is_resubmission and any(is_copy(buried.message, other.message) for other in moved):
+        for dead in reversed(found):
+            if is_resubmission and any(is_copy(dead.message, other.message) for other in moved):
                 continue
             try:
-                await move(queue, buried.sequence)
+                await move(queue, dead.sequence)
             except (LookupError, Refused):
                 left += 1
             else:
-                moved.append(buried)
+                moved.append(dead)
         return Moved(len(found) - left, left)
 
-    async def _of(self, queue: str, text: str) -> tuple[str, list[Buried]]:
+    async def _of(self, queue: str, text: str) -> tuple[str, list[DeadLetterEntry]]:
         """The full id of a text, and its dead letters."""
-        buried = await self._operations.dead_letters(queue)
-        id = full_id(queue, text, {one.message.identity for one in buried})
-        return id, [one for one in buried if one.message.identity == id]
+        dead = await self._operations.dead_letters(queue)
+        id = full_id(queue, text, {one.message.identity for one in dead})
+        return id, [one for one in dead if one.message.identity == id]
 
     async def _only_type(self, queue: str) -> str:
         """The only type of a queue's handlers, which a message without a type has; empty if there are several."""

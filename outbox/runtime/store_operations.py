@@ -12,8 +12,8 @@ import msgspec
 
 from outbox.ports import (
     SUBSCRIPTIONS,
-    Buried,
     Create,
+    DeadLetterEntry,
     Document,
     DocumentKey,
     Operations,
@@ -65,7 +65,7 @@ class StoreOperations:
             return None
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
 
-    async def dead_letters(self, queue: str) -> list[Buried]:
+    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         found = [*await self._bus.dead_letters(queue), *await self._dead_letters.list(queue)]
         return sorted(found, key=lambda dead: (dead.enqueued_ms, dead.sequence))
 

@@ -9,9 +9,9 @@ import msgspec
 from outbox.ports import (
     SUBSCRIPTIONS,
     BlobStore,
-    Buried,
     Commit,
     Conflict,
+    DeadLetterEntry,
     Delivery,
     Document,
     DocumentKey,
@@ -135,7 +135,7 @@ class ExploredOperations:
         self._resource = resource
         self.now_ms = calls.now_ms
 
-    async def dead_letters(self, queue: str) -> list[Buried]:
+    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return list(await self._calls(self._resource, "dead-letters", queue))
 
     async def resubmit(self, queue: str, sequence: int) -> None:

@@ -87,10 +87,10 @@ class Marked(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The meaning of a settlement that was the last of its message; `buried` as a dead letter."""
+    """The meaning of a settlement that was the last of its message; `dead_lettered` as a dead letter."""
 
     inboxes: tuple[bytes, ...] = ()
-    buried: bool = False
+    dead_lettered: bool = False
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -295,7 +295,7 @@ class Book:
 
     def settle(self, ledger: Ledger, event: Settled) -> Ledger | Finding:
         """A ledger after the last settlement of a message."""
-        if event.buried:
+        if event.dead_lettered:
             for inbox in event.inboxes:
                 if inbox in ledger.applied and not any(inbox == again for again, _ in ledger.resubmitted):
                     return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")

@@ -119,7 +119,7 @@ class RecordedJournal:
             ended=[ended(d.queue, d.sequence, d.message.identity) for d in commit.consumed],
             buried=[
                 events.Buried(d.queue, d.sequence, d.message.identity, reason, d.message.attempt)
-                for d, reason in [(b.delivery, b.reason) for b in commit.buried]
+                for d, reason in [(b.delivery, b.reason) for b in commit.dead_lettered]
             ],
             postponed=[
                 events.Postponed(p.delivery.queue, p.delivery.sequence, p.delivery.message.identity, p.due_ms)

@@ -16,7 +16,7 @@ import msgspec
 
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Buried, Delivery, Output
+from outbox.ports import DeadLetterEntry, Delivery, Output
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
 from outbox.verify.explorer.trace_text import delivery_text, short
 
@@ -143,11 +143,12 @@ class Queues:
             for path, message in found
         ]
 
-    def dead_letters(self, state: QueueState, path: str) -> tuple[Buried, ...]:
+    def dead_letters(self, state: QueueState, path: str) -> tuple[DeadLetterEntry, ...]:
         """The dead letters of a queue; copies have one number."""
         found = [dead for dead in state.dead if dead.queue == self.numbers[path]]
         return tuple(
-            Buried(path, dead.message, self.messages[dead.message], dead.reason, "", dead.failures, 0) for dead in found
+            DeadLetterEntry(path, dead.message, self.messages[dead.message], dead.reason, "", dead.failures, 0)
+            for dead in found
         )
 
     def without_dead(self, state: State, path: str, numbers: Sequence[int]) -> State:
