@@ -53,11 +53,11 @@ OF_REMEMBERED = "unit/engine/test_remembered.py"
 OF_ENTRIES = "unit/stores/test_http_entries.py"
 OF_RESUBMITTING = "unit/runtime/test_resubmission.py"
 OF_HTTP = "unit/runtime/test_http.py"
-OF_SERVER = "wire/test_servicebus_server.py"
+OF_SERVER = "wire/servicebus/test_server.py"
 OF_JUDGING = "unit/stores/test_refused_over_a_version.py"
 OF_FAILURES = "unit/runtime/test_failure_log.py"
 OF_REDACTING = "unit/runtime/test_redacting.py"
-OF_KEYS = "wire/test_cli_access_key.py"
+OF_KEYS = "wire/cli/test_access_key.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
