@@ -62,7 +62,8 @@ class Scenario:
     application would wait for ever; only with such an end do they wait for a resubmission that its key is blocked for.
     A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
     An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
-    are followed over `pauses_max` pauses (0: over all).
+    are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
+    each id, also where it was settled meanwhile.
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -94,6 +95,7 @@ class Scenario:
     item_bytes_max: int = CAPABILITIES.item_bytes_max
     resubmissions: int = 0
     pauses_max: int = 0
+    drops_duplicates: bool = False
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -208,6 +210,7 @@ def _store(scenario: Scenario) -> Kernel:
         locks_hold=locks_hold,
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
+        drops_duplicates=scenario.drops_duplicates,
     )
     capabilities = replace(
         CAPABILITIES,
