@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from tests.simulation.planting import BATCH, ENDINGS, ITEM, LANES, PARTITION, mutant
+
+RETENTION = "outbox/runtime/start/retention.py"
 
 SETTLING_MUTANTS = (
     mutant(
@@ -49,5 +53,21 @@ SETTLING_MUTANTS = (
         "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", ITEM,
         (" or state.item.pending == staged.pending:", ":"),
         sweepers=1,
+    ),
+    # Another retention than before
+    mutant(
+        "retention: the age at which records of before are gone is forgotten", "partition", "NoDuplicate", RETENTION,
+        ("        for era in self.eras:\n", "        for era in ():\n"),
+        copies=2, workers=2, earlier_retention=timedelta(minutes=20), faults={"jump": 1},
+    ),
+    mutant(
+        "retention: records of before are taken to live as long as those of now", "engine", "NoDuplicate", RETENTION,
+        ("min(era.until_ms, now_ms - era.retention_ms)", "min(era.until_ms, now_ms - self.retention_ms)"),
+        copies=2, workers=2, earlier_retention=timedelta(minutes=20), faults={"jump": 1},
+    ),
+    mutant(
+        "retention: eras of a longer retention are heeded, shorter ones not", "partition", "NoDuplicate", RETENTION,
+        ("if era.retention_ms < self.retention_ms)", "if era.retention_ms > self.retention_ms)"),
+        copies=2, workers=2, earlier_retention=timedelta(minutes=20), faults={"jump": 1},
     ),
 )  # fmt: skip

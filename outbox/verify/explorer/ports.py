@@ -33,14 +33,15 @@ from outbox.verify.explorer.run import Calls
 
 
 class ExploredJournal:
-    """A journal whose answers are chosen."""
+    """A journal whose answers are chosen; from `until_ms` on (0: never) it hands out nothing."""
 
-    def __init__(self, calls: Calls, resource: int) -> None:
+    def __init__(self, calls: Calls, resource: int, *, until_ms: int = 0) -> None:
         self._calls = calls
         self._resource = resource
+        self._until_ms = until_ms
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        return list(await self._calls(self._resource, "claim", tuple(queues), count_max))
+        return list(await self._calls(self._resource, "claim", tuple(queues), count_max, self._until_ms))
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
@@ -115,9 +116,9 @@ class ExploredBus:
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         return list(await self._calls(self._resource, "receive", queue, count_max))
 
-    async def receive_any(self, queues: Sequence[str], count_max: int) -> Sequence[Delivery]:
-        """From whichever queue has something: what receivers of all of them, side by side, would get."""
-        return list(await self._calls(self._resource, "receive-any", tuple(queues), count_max))
+    async def receive_any(self, queues: Sequence[str], count_max: int, until_ms: int = 0) -> Sequence[Delivery]:
+        """From whichever queue has something: what receivers of all of them would get, until then (0: for ever)."""
+        return list(await self._calls(self._resource, "receive-any", tuple(queues), count_max, until_ms))
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         await self._calls(self._resource, "settle", delivery, settle)

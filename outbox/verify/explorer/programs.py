@@ -89,7 +89,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True)
 class EngineWorker:
-    """A worker of engine scope that claims up to `batch` messages at a time."""
+    """A worker of engine scope that claims up to `batch` messages at a time, until `until_ms` (0: for ever)."""
 
     plan: Plan
     journal: int
@@ -97,9 +97,10 @@ class EngineWorker:
     batch: int
     make: MakeScope
     name: str = "worker"
+    until_ms: int = 0
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        journal: Journal = ExploredJournal(calls, self.journal)
+        journal: Journal = ExploredJournal(calls, self.journal, until_ms=self.until_ms)
         blobs: BlobStore = ExploredBlobs(calls, self.blobs)
         tasks = Tasks()
         scope = self.make(
@@ -200,7 +201,8 @@ class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
     One that `merges` says between two tries what it remembers, so that what led there need not be kept apart.
-    A `warm` one hands on the states that it has at hand, and the staged records that lost.
+    A `warm` one hands on the states that it has at hand, and the staged records that lost.  From `until_ms` on it
+    receives nothing (0: never).
     """
 
     plan: Plan
@@ -210,6 +212,7 @@ class StoreWorker:
     merges: bool
     make: MakeProtocol
     name: str = "worker"
+    until_ms: int = 0
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
@@ -234,7 +237,7 @@ class StoreWorker:
         )
         try:
             bus = ExploredBus(calls, self.at.bus)
-            deliveries = await bus.receive_any(plan.paths, self.batch)
+            deliveries = await bus.receive_any(plan.paths, self.batch, self.until_ms)
         except MAY_RETRY:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         if self.merges and len(deliveries) == 1:

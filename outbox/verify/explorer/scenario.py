@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,6 +18,7 @@ from outbox.ports import Output, StateDocument
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import Plan, compile_plan
+from outbox.runtime.start.retention import PastRetention
 from outbox.stored import STAGED_PREFIX, StateItem, encode, state_key
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.kernel import Kernel
@@ -63,7 +66,8 @@ class Scenario:
     A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
     An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
     are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
-    each id, also where it was settled meanwhile.
+    each id, also where it was settled meanwhile.  With an `earlier_retention` the first worker runs earlier code with
+    that retention, and stops a margin after the start, when the others have registered theirs.
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -96,6 +100,7 @@ class Scenario:
     resubmissions: int = 0
     pauses_max: int = 0
     drops_duplicates: bool = False
+    earlier_retention: timedelta | None = None
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -145,6 +150,18 @@ class Scenario:
             found += [Output(self.app.destination(queue), 0, sent)] * count
         return found
 
+    def plans(self) -> list[Plan]:
+        """The plan of the workers and, where there was an earlier retention, that of the first one."""
+        plan = compile_plan(self.app)
+        if self.earlier_retention is None:
+            return [plan]
+        app = copy(self.app)
+        app.retention = self.earlier_retention
+        earlier = compile_plan(app)
+        margin_ms = earlier.record_life_ms - earlier.retention_ms
+        plan.retention.heed((PastRetention(START_MS + margin_ms, earlier.retention_ms, margin_ms),), START_MS)
+        return [plan, earlier]
+
     def documents(self) -> dict[str, StateDocument]:
         """The states that are there at the beginning."""
         found = {}
@@ -153,6 +170,22 @@ class Scenario:
             document = StateDocument(codec.codec.encode(state), 1, codec.version, 1)
             found[state_id(codec.name, as_key(key))] = document
         return found
+
+
+AnyWorker = TypeVar("AnyWorker", EngineWorker, StoreWorker)
+
+
+def _earlier(worker: AnyWorker, plans: Sequence[Plan]) -> list[AnyWorker]:
+    """Workers of earlier code, each until the end of its era."""
+    return [
+        replace(
+            worker,
+            plan=watched(plan),
+            name="earlier worker",
+            until_ms=START_MS + plan.record_life_ms - plan.retention_ms,
+        )
+        for plan in plans
+    ]
 
 
 def _counts(times: int | Sequence[int], count: int) -> list[int]:
@@ -170,7 +203,8 @@ def queues_of(app: App, plan: Plan) -> tuple[list[QueueModel], dict[str, list[st
 
 
 def _engine(scenario: Scenario) -> Kernel:
-    app, plan = scenario.app, compile_plan(scenario.app)
+    app, (plan, *earlier) = scenario.app, scenario.plans()
+    retentions_ms = {each.retention_ms for each in (plan, *earlier)}
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
     journal = JournalModel(
@@ -179,23 +213,24 @@ def _engine(scenario: Scenario) -> Kernel:
         documents=scenario.documents(),
         sent=sent,
         start_ms=START_MS,
-        retention_ms=plan.retention_ms,
+        retentions_ms=retentions_ms,
         merges_copies=scenario.symmetric,
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
     )
-    book = Book(Reference(plan), routes, sent)
+    book = Book(Reference(plan), routes, sent, retention_ms_min=min(retentions_ms))
     monitor = JournalMonitor(Ends(book, journal.queues, scenario.invariant, "dead-letter" in scenario.allow))
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models: list[Model] = [journal, BlobModel()]
-    programs: list[Program] = [worker] * scenario.workers
+    programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
     programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
     front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
     return _kernel(scenario, models, programs, monitor, book, front)
 
 
 def _store(scenario: Scenario) -> Kernel:
-    app, plan = scenario.app, compile_plan(scenario.app)
+    app, (plan, *earlier) = scenario.app, scenario.plans()
+    retentions_ms = {each.retention_ms for each in (plan, *earlier)}
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
     budgets = scenario.budgets
@@ -205,7 +240,7 @@ def _store(scenario: Scenario) -> Kernel:
         routes,
         sent=sent,
         start_ms=START_MS,
-        retention_ms=plan.retention_ms,
+        retentions_ms=retentions_ms,
         merges_copies=scenario.symmetric,
         locks_hold=locks_hold,
         resubmissions=scenario.resubmissions,
@@ -231,7 +266,7 @@ def _store(scenario: Scenario) -> Kernel:
     models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
     if apart:
         models.append(make_store(name="infrastructure"))
-    book = Book(Reference(plan), routes, sent)
+    book = Book(Reference(plan), routes, sent, retention_ms_min=min(retentions_ms))
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
         is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not see changes in the other
@@ -240,7 +275,8 @@ def _store(scenario: Scenario) -> Kernel:
     )
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
     worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
-    programs: list[Program] = [worker] * scenario.workers + [Sweeper(plan, at, make=make)] * scenario.sweepers
+    programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
+    programs += [Sweeper(plan, at, make=make)] * scenario.sweepers
     programs += [Operator(at, resource=at.bus)] * bool(scenario.resubmissions)
     if apart:
         programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers

@@ -151,10 +151,21 @@ class SessionOrder:
 
 
 class Book:
-    """Messages, handlings and routes by name, for monitors and their texts."""
+    """Messages, handlings and routes by name, for monitors and their texts.
 
-    def __init__(self, reference: Reference, routes: Mapping[str, Iterable[str]], sent: Iterable[Output]) -> None:
+    No worker's retention is below `retention_ms_min`, so nothing younger may be refused for its age.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        routes: Mapping[str, Iterable[str]],
+        sent: Iterable[Output],
+        *,
+        retention_ms_min: int,
+    ) -> None:
         self.reference = reference
+        self._retention_ms_min = retention_ms_min
         self.routes = {name: tuple(paths) for name, paths in routes.items()}
         self.sent = tuple(sent)
         self._messages: dict[Emission, Message] = {}
@@ -328,7 +339,7 @@ class Book:
         created_ms = handling.message.created_ms
         if kind_of(refusal) is not Kind.REFUSED_FOR_AGE or not created_ms:
             return None
-        if created_ms <= self.reference.plan.retention.oldest_ms(at_ms):
+        if created_ms <= at_ms - self._retention_ms_min:
             return None
         return Finding("NoDeadLetter", f"{self.name(handling.inbox)} is too-old, and younger than retention")
 

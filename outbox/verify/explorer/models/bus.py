@@ -6,7 +6,7 @@ of a message is a copy of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -63,7 +63,7 @@ class BusModel:
         *,
         sent: Sequence[Output] = (),
         start_ms: int = 0,
-        retention_ms: int = 0,
+        retentions_ms: Collection[int] = (),
         merges_copies: bool = True,
         locks_hold: bool = False,
         resubmissions: int = 0,
@@ -79,7 +79,7 @@ class BusModel:
         self.queues = Queues(
             queues,
             routes,
-            retention_ms=retention_ms,
+            retentions_ms=retentions_ms,
             merges_copies=merges_copies,
             is_bus=True,
             pauses_max=pauses_max,
@@ -106,8 +106,10 @@ class BusModel:
         return [outcome._replace(state=self.queues.plain(cast("BusState", outcome.state))) for outcome in found]
 
     def _outcomes(self, state: BusState, op: Op, now_ms: int, in_use: Locks) -> list[Outcome]:
-        if op.verb.startswith("receive") and 0 < self.closes_ms <= now_ms:
-            return []
+        if op.verb.startswith("receive"):
+            until_ms = min([ms for ms in (self.closes_ms, *op.args[2:3]) if ms], default=now_ms + 1)
+            if until_ms <= now_ms:
+                return []
         match op.verb:
             case "receive":
                 return self.queues.claim(state, [op.args[0]], op.args[1], now_ms, in_use)

@@ -5,7 +5,7 @@ A document's version counts its writes, so it does not depend on what else was w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -36,13 +36,13 @@ class JournalModel:
         documents: Mapping[str, StateDocument] | None = None,
         sent: Sequence[Output] = (),
         start_ms: int = 0,
-        retention_ms: int = 0,
+        retentions_ms: Collection[int] = (),
         merges_copies: bool = True,
         resubmissions: int = 0,
         pauses_max: int = 0,
     ) -> None:
         self.queues = Queues(
-            queues, routes, retention_ms=retention_ms, merges_copies=merges_copies, pauses_max=pauses_max
+            queues, routes, retentions_ms=retentions_ms, merges_copies=merges_copies, pauses_max=pauses_max
         )
         self.tokens, self.events, self.due_ms = self.queues.tokens, self.queues.events, self.queues.due_ms
         known = tuple(sorted((documents or {}).items()))
@@ -63,7 +63,9 @@ class JournalModel:
     def outcomes(self, state: JournalState, op: Op, now_ms: int, in_use: Locks = NO_LOCKS) -> list[Outcome]:
         match op.verb:
             case "claim":
-                paths, count_max = op.args[:2]
+                paths, count_max, *until_ms = op.args
+                if 0 < sum(until_ms) <= now_ms:
+                    return []
                 ready = self.queues.claim(state, paths, count_max, now_ms)
                 return [*ready, *self._claim_blocked(state, paths, count_max, now_ms)]
             case "load":

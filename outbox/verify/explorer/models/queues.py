@@ -7,7 +7,7 @@ claim gives any of the messages that are ready, not the oldest; of an ordered qu
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
@@ -99,7 +99,7 @@ class Queues:
         queues: Sequence[QueueModel],
         routes: Mapping[str, Sequence[str]],
         *,
-        retention_ms: int = 0,
+        retentions_ms: Collection[int] = (),
         merges_copies: bool = True,
         is_bus: bool = False,
         pauses_max: int = 0,
@@ -108,7 +108,7 @@ class Queues:
         self.messages: Table[Message] = Table()
         self.numbers = {queue.path: number for number, queue in enumerate(self.specs)}
         self.routes = {name: tuple(self.numbers[path] for path in paths) for name, paths in routes.items()}
-        self._retention_ms = retention_ms
+        self._retentions_ms = retentions_ms
         self._merges_copies = merges_copies
         self._is_bus = is_bus
         self._names_locks = is_bus and merges_copies
@@ -372,10 +372,8 @@ class Queues:
 
     def fences_ms(self, state: QueueState, now_ms: int) -> tuple[int, ...]:
         """When messages grow too old."""
-        if not self._retention_ms:
-            return ()
-        messages = {task.message for queue in state.tasks for task in queue}
-        fences = {self.messages[message].created_ms + self._retention_ms for message in messages}
+        created_ms = {self.messages[task.message].created_ms for queue in state.tasks for task in queue}
+        fences = {made_ms + retention_ms for made_ms in created_ms for retention_ms in self._retentions_ms}
         return tuple(sorted(fence for fence in fences if fence > now_ms))
 
     def show(self, state: QueueState, now_ms: int) -> list[str]:
