@@ -45,7 +45,7 @@ def read_control_file(folder: Path) -> ControlFile | None:
         data = file.read(SIZE_MAX_BYTES)
     try:
         return msgspec.json.decode(data, type=ControlFile)
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

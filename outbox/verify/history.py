@@ -234,11 +234,11 @@ _decode: Callable[[bytes], AnyEvent] = msgspec.json.Decoder(AnyEvent).decode
 def parse(lines: Iterable[bytes], *, name: str = "the history") -> Iterator[AnyEvent]:
     """The events that lines mean.  A line that cannot be read is `torn` if its process wrote nothing after it."""
     torn = 0
-    error: msgspec.DecodeError | None = None
+    error: Exception | None = None
     for number, line in enumerate(lines, 1):
         try:
             event = _decode(line)
-        except msgspec.DecodeError as found:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as found:
             torn, error = torn or number, error or found
             yield Torn(size_bytes=len(line))
             continue

@@ -71,6 +71,6 @@ def check_signature(token: object, key: str) -> int:
     expiry = fields.get("se", "")
     if scheme != "SharedAccessSignature" or not (expiry.isascii() and expiry.isdigit() and len(expiry) < 16):
         return 0
-    digest = hmac.new(key.encode(), f"{fields.get('sr', '')}\n{expiry}".encode(), sha256).digest()
-    given = unquote_plus(fields.get("sig", "")).encode()
+    digest = hmac.new(key.encode(), f"{fields.get('sr', '')}\n{expiry}".encode(errors="replace"), sha256).digest()
+    given = unquote_plus(fields.get("sig", "")).encode(errors="replace")
     return int(expiry) * 1_000 if hmac.compare_digest(b64encode(digest), given) else 0

@@ -114,7 +114,7 @@ def decode(data: bytes) -> tuple[State, int]:
         raise CorruptRecord("the snapshot's digest does not match; an older snapshot or the log itself is used")
     try:
         image = _decoder.decode(body)
-    except msgspec.ValidationError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptRecord(f"the snapshot cannot be read ({error}); an older one or the log itself is used") from error
     if image.format > FORMAT_VERSION:
         raise FormatTooNew(f"the snapshot has format {image.format}, this code reads {FORMAT_VERSION}; upgrade it")

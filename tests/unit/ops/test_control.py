@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,12 @@ async def test_the_control_file_is_its_owners_alone_and_goes_with_the_host(bank:
         second = read_control_file(bank.folder)
     assert first and second and first.token != second.token and len(first.token) >= 40
     assert first.token not in repr(first)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"port":"x"}', b'{"port":1,"pid":2,"token":"\xd6"}', b"[" * 5_000])
+def test_a_control_file_that_cannot_be_read_is_none(disk_path: Path, content: bytes) -> None:
+    (disk_path / "control.json").write_bytes(content)
+    assert read_control_file(disk_path) is None
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)

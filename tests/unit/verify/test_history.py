@@ -79,7 +79,8 @@ def test_damage_that_is_no_torn_line_is_refused_with_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"{", b"[]", b'{"event":"nothing"}', b'{"event":"ok","op":"x"}', b"\xff\xfe", b"[" * 9999]
+    "line",
+    [b"{", b"[]", b'{"event":"nothing"}', b'{"event":"o\xbek"}', b'{"event":"ok","op":"x"}', b"\xff\xfe", b"[" * 9999],
 )
 def test_bytes_that_are_no_event_never_get_through(line: bytes) -> None:
     assert [type(event) for event in parse([line])] == [Torn]

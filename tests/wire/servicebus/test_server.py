@@ -191,7 +191,15 @@ async def test_without_a_token_no_link_is_opened() -> None:
 
 @pytest.mark.parametrize(
     "token",
-    [None, "", "SharedAccessSignature", "SharedAccessSignature sr=x&se=99999999999&sig=x", "Bearer x", "x" * 20_000],
+    [
+        None,
+        "",
+        "SharedAccessSignature",
+        "SharedAccessSignature sr=x&se=99999999999&sig=x",
+        "Bearer x",
+        "x" * 20_000,
+        "SharedAccessSignature sr=\udcc1&sig=\udcfd&se=99999999999",
+    ],
 )
 def test_what_is_not_a_signature_is_none(token: object) -> None:
     assert check_signature(token, "secret") == 0
