@@ -18,7 +18,7 @@ from outbox.deliveries import split_stack
 from outbox.errors import OutcomeUnknown, PoisonMessage, Refused, TooLarge, UnknownDestination
 from outbox.lineage import Key, as_key
 from outbox.message import Message, Scalar, excess, message_from_properties
-from outbox.ports import Backend, Buried, Delivery, Output, Ports, StorePorts
+from outbox.ports import Backend, DeadLetterEntry, Delivery, Output, Ports, StorePorts
 from outbox.resubmission import check_resubmittable, newest
 from outbox.runtime.commit.marker_replies import as_record
 from outbox.runtime.delivery.admission import admit
@@ -178,19 +178,19 @@ class Client:
             raise LookupError(f"blob {ref.name} is gone or was changed; check that its handler committed")
         return data
 
-    def dead_letter(self, buried: Buried) -> DeadLetter:
+    def dead_letter(self, dead: DeadLetterEntry) -> DeadLetter:
         """A dead letter with its message decoded."""
-        message = buried.message
-        description, stack = split_stack(buried.description)
+        message = dead.message
+        description, stack = split_stack(dead.description)
         return DeadLetter(
             message.identity,
-            buried.queue,
-            buried.reason,
+            dead.queue,
+            dead.reason,
             description,
-            self.decode(buried.queue, message),
+            self.decode(dead.queue, message),
             message.body,
-            buried.delivery_count,
-            (message.created_ms or buried.enqueued_ms) / 1_000,
+            dead.delivery_count,
+            (message.created_ms or dead.enqueued_ms) / 1_000,
             stack,
         )
 
@@ -217,12 +217,11 @@ class Client:
         """
         found = await self._find(queue, id)
         dead = newest(found)
-        check_resubmittable(f"{queue}/{id}", dead.reason, dead.description)
         is_remembered = await self._is_remembered(dead)
         check_resubmittable(f"{queue}/{id}", dead.reason, dead.description, is_remembered=is_remembered)
         await self._operations.resubmit(queue, dead.sequence)
 
-    async def _is_remembered(self, dead: Buried) -> bool:
+    async def _is_remembered(self, dead: DeadLetterEntry) -> bool:
         """Whether a dead letter is younger than retention, has a record, or is of a queue without handlers here."""
         plan, now_ms = compile_plan(self.app), self._operations.now_ms()
         created_ms = dead.message.created_ms or dead.enqueued_ms
@@ -261,10 +260,10 @@ class Client:
             if key is None or not await self._operations.unblock(queue, str(as_key(key)), id):
                 raise
             return
-        for buried in found:
-            await self._operations.discard(queue, buried.sequence)
+        for dead in found:
+            await self._operations.discard(queue, dead.sequence)
 
-    async def _find(self, queue: str, id: str) -> list[Buried]:
+    async def _find(self, queue: str, id: str) -> list[DeadLetterEntry]:
         found = [b for b in await self._operations.dead_letters(queue) if b.message.identity == id]
         if not found:
             raise LookupError(f"queue {queue!r} has no dead letter {id!r}; list them to see what is there")

@@ -62,7 +62,7 @@ class Settle:
     due_ms: int = 0
 
 
-class Buried(msgspec.Struct, frozen=True, gc=False):
+class DeadLetterEntry(msgspec.Struct, frozen=True, gc=False):
     """A dead letter as stored."""
 
     queue: str

@@ -49,7 +49,7 @@ class StateChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     serial: int
 
 
-class Burial(msgspec.Struct, gc=False):
+class DeadLettering(msgspec.Struct, gc=False):
     """A delivery that is dead-lettered."""
 
     delivery: Delivery
@@ -85,7 +85,7 @@ class Commit(msgspec.Struct, gc=False):
     applied: dict[bytes, bytes]
     refused: dict[bytes, Refusal]
     replacing: dict[bytes, int]
-    buried: list[Burial]
+    dead_lettered: list[DeadLettering]
     postponed: list[Postponement]
     handled: list[bytes] = []
     """The inbox keys of the messages that ran in this commit, for monitors; nothing acts on it."""

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outbox.deliveries import SUBSCRIPTIONS, Buried, Delivery, Output, Settle
+from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry, Delivery, Output, Settle
 from outbox.documents import (
     UNTAGGED,
     Create,
@@ -32,7 +32,16 @@ from outbox.documents import (
     Won,
     Write,
 )
-from outbox.engine_commit import Burial, Commit, Conflict, Marker, Postponement, Refusal, StateChange, StateDocument
+from outbox.engine_commit import (
+    Commit,
+    Conflict,
+    DeadLettering,
+    Marker,
+    Postponement,
+    Refusal,
+    StateChange,
+    StateDocument,
+)
 from outbox.errors import NoBlobStore
 
 __all__ = [
@@ -40,13 +49,13 @@ __all__ = [
     "SUBSCRIPTIONS",
     "Backend",
     "BlobStore",
-    "Burial",
-    "Buried",
     "BusOperations",
     "Clock",
     "Commit",
     "Conflict",
     "Create",
+    "DeadLetterEntry",
+    "DeadLettering",
     "Delete",
     "Delivery",
     "Document",
@@ -229,7 +238,7 @@ class BusOperations(Protocol):
     async def send(self, outputs: Sequence[Output]) -> None:
         """Send messages from outside; on return they survive the declared failures."""
 
-    async def dead_letters(self, queue: str) -> list[Buried]:
+    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         """The dead letters of a queue, oldest first."""
 
     async def resubmit(self, queue: str, sequence: int) -> None:
@@ -298,6 +307,10 @@ class Backend(Protocol):
 
     def ports(self) -> Ports | StorePorts:
         """Its ports; their kind decides which commit protocol runs."""
+
+
+Burial = DeadLettering  # the earlier names, for adapters that use them
+Buried = DeadLetterEntry
 
 
 class Clock(Protocol):

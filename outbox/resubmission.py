@@ -4,9 +4,10 @@ A dead letter may be resubmitted while the record of its refusal proves that it 
 later attempt, which replaces that record under its version.  A refusal by the age fence proves nothing, and a record
 that has expired proves nothing any more; such a message is discarded, or sent again under a new id.
 
-Every door asks here: client, command line, control endpoint, engine.  Who has the application's code also looks whether
-the record is still there (`Client.resubmit`); the engine knows when it expires.  Without either, as from the command
-line on Azure, the message is sent and refused again as too old, and nothing is lost.
+The engine and the operations of a store and a bus ask here, so every door does: client, command line, control
+endpoint.  The client has the application's code and also reads whether the record is still there; the engine knows when
+it expires.  Without either, as from the command line on Azure, the message is sent and refused again as too old:
+nothing is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from outbox.deliveries import SUBSCRIPTIONS, Buried
+from outbox.deliveries import SUBSCRIPTIONS, DeadLetterEntry
 from outbox.errors import Refused
 from outbox.message import Message
 
@@ -77,7 +78,7 @@ def dead_letter_identity(queue: str, sequence: int, message: Message, reason: st
     return sequence_identity(sequence)
 
 
-def identified(letter: Buried) -> Buried:
+def identified(letter: DeadLetterEntry) -> DeadLetterEntry:
     """A dead letter under the identity of its handling."""
     identity = dead_letter_identity(letter.queue, letter.sequence, letter.message, letter.reason)
     if identity == letter.message.identity:

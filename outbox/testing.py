@@ -433,8 +433,8 @@ class Harness:
         """The dead letters of a queue, oldest first; UnknownDestination where it was never declared."""
         check_source(self.app, queue)
         return [
-            self._client.dead_letter(msgspec.structs.replace(buried, message=self._with_body(buried.message)))
-            for buried in dead_letters(self._engine.broker, queue)
+            self._client.dead_letter(msgspec.structs.replace(dead, message=self._with_body(dead.message)))
+            for dead in dead_letters(self._engine.broker, queue)
         ]
 
     def _with_body(self, message: Message) -> Message:

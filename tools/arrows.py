@@ -74,8 +74,7 @@ JUDGE = tuple(  # judges recorded histories
     for name in (
         *("history", "guarantees"),
         *("recorded.events", "recorded.verdict", "recorded.linear", "recorded.flow", "recorded.commits"),
-        *("recorded.pending", "recorded.versions", "recorded.definitions", "recorded.recoverability"),
-        *("recorded.serializable", "recorded.attempts"),
+        *("recorded.pending", "recorded.versions", "recorded.definitions", "recorded.serializable"),
     )
 )
 BELOW_JUDGE = ("message", "errors", "verify", "verify.recorded", *JUDGE)

@@ -214,17 +214,12 @@ def signature(name: str, item: griffe.Object) -> str:
         return call(f"{start} {name}", parameters(item.parameters), returns=item.returns)
     if isinstance(item, griffe.Class):
         bases = [str(base).rpartition(".")[2] for base in item.bases]
-        is_made = "Protocol" not in bases and item.path not in MADE_BY_THE_RUNTIME and own_parameters(item)
+        is_made = "Protocol" not in bases and item.path not in MADE_BY_THE_RUNTIME and parameters(item.parameters)
         head = f"class {name}({', '.join(bases)})" if bases and not is_made else f"class {name}"
-        return call(f"class {name}", own_parameters(item)) if is_made else head
+        return call(f"class {name}", parameters(item.parameters)) if is_made else head
     if isinstance(item, griffe.Attribute) and "property" in item.labels:
         return f"{name}: {item.annotation}"
     return f"{name} = {item.value}" if isinstance(item, griffe.Attribute) else name
-
-
-def own_parameters(item: griffe.Class) -> list[str]:
-    """What a class is made with; nothing where it has no constructor of its own."""
-    return parameters(item.parameters)
 
 
 def parameters(given: griffe.Parameters) -> list[str]:

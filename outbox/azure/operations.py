@@ -9,7 +9,7 @@ from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
 from outbox.azure.servicebus.entities import EntityCounts, ServiceBusEntities
 from outbox.errors import OutcomeUnknown, Throttled
-from outbox.ports import Buried, BusOperations, Output
+from outbox.ports import BusOperations, DeadLetterEntry, Output
 
 SEND_COUNT_MAX = 4
 SEND_PAUSE_S = 0.2
@@ -60,7 +60,7 @@ class AzureOperations:
                     raise
             await asyncio.sleep(SEND_PAUSE_S * count)
 
-    async def dead_letters(self, queue: str) -> list[Buried]:
+    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return await self._dead_letters.list(queue)
 
     async def resubmit(self, queue: str, sequence: int) -> None:

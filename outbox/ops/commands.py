@@ -295,9 +295,29 @@ def audit(options: Options) -> None:
 
 
 def bench(options: Options) -> None:
-    from outbox.ops.bench import run_bench
+    """Run W1 on this machine, where the project's benchmarks are at hand; nothing is published.
 
-    run_bench(options.messages, options.repeats)
+    Raises:
+        Refused: the benchmarks are not here, because they are not part of the installed package.
+    """
+    from importlib import import_module, util
+    from tempfile import TemporaryDirectory
+
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = util.find_spec("tests.benchmarks.run")
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise Refused(f"the benchmarks are not in {here}; run this in a checkout of the project, or `make bench` there")
+    counts = ["--messages", str(options.messages), "--repeats", str(options.repeats)]
+    with TemporaryDirectory(prefix="outbox-bench-") as output:
+        only = ["--only", "outbox", "sqlite", "--output", output]
+        code = import_module("tests.benchmarks.run").main([*counts, *only])
+    if code:
+        raise Refused("the benchmarks did not run through; see above")
 
 
 def _ask(options: Options, ask: Callable[[Any], Awaitable[Any]]) -> Any:

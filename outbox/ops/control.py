@@ -33,8 +33,7 @@ from outbox.errors import (
 )
 from outbox.ops.connection_guard import LOOPBACK, named_host, serve_guarded
 from outbox.ops.control_file import ControlFile, remove_control_file, write_control_file
-from outbox.ops.values import BATCH_COUNT_MAX, Operator
-from outbox.ops.wire import MoveRequest, PageQuery, SendRequest, StateQuery
+from outbox.ops.values import BATCH_COUNT_MAX, MoveRequest, Operator, PageQuery, SendRequest, StateQuery
 
 log = logging.getLogger("outbox.control")
 

@@ -12,8 +12,9 @@ import logging
 import os
 import secrets
 import socket
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from outbox.app import App
 from outbox.emulator.servicebus import ServiceBusServer
@@ -25,12 +26,10 @@ from outbox.runtime.commit.handler_threads import HandlerThreads
 
 log = logging.getLogger("outbox.host")
 
+T = TypeVar("T")
+
 AMQP_PORT = 5672
 AMQP_OPTION, COSMOS_OPTION, HTTP_OPTION = "--amqp-port", "--cosmos-port", "--http"
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class EndpointSettings:
     cosmos_port: int | None = None
     http_port: int | None = None
     http_names: tuple[str, ...] = ()
-    faults_token: str = field(default_factory=new_token, repr=False)
+    faults_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
     def ports(self) -> tuple[tuple[int, str], ...]:
@@ -75,10 +74,7 @@ async def listen(
     lines: list[str] = []
     if settings.amqp_port is not None:
         server = ServiceBusServer(engine, port=settings.amqp_port, key=key, control_token=settings.faults_token)
-        try:
-            await stack.enter_async_context(server)
-        except OSError as error:
-            raise _port_refused(error, settings.amqp_port, AMQP_OPTION) from error
+        await _opened(stack, server, settings.amqp_port, AMQP_OPTION)
         amqp_port = server.port
         lines.append(server.connection_string)
     if settings.cosmos_port is not None:
@@ -88,10 +84,7 @@ async def listen(
         emulator = CosmosEmulator(
             engine, port=settings.cosmos_port, key=key or WELL_KNOWN_KEY, control_token=settings.faults_token
         )
-        try:
-            await stack.enter_async_context(emulator)
-        except OSError as error:
-            raise _port_refused(error, settings.cosmos_port, COSMOS_OPTION) from error
+        await _opened(stack, emulator, settings.cosmos_port, COSMOS_OPTION)
         cosmos_port = emulator.port
         lines.append(emulator.connection.connection_string)
     return Endpoints(amqp_port, cosmos_port, tuple(lines))
@@ -114,11 +107,17 @@ async def listen_http(
     from outbox.ops.http_server import serve_http  # here, because its library takes longer to import than all else
 
     entry = await stack.enter_async_context(HttpEntry(app, backend, threads=threads))
-    try:
-        port = await stack.enter_async_context(serve_http(entry, settings.http_port, settings.http_names))
-    except OSError as error:
-        raise _port_refused(error, settings.http_port, HTTP_OPTION) from error
+    serving = serve_http(entry, settings.http_port, settings.http_names)
+    port = await _opened(stack, serving, settings.http_port, HTTP_OPTION)
     return (f"http://127.0.0.1:{port}",)
+
+
+async def _opened(stack: AsyncExitStack, endpoint: AbstractAsyncContextManager[T], port: int, option: str) -> T:
+    """Open an endpoint; it closes with the stack."""
+    try:
+        return await stack.enter_async_context(endpoint)
+    except OSError as error:
+        raise _port_refused(error, port, option) from error
 
 
 def check_ports(settings: EndpointSettings) -> None:

@@ -41,6 +41,7 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
+from outbox.ports import BlobStore, DeadLetterEntry
 from outbox.resubmission import dead_letter_identity, newest
 from outbox.runtime.delivery.claim_check import check_in, redeem
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -184,59 +185,50 @@ class EngineOperator:
         tasks = self._engine.broker.peek(self._dead(queue), after + 1, min(count_max, BATCH_COUNT_MAX))
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        return [_view_of(queue, task, only) for task in tasks]
+        return [view_of(_identity(queue, task), _entry(queue, task), only) for task in tasks]
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
-        id = self._full_id(queue, id)
-        task = self._all_of(queue, id)[-1]
+        id, same = self._of(queue, id)
         only = await self._only_type(queue)
         await self._engine.core.gate()
-        message = task.message
-        if message.claim:
-            try:
-                message = await redeem(message, self._engine.blobs)
-            except PoisonMessage as gone:
-                raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_view_of(queue, task, only), message.body)
+        return await with_body(id, _entry(queue, same[-1]), only, self._engine.blobs)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
-        return await self._move(queue, id, self._engine.dead_letters.resubmit)
+        if id is None:
+            return await self._move_all(queue, self._engine.dead_letters.resubmit)
+        id, same = self._of(queue, id)
+        self._engine.dead_letters.resubmit(queue, newest(same).sequence)
+        await self._engine.core.gate()
+        return Moved(1, id=id)
 
     async def discard(self, queue: str, id: str | None) -> Moved:
-        return await self._move(queue, id, self._engine.dead_letters.discard)
+        if id is None:
+            return await self._move_all(queue, self._engine.dead_letters.discard)
+        id, same = self._of(queue, id)
+        for task in same:
+            self._engine.dead_letters.discard(queue, task.sequence)
+        await self._engine.core.gate()
+        return Moved(len(same), id=id)
 
-    async def _move(self, queue: str, id: str | None, move: Callable[[str, int], None]) -> Moved:
-        path = self._dead(queue)
-        if id is not None:
-            id = self._full_id(queue, id)
-            same = self._all_of(queue, id)
-            if move == self._engine.dead_letters.resubmit:
-                same = [newest(same)]
-            for task in same:
-                move(queue, task.sequence)
-            await self._engine.core.gate()
-            return Moved(len(same), id=id)
-        tasks = list(self._engine.broker.queue(path).tasks.values())
-        sequences, count = [task.sequence for task in tasks], 0
-        for start in range(0, len(sequences), BATCH_COUNT_MAX):
-            for sequence in sequences[start : start + BATCH_COUNT_MAX]:
-                with suppress(LookupError, Refused):  # a receiver has it, or settled it between two batches
-                    move(queue, sequence)
+    async def _move_all(self, queue: str, move: Callable[[str, int], None]) -> Moved:
+        tasks = list(self._engine.broker.queue(self._dead(queue)).tasks.values())
+        count = 0
+        for start in range(0, len(tasks), BATCH_COUNT_MAX):
+            for task in tasks[start : start + BATCH_COUNT_MAX]:
+                with suppress(LookupError, Refused):  # refused; or a receiver has it, or settled it between two batches
+                    move(queue, task.sequence)
                     count += 1
             await self._engine.core.gate()
         return Moved(count, len(tasks) - count)
 
-    def _full_id(self, queue: str, text: str) -> str:
+    def _of(self, queue: str, text: str) -> tuple[str, list[Task]]:
+        """The full id of a text, and its dead letters, oldest first."""
         tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
-        return full_id(queue, text, {_identity(queue, task) for task in tasks})
-
-    def _all_of(self, queue: str, id: str) -> list[Task]:
-        """The dead letters of an id, oldest first; at least one."""
-        tasks = self._engine.broker.queue(self._dead(queue)).tasks.values()
-        same = sorted((task for task in tasks if _identity(queue, task) == id), key=lambda task: task.sequence)
-        if not same:
-            raise LookupError(f"{queue} has no dead letter {id!r}; list them to see what is there")
-        return same
+        by_id: dict[str, list[Task]] = {}
+        for task in sorted(tasks, key=lambda task: task.sequence):
+            by_id.setdefault(_identity(queue, task), []).append(task)
+        id = full_id(queue, text, by_id.keys())
+        return id, by_id[id]
 
     def _dead(self, queue: str) -> str:
         if queue not in self._engine.topology.queues:
@@ -344,18 +336,26 @@ def _identity(queue: str, task: Task) -> str:
     return dead_letter_identity(queue, task.sequence, task.message, task.reason)
 
 
-def _view_of(queue: str, task: Task, only_type: str) -> DeadLetterView:
-    message = task.message
-    description, stack = split_stack(task.description)
+def _entry(queue: str, task: Task) -> DeadLetterEntry:
+    delivery_count = task.failures + task.delivery_count
+    return DeadLetterEntry(
+        queue, task.sequence, task.message, task.reason, task.description, delivery_count, task.enqueued_ms
+    )
+
+
+def view_of(id: str, dead: DeadLetterEntry, only_type: str) -> DeadLetterView:
+    """A dead letter without its body; `only_type` is the only type of its queue's handlers, if there is one."""
+    message = dead.message
+    description, stack = split_stack(dead.description)
     return DeadLetterView(
-        id=_identity(queue, task),
-        sequence=task.sequence,
-        queue=queue,
-        reason=task.reason,
+        id=id,
+        sequence=dead.sequence,
+        queue=dead.queue,
+        reason=dead.reason,
         description=description,
         type=message.type,
-        delivery_count=task.failures + task.delivery_count,
-        created=(message.created_ms or task.enqueued_ms) / 1_000,
+        delivery_count=dead.delivery_count,
+        created=(message.created_ms or dead.enqueued_ms) / 1_000,
         key=message.session_id,
         correlation_id=message.correlation_id,
         size_bytes=len(message.body),
@@ -364,17 +364,28 @@ def _view_of(queue: str, task: Task, only_type: str) -> DeadLetterView:
     )
 
 
-def with_body(letter: DeadLetterView, body: bytes) -> DeadLetterView:
-    """A dead letter with its body as JSON, else as text, else as base64."""
-    replace = msgspec.structs.replace
+async def with_body(id: str, dead: DeadLetterEntry, only_type: str, blobs: BlobStore) -> DeadLetterView:
+    """A dead letter with its body as JSON, else as text, else as base64.
+
+    Raises:
+        Refused: the body lies in a blob that is gone.
+    """
+    message = dead.message
+    if message.claim:
+        try:
+            message = await redeem(message, blobs)
+        except PoisonMessage as gone:
+            text = f"{dead.queue}/{id}: {gone.description}; it can only be discarded"
+            raise Refused(text) from gone
+    letter = msgspec.structs.replace(view_of(id, dead, only_type), size_bytes=len(message.body))
     try:
-        text = body.decode()
+        text = message.body.decode()
     except UnicodeDecodeError:
-        return replace(letter, size_bytes=len(body), body_base64=b64encode(body).decode())
+        return msgspec.structs.replace(letter, body_base64=b64encode(message.body).decode())
     try:
-        return replace(letter, size_bytes=len(body), body=msgspec.Raw(compact_json(letter.id, body)))
+        return msgspec.structs.replace(letter, body=msgspec.Raw(compact_json(id, message.body)))
     except Refused:
-        return replace(letter, size_bytes=len(body), body_text=text)
+        return msgspec.structs.replace(letter, body_text=text)
 
 
 _conforms: type[Operator] = EngineOperator

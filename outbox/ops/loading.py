@@ -38,7 +38,8 @@ def load_app(name: str) -> App:
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not isinstance(found, App):
-        raise Refused(f"{name} is {_described(found)}, not an outbox.App; name the attribute that holds it")
+        what = "missing" if found is None else f"of type {type(found).__name__}"
+        raise Refused(f"{name} is {what}, not an outbox.App; name the attribute that holds it")
     return found
 
 
@@ -51,7 +52,3 @@ def _place_of(error: Exception) -> str:
     own = [frame for frame in own if not any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)]
     chosen = own or frames
     return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else ""
-
-
-def _described(found: object) -> str:
-    return "missing" if found is None else f"of type {type(found).__name__}"

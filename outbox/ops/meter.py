@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from outbox.ops.values import Handling
-from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
+from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Ports
 
 BATCH_COUNT_MAX = 4_096
 CLAIM_COUNT_MAX = 100_000
@@ -52,11 +52,10 @@ class Metered:
         ports = backend.ports()
         if not isinstance(ports, Ports):
             raise TypeError("only a backend with a journal can be metered so; meter a store's and a bus's own calls")
-        self._ports = ports
-        self._journal = MeteredJournal(self._ports.journal, meter)
+        self._ports = Ports(MeteredJournal(ports.journal, meter), ports.operations, ports.blobs)
 
     def ports(self) -> Ports:
-        return Ports(self._journal, self._ports.operations, self._ports.blobs)
+        return self._ports
 
 
 class MeteredJournal:
@@ -66,6 +65,7 @@ class MeteredJournal:
         self._journal = journal
         self._meter = meter
         self._claimed_s: dict[int, float] = {}
+        self.load, self.durable, self.renew = journal.load, journal.durable, journal.renew
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         deliveries = await self._journal.claim(queues, count_max=count_max, wait_s=wait_s)
@@ -75,26 +75,16 @@ class MeteredJournal:
         self._claimed_s.update([(delivery.sequence, now_s) for delivery in deliveries])
         return deliveries
 
-    async def load(
-        self, states: Sequence[str], markers: Sequence[bytes]
-    ) -> tuple[dict[str, StateDocument], dict[bytes, Marker]]:
-        return await self._journal.load(states, markers)
-
     async def commit(self, commit: Commit) -> Conflict | None:
         conflict = await self._journal.commit(commit)
         if conflict is None:
-            held = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
+            held = [*commit.consumed, *(dead.delivery for dead in commit.dead_lettered)]
+            held += [later.delivery for later in commit.postponed]
             claimed_s = [self._claimed_s.pop(delivery.sequence, None) for delivery in held]
             first_s = min((at_s for at_s in claimed_s if at_s is not None), default=None)
             if first_s is not None:
                 self._meter.note(time.monotonic() - first_s, len(held))
         return conflict
-
-    async def durable(self) -> None:
-        await self._journal.durable()
-
-    async def renew(self, deliveries: Sequence[Delivery]) -> int:
-        return await self._journal.renew(deliveries)
 
     async def release(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:

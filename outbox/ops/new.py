@@ -50,7 +50,10 @@ def new_project(name: str, folder: Path) -> Project:
     target = folder / name
     if target.is_symlink() or (target.exists() and not _is_empty_folder(target)):
         raise Refused(f"{target} is there already and is left as it is; choose another name, or move it away")
-    pages = dict(rendered(name, package))
+    pages = {
+        str(path).replace("package/", f"{package}/", 1): Template(text).substitute(name=name, package=package)
+        for path, text in _pages(files("outbox.ops") / "template", PurePosixPath())
+    }
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as scratch:
         made = Path(scratch) / name
         for path, text in pages.items():
@@ -82,12 +85,6 @@ def package_of(name: str) -> str:
     if package in sys.stdlib_module_names or _is_installed(package):
         raise Refused(f"{name!r} would hide the module {package!r}, which is installed; choose another name")
     return package
-
-
-def rendered(name: str, package: str) -> Iterator[tuple[str, str]]:
-    """The files of a project: path and text."""
-    for path, text in _pages(files("outbox.ops") / "template", PurePosixPath()):
-        yield str(path).replace("package/", f"{package}/", 1), Template(text).substitute(name=name, package=package)
 
 
 def _pages(folder: Traversable, below: PurePosixPath) -> Iterator[tuple[PurePosixPath, str]]:

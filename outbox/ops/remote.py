@@ -18,8 +18,18 @@ import msgspec
 from outbox import errors
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
 from outbox.ops.control_file import ControlFile
-from outbox.ops.values import BATCH_COUNT_MAX, Compacted, DeadLetterView, KeyKind, Moved, NewMessage, Operator, Status
-from outbox.ops.wire import MoveRequest, SendRequest
+from outbox.ops.values import (
+    BATCH_COUNT_MAX,
+    Compacted,
+    DeadLetterView,
+    KeyKind,
+    Moved,
+    MoveRequest,
+    NewMessage,
+    Operator,
+    SendRequest,
+    Status,
+)
 
 ANSWER_WITHIN_S = 60.0
 HEALTH_WITHIN_S = 2.0

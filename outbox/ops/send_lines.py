@@ -76,7 +76,8 @@ async def _messages(
             raise Refused(f"line {number}: {refusal}") from refusal
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             yield found
-            raise Refused(f"line {number}: {error}{_hint(options)}") from error
+            hint = '; a line is {"id": ..., "body": ...}, or give --id-field for plain bodies'
+            raise Refused(f"line {number}: {error}{'' if options.id_field else hint}") from error
         yield found
 
 
@@ -132,10 +133,6 @@ def _field(body: dict[str, Any], name: str) -> str:
 def _checked(**fields: Any) -> NewMessage:
     """A message within the host's limits."""
     return msgspec.convert(fields, NewMessage)
-
-
-def _hint(options: argparse.Namespace) -> str:
-    return "" if options.id_field else '; a line is {"id": ..., "body": ...}, or give --id-field for plain bodies'
 
 
 async def _batches(messages: AsyncIterator[list[NewMessage]]) -> AsyncIterator[list[NewMessage]]:

@@ -6,16 +6,15 @@ workers.  Nothing is made or declared here.  Operations of an engine alone are r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import NoReturn, Protocol
 
-from outbox.deliveries import split_stack
-from outbox.errors import PoisonMessage, Refused
+from outbox.errors import Refused
 from outbox.lineage import state_id
-from outbox.ops.engine_operator import full_id, listed, parse_key, with_body
+from outbox.ops.engine_operator import full_id, listed, parse_key, view_of, with_body
 from outbox.ops.values import (
     BATCH_COUNT_MAX,
     Compacted,
@@ -27,9 +26,8 @@ from outbox.ops.values import (
     QueueStatus,
     Status,
 )
-from outbox.ports import Buried, StorePorts
-from outbox.resubmission import check_resubmittable, is_copy, newest
-from outbox.runtime.delivery.claim_check import redeem
+from outbox.ports import DeadLetterEntry, StorePorts
+from outbox.resubmission import is_copy, newest
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.scopes import stores_of
 from outbox.runtime.start.handler_names import NOTE_PREFIX, NOTES, states_of, types_of
@@ -100,20 +98,12 @@ async def connect_azure_operator(addresses: Addresses) -> AsyncIterator[Operator
     except ValueError as error:  # ours name the parameter and not its value
         raise Refused(f"{error}; look at --cosmos, --servicebus and --blobs, or at their variables") from None
     async with backend:
-        with _no_foreign_errors():
+        try:
             await backend.operations.declare({}, {})  # checks that the container exists, and makes nothing
             yield StoreOperator(backend.ports(), backend.operations.counts)
-
-
-@contextmanager
-def _no_foreign_errors() -> Iterator[None]:
-    """Replace an SDK's ValueError, whose text may repeat a key."""
-    try:
-        yield
-    except ValueError as error:
-        raise Refused(
-            f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
-        ) from None
+        except ValueError as error:  # an SDK's, whose text may repeat a key
+            text = f"an address or a key cannot be used ({type(error).__name__}); look at how it was copied"
+            raise Refused(text) from None
 
 
 class StoreOperator:
@@ -176,28 +166,21 @@ class StoreOperator:
         """A page of the dead letters of bus and store, oldest first; the first page reads, others show its result."""
         if not after:
             only = await self._only_type(queue)
-            self._listed = [_view_of(buried, only) for buried in await self._operations.dead_letters(queue)]
+            self._listed = [
+                view_of(dead.message.identity, dead, only) for dead in await self._operations.dead_letters(queue)
+            ]
         places = [letter.sequence for letter in self._listed]
         first = places.index(after) + 1 if after in places else 0
         return self._listed[first : first + min(count_max, BATCH_COUNT_MAX)]
 
     async def dead_letter(self, queue: str, id: str) -> DeadLetterView:
         id, found = await self._of(queue, id)
-        buried = found[-1]
-        message = buried.message
-        if message.claim:
-            try:
-                message = await redeem(message, self._ports.blobs)
-            except PoisonMessage as gone:
-                raise Refused(f"{queue}/{id}: {gone.description}; it can only be discarded") from gone
-        return with_body(_view_of(buried, await self._only_type(queue)), message.body)
+        return await with_body(id, found[-1], await self._only_type(queue), self._ports.blobs)
 
     async def resubmit(self, queue: str, id: str | None) -> Moved:
         if id is not None:
             id, found = await self._of(queue, id)
-            dead = newest(found)
-            check_resubmittable(f"{queue}/{id}", dead.reason, dead.description)
-            await self._operations.resubmit(queue, dead.sequence)
+            await self._operations.resubmit(queue, newest(found).sequence)
             return Moved(1, id=id)
         return await self._move_all(queue, self._operations.resubmit, is_resubmission=True)
 
@@ -205,8 +188,8 @@ class StoreOperator:
         if id is None:
             return await self._move_all(queue, self._operations.discard, is_resubmission=False)
         id, found = await self._of(queue, id)
-        for buried in found:
-            await self._operations.discard(queue, buried.sequence)
+        for dead in found:
+            await self._operations.discard(queue, dead.sequence)
         return Moved(len(found), id=id)
 
     async def _move_all(
@@ -214,26 +197,24 @@ class StoreOperator:
     ) -> Moved:
         """Move every dead letter that may be moved; a resubmission takes its older copies with it."""
         found = await self._operations.dead_letters(queue)
-        moved: list[Buried] = []
+        moved: list[DeadLetterEntry] = []
         left = 0
-        for buried in reversed(found):
-            if is_resubmission and any(is_copy(buried.message, other.message) for other in moved):
+        for dead in reversed(found):
+            if is_resubmission and any(is_copy(dead.message, other.message) for other in moved):
                 continue
             try:
-                if is_resubmission:
-                    check_resubmittable(f"{queue}/{buried.message.identity}", buried.reason, buried.description)
-                await move(queue, buried.sequence)
+                await move(queue, dead.sequence)
             except (LookupError, Refused):
                 left += 1
             else:
-                moved.append(buried)
+                moved.append(dead)
         return Moved(len(found) - left, left)
 
-    async def _of(self, queue: str, text: str) -> tuple[str, list[Buried]]:
+    async def _of(self, queue: str, text: str) -> tuple[str, list[DeadLetterEntry]]:
         """The full id of a text, and its dead letters."""
-        buried = await self._operations.dead_letters(queue)
-        id = full_id(queue, text, {one.message.identity for one in buried})
-        return id, [one for one in buried if one.message.identity == id]
+        dead = await self._operations.dead_letters(queue)
+        id = full_id(queue, text, {one.message.identity for one in dead})
+        return id, [one for one in dead if one.message.identity == id]
 
     async def _only_type(self, queue: str) -> str:
         """The only type of a queue's handlers, which a message without a type has; empty if there are several."""
@@ -254,26 +235,6 @@ class StoreOperator:
 
 def _only_a_folder(what: str, instead: str) -> NoReturn:
     raise Refused(f"{what} works on an engine's folder, by --data; {instead}")
-
-
-def _view_of(buried: Buried, only_type: str) -> DeadLetterView:
-    message = buried.message
-    description, stack = split_stack(buried.description)
-    return DeadLetterView(
-        id=message.identity,
-        sequence=buried.sequence,
-        queue=buried.queue,
-        reason=buried.reason,
-        description=description,
-        type=message.type,
-        delivery_count=buried.delivery_count,
-        created=(message.created_ms or buried.enqueued_ms) / 1_000,
-        key=message.session_id,
-        correlation_id=message.correlation_id,
-        size_bytes=len(message.body),
-        handled_as=message.type or only_type,
-        traceback=stack,
-    )
 
 
 _conforms: type[Operator] = StoreOperator

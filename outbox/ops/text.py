@@ -55,7 +55,7 @@ def dead_letters(queue: str, found: Sequence[DeadLetterView]) -> str:
     rows = [
         (
             x.id,
-            moment(x.created),
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(x.created)),
             x.type or x.handled_as or "-",
             str(x.delivery_count),
             shortened(x.reason),
@@ -93,10 +93,6 @@ def age(seconds: float | None) -> str:
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {unit}"
     return f"{seconds:.1f} s"
-
-
-def moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def shortened(text: str) -> str:

@@ -12,8 +12,8 @@ import msgspec
 
 from outbox.ports import (
     SUBSCRIPTIONS,
-    Buried,
     Create,
+    DeadLetterEntry,
     Document,
     DocumentKey,
     Operations,
@@ -27,7 +27,7 @@ from outbox.ports import (
     Version,
     Won,
 )
-from outbox.resubmission import next_attempt
+from outbox.resubmission import check_resubmittable, next_attempt
 from outbox.runtime.commit.state_cache import cached_state
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
@@ -65,17 +65,20 @@ class StoreOperations:
             return None
         return StateDocument(bytes(item.value), item.version, item.schema, item.version)
 
-    async def dead_letters(self, queue: str) -> list[Buried]:
+    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         found = [*await self._bus.dead_letters(queue), *await self._dead_letters.list(queue)]
         return sorted(found, key=lambda dead: (dead.enqueued_ms, dead.sequence))
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         found = await self.dead_letters(queue)
         dead = next((each for each in found if each.sequence == sequence), None)
-        attempt = 0 if dead is None else next_attempt(dead.message, [other.message for other in found])
-        if dead is not None and dead.message.session_id:
+        if dead is None:
+            raise LookupError(f"{queue} has no dead letter {sequence} that is free; list them again")
+        check_resubmittable(f"{queue}/{dead.message.identity or sequence}", dead.reason, dead.description)
+        attempt = next_attempt(dead.message, [other.message for other in found])
+        if dead.message.session_id:
             await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied
-        if dead is not None and await self._dead_letters.has(queue, sequence):
+        if await self._dead_letters.has(queue, sequence):
             await self._dead_letters.resubmit(queue, sequence, self._bus.send, attempt=attempt)
         else:
             await self._bus.resubmit(queue, sequence)

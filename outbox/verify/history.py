@@ -66,7 +66,8 @@ class History:
         self.bodies = bodies
         self.stopped = ""
         """Why nothing more is recorded; empty while it is."""
-        self._now_ms = now_ms
+        self.now_ms = now_ms
+        """The recorder's time, milliseconds since 1970."""
         self._ops = 0
         self._buffer = bytearray()
         self._memory = bytearray()
@@ -91,10 +92,6 @@ class History:
 
     # What recorders call
 
-    def now_ms(self) -> int:
-        """The recorder's time, milliseconds since 1970."""
-        return self._now_ms()
-
     def next_op(self) -> int:
         """A number for an operation; none repeats within a life."""
         self._ops += 1
@@ -117,15 +114,15 @@ class History:
 
     def ok(self, op: int) -> None:
         """The operation took effect."""
-        self.append(Ok(op=op, at_ms=self._now_ms()))
+        self.append(Ok(op=op, at_ms=self.now_ms()))
 
     def fail(self, op: int, why: str) -> None:
         """The operation had no effect."""
-        self.append(Fail(op=op, why=why, at_ms=self._now_ms()))
+        self.append(Fail(op=op, why=why, at_ms=self.now_ms()))
 
     def unknown(self, op: int, why: str) -> None:
         """The outcome of the operation is unknown."""
-        self.append(Unknown(op=op, why=why, at_ms=self._now_ms()))
+        self.append(Unknown(op=op, why=why, at_ms=self.now_ms()))
 
     # What the host calls
 
@@ -141,7 +138,7 @@ class History:
         """A process begins to record; see `Life`."""
         counted = tallies or {}
         self.append(
-            Life(at_ms=self._now_ms(), name=name, boot=boot, sequence=sequence, is_empty=is_empty, tallies=counted)
+            Life(at_ms=self.now_ms(), name=name, boot=boot, sequence=sequence, is_empty=is_empty, tallies=counted)
         )
         self.flush()
 
@@ -153,7 +150,7 @@ class History:
         dead: dict[str, list[int]] | None = None,
     ) -> None:
         """Nothing waits in these queues or is being handled: whatever is to happen has happened."""
-        self.append(Quiesce(at_ms=self._now_ms(), queues=list(queues), tallies=tallies or {}, dead=dead or {}))
+        self.append(Quiesce(at_ms=self.now_ms(), queues=list(queues), tallies=tallies or {}, dead=dead or {}))
         self.flush()
 
     def flush(self) -> None:
@@ -173,7 +170,7 @@ class History:
 
     def close(self) -> None:
         """Say that the process stops of its own accord, and let the file go."""
-        self.append(End(at_ms=self._now_ms()))
+        self.append(End(at_ms=self.now_ms()))
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -198,7 +195,7 @@ class History:
         """Record nothing more; the system goes on; a `cut` says so where the disk takes one."""
         self.stopped = why
         log.error("recording stopped: %s", why)
-        line = bytearray(msgspec.json.encode(Cut(at_ms=self._now_ms(), why=why)) + b"\n")
+        line = bytearray(msgspec.json.encode(Cut(at_ms=self.now_ms(), why=why)) + b"\n")
         try:
             self._write(line)
         except OSError:

@@ -65,9 +65,11 @@ def _failure_text(request: pytest.FixtureRequest, folders: pytest.TempPathFactor
     lines = [report.text]
     for number, found in enumerate(report.anomalies, 1):
         if found.trace:
-            path = _folder(request, folders) / f"{_file_name(request.node.nodeid)}-{number}.json"
+            name = re.sub(r"[^\w.-]+", "-", request.node.nodeid)[-FILE_NAME_LENGTH_MAX:].strip("-")
+            path = _folder(request, folders) / f"{name}-{number}.json"
             path.write_bytes(found.trace)
-            lines += ["", f"Step by step again: python -m outbox.verify replay {_relative(path)}"]
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            lines += ["", f"Step by step again: python -m outbox.verify replay {shown}"]
     return "\n".join(lines)
 
 
@@ -75,11 +77,3 @@ def _folder(request: pytest.FixtureRequest, folders: pytest.TempPathFactory) -> 
     """Where traces are kept until the next run: pytest's cache, if it has one."""
     cache = getattr(request.config, "cache", None)
     return folders.mktemp("explored") if cache is None else cache.mkdir("outbox")
-
-
-def _file_name(node_id: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", node_id)[-FILE_NAME_LENGTH_MAX:].strip("-")
-
-
-def _relative(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

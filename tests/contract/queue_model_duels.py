@@ -14,9 +14,9 @@ import msgspec
 
 from outbox.message import Message
 from outbox.ports import (
-    Burial,
     Commit,
     Conflict,
+    DeadLettering,
     Delivery,
     Journal,
     MessageBus,
@@ -251,7 +251,7 @@ class JournalDuel(QueueDuel):
                 commit.consumed.append(theirs)
             elif how == "bury":
                 stops_key = theirs.queue == "ordered" and draw.random() < 0.5
-                commit.buried.append(Burial(theirs, "unfit", "", theirs.failures + 1, stops_key))
+                commit.dead_lettered.append(DeadLettering(theirs, "unfit", "", theirs.failures + 1, stops_key))
             else:
                 due_ms = draw.choice((0, now_ms + 3_000))
                 commit.postponed.append(Postponement(theirs, due_ms, theirs.failures + 1))
@@ -290,7 +290,10 @@ class JournalDuel(QueueDuel):
         return replace(
             commit,
             consumed=[of(d) for d in commit.consumed],
-            buried=[Burial(of(b.delivery), b.reason, b.description, b.failures, b.stops_key) for b in commit.buried],
+            dead_lettered=[
+                DeadLettering(of(b.delivery), b.reason, b.description, b.failures, b.stops_key)
+                for b in commit.dead_lettered
+            ],
             postponed=[Postponement(of(p.delivery), p.due_ms, p.failures) for p in commit.postponed],
             if_versions={id: self._versions[id].ours(v) for id, v in commit.if_versions.items()},
         )

@@ -6,7 +6,7 @@ import re
 
 from tests.docs.blocks import ROOT
 from tests.wire.conftest import MODES
-from tests.wire.sdk_matrix import table, worked
+from tests.wire.servicebus.sdk_matrix import table, worked
 
 PAGE = ROOT / "docs" / "emulator-compatibility.md"
 _PLACE = re.compile(r"(<!-- bus matrix: [^>]*-->\n)(.*?)(<!-- /bus matrix -->)", re.DOTALL)

@@ -214,7 +214,7 @@ AGE_MUTANTS = (
     mutant(
         "a client resubmits what is too old by now", "outbox/client.py",
         f"{RESUBMITTING}::test_a_late_resubmission_is_refused_up_front_and_the_dead_letter_keeps_its_reason|"
-        "test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_record_is_gone",
+        "test_a_copy_that_the_broker_dead_lettered_is_not_applied_again_when_its_record_is_gone",
         ("        is_remembered = await self._is_remembered(dead)\n", "        is_remembered = True\n"),
     ),
     mutant(

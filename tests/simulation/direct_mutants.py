@@ -53,11 +53,11 @@ OF_REMEMBERED = "unit/engine/test_remembered.py"
 OF_ENTRIES = "unit/stores/test_http_entries.py"
 OF_RESUBMITTING = "unit/runtime/test_resubmission.py"
 OF_HTTP = "unit/runtime/test_http.py"
-OF_SERVER = "wire/test_servicebus_server.py"
+OF_SERVER = "wire/servicebus/test_server.py"
 OF_JUDGING = "unit/stores/test_refused_over_a_version.py"
 OF_FAILURES = "unit/runtime/test_failure_log.py"
 OF_REDACTING = "unit/runtime/test_redacting.py"
-OF_KEYS = "wire/test_cli_access_key.py"
+OF_KEYS = "wire/cli/test_access_key.py"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -242,8 +242,8 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key learns of a resubmission behind it", OPERATIONS,
         f"{OF_STOPPED}::test_a_dead_letter_is_resubmitted_only_when_its_key_has_the_note",
-        ("        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied\n", ""),
-        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if dead is not None and dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)\n"),
+        ("        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)  # unblocked when it is applied\n", ""),
+        ("            await self._bus.resubmit(queue, sequence)\n", "            await self._bus.resubmit(queue, sequence)\n        if dead.message.session_id:\n            await self._blocked.note_resubmission(queue, dead, attempt)\n"),
     ),
     mutant(
         "blocked: any payload under the id of a dead letter is that dead letter", STOPS,

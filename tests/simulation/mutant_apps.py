@@ -179,6 +179,19 @@ def trying() -> App:
     return app
 
 
+def insisting() -> App:
+    """Counts, and tries twice more what it cannot take off."""
+    app = App("insisting", retry=Retries(limit=3, delays_s=(10,)))
+
+    @app.handler("adds", key="account")
+    def add(message: Add, count: Count) -> None:
+        count.total += message.amount
+        if count.total < 0:
+            raise ValueError("not below nothing")
+
+    return app
+
+
 APPS = {
     "counting": counting,
     "asking": asking,
@@ -189,6 +202,7 @@ APPS = {
     "standing": standing,
     "blocking": blocking,
     "trying": trying,
+    "insisting": insisting,
 }
 
 

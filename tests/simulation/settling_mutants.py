@@ -21,6 +21,11 @@ SETTLING_MUTANTS = (
         app="trying", amounts=(-50,), patience_ms=30_000,
     ),
     mutant(
+        "settling: every delayed copy of a message has one id", "partition", "NothingLeavesEarly", ENDINGS,
+        ('            message_id=f"{message.identity}~{self._new_tx()}",\n', '            message_id=f"{message.identity}~later",\n'),
+        app="insisting", amounts=(-50,), patience_ms=60_000, drops_duplicates=True,
+    ),
+    mutant(
         "settling: a key is blocked behind the dead letter", "partition", "InOrder", LANES,
         ("        if attempt.work.blocks_key:\n            try:\n", "        if attempt.work.blocks_key:\n            await self._settlement.settle(attempt, outcome)\n            try:\n"),
         app="standing", amounts=(-50, 5), faults={"crash": 1},

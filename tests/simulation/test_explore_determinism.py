@@ -11,7 +11,7 @@ from time import time as clock
 import pytest
 
 from outbox import Context
-from outbox.verify.findings.shifted_clock import AHEADS
+from outbox.verify.findings.nondeterminism import AHEADS
 from tests.simulation.shop import Body, Customer, Order, explored, one, passes
 
 counted: list[str] = []

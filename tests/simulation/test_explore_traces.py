@@ -19,7 +19,7 @@ from outbox.runtime.start.plan import Plan
 from outbox.verify.explorer import replay
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.ops import Finding
-from outbox.verify.explorer.sampling import Style, sample
+from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Anomaly, search
 from outbox.verify.explorer.shrink import shrink
@@ -108,12 +108,11 @@ def test_a_long_way_is_made_short() -> None:
     assert shrink(whole, anomaly.trace.steps, "NoGhost") is None
 
 
-@pytest.mark.parametrize("style", ["uniform", "pct", "swarm"])
-def test_drawn_runs_find_a_mutant_and_nothing_in_the_real_runtime(style: Style) -> None:
+def test_drawn_runs_find_a_mutant_and_nothing_in_the_real_runtime() -> None:
     options: dict[str, Any] = {"app": bank(), "messages": [T1, T2], "workers": 2}
-    assert sample(scenario(**options), seed=1, runs=300, style=style).anomalies
+    assert sample(scenario(**options), seed=1, runs=300).anomalies
     budgets = Budgets.any_of(2, "crash", "lost", "delay", "error", "expire", "stale")
-    clean = sample(scenario(**options, make=None, budgets=budgets), seed=1, runs=60, style=style)
+    clean = sample(scenario(**options, make=None, budgets=budgets), seed=1, runs=60)
     assert not clean.anomalies and clean.finals == 60 and not clean.exhausted, clean.text
 
 

@@ -13,7 +13,7 @@ THREADS = "outbox/runtime/commit/handler_threads.py"
 HANDLING = "outbox/runtime/commit/run_handler.py"
 STEPPING = "outbox/runtime/commit/stepping.py"
 ENGINE = "outbox/runtime/engine_scope.py"
-BLOCKING = "unit/test_blocking_handlers.py::"
+BLOCKING = "unit/handlers/test_blocking_handlers.py::"
 AGAIN = "unit/runtime/test_retried_values.py::"
 LIMITS = "unit/runtime/test_time_limits.py::"
 

@@ -184,9 +184,9 @@ class Words:
         return [
             *(f"complete {self.message(delivery.message)}" for delivery in commit.consumed),
             *(
-                f"dead-letter {self.message(burial.delivery.message)} {burial.reason!r}"
-                f"{', block its key' if burial.stops_key else ''}"
-                for burial in commit.buried
+                f"dead-letter {self.message(dead_lettering.delivery.message)} {dead_lettering.reason!r}"
+                f"{', block its key' if dead_lettering.stops_key else ''}"
+                for dead_lettering in commit.dead_lettered
             ),
             *(f"put back {self.message(postponed.delivery.message)}" for postponed in commit.postponed),
             *(

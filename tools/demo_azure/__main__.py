@@ -15,6 +15,7 @@ import random
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Seen:
     recoveries_s: list[float] = field(default_factory=list)
     handled_s: float = 0.0
     handled_count: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
     requests: dict[str, int] = field(default_factory=dict)
     charge_ru: float = 0.0
     refused_count: int = 0
@@ -113,8 +114,9 @@ async def steps(cloud: Cloud, folder: Path, transfers: Path, seen: Seen, argumen
     with suppress(asyncio.CancelledError):  # all is handled; a host that did not come back is an error
         await killing
     seen.handled_s, seen.handled_count = time.monotonic() - handling_s, handled(cloud) - before
-    seen.faults = dict(cloud.fired())
-    cloud.fail_no_more()
+    seen.faults = Counter(cloud.cosmos.faults.fired) + Counter(cloud.bus.faults.fired)
+    for faults in (cloud.cosmos.faults, cloud.bus.faults):
+        faults.clear()
     usage = cloud.cosmos.usage()
     seen.requests = {name: used.count for name, used in usage.items()}
     seen.charge_ru = sum(used.charge_ru for used in usage.values())

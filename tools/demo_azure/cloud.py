@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -125,20 +124,7 @@ class Cloud:
             )
             self.bus.faults.install(_rule(kind, operation, seed * 200 + number, settings))
 
-    def fail_no_more(self) -> None:
-        """Let everything go well from now on."""
-        for faults in (self.cosmos.faults, self.bus.faults):
-            faults.clear()
-
-    def fired(self) -> Counter[str]:
-        """How often each kind of fault has happened."""
-        return Counter(self.cosmos.faults.fired) + Counter(self.bus.faults.fired)
-
     # Looking
-
-    def in_flight(self) -> int:
-        """Messages that somebody is still to handle."""
-        return sum(len(self.engine.broker.queue(name).tasks) for name in SOURCES)
 
     def arrived(self, queue: str) -> int:
         """How many messages a queue was ever given."""
@@ -151,7 +137,7 @@ class Cloud:
             TimeoutError: it was not in time.
         """
         async with asyncio.timeout(within_s):
-            while self.in_flight():  # noqa: ASYNC110  # the engine is asked, which has no event for this
+            while any(self.engine.broker.queue(name).tasks for name in SOURCES):  # noqa: ASYNC110  # the engine is asked, which has no event for this
                 await asyncio.sleep(LOOK_EVERY_S)
 
     async def export(self, accounts: tuple[str, ...]) -> bytes:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.soak import faults, kills, reconcile, sweep
+from tools.soak import bank, reconcile, sweep
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     tests = subprocess.run([sys.executable, "-m", "pytest", "-q", "-m", "soak"], cwd=ROOT, check=False)
     broken = [] if tests.returncode == 0 else ["a long test failed"]
     print(f"a host under load, {arguments.kills} x kill -9", flush=True)
-    broken += asyncio.run(kills.run(ROOT / "build" / "soak", kill_count=arguments.kills, seed=arguments.seed))
+    broken += asyncio.run(bank.run_kills(ROOT / "build" / "soak", kill_count=arguments.kills, seed=arguments.seed))
     print(f"the bank under drawn faults for {arguments.minutes:g} minutes", flush=True)
-    broken += asyncio.run(faults.run(minutes=arguments.minutes, seed=arguments.seed))
+    broken += asyncio.run(bank.run_lives(minutes=arguments.minutes, seed=arguments.seed))
     print("explorations that are too large for every day", flush=True)
     large = [sys.executable, "-m", "tests.simulation.explore", "--large", "--cpu-s", str(arguments.cell_s)]
     large += ["--runs", str(arguments.runs // 3), "--seed", str(arguments.seed)]

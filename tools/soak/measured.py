@@ -96,20 +96,21 @@ class Watched:
 
 def place_text() -> str:
     """Where and when this was measured."""
-    model = next((line.partition(":")[2].strip() for line in cpu_lines() if line.startswith("model name")), "")
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     date = datetime.now(UTC).date().isoformat()
     return f"{date}, Python {platform.python_version()}, {platform.platform()}, {model}, {os.cpu_count()} logical cores"
 
 
-def cpu_lines() -> list[str]:
-    """What Linux says of the processors."""
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.exists() else []
-
-
-def published(folder: Path, name: str, text: str, figures: Any) -> None:
-    """Write NAME.txt and NAME.json into a folder."""
+def concluded(folder: Path | None, name: str, text: str, figures: Any, broken: Sequence[str]) -> int:
+    """Print what is broken; if nothing is, write NAME.txt and NAME.json into a folder.  The exit code."""
+    for line in broken:
+        print(f"BROKEN: {line}", flush=True)
+    if broken or folder is None:
+        return 1 if broken else 0
     command = f"python -m tools.soak.{name} {' '.join(sys.argv[1:])}".rstrip()
     (folder / f"{name}.txt").write_text(f"`{command}`\n{place_text()}\n\n{text}\n")
     content = {"command": command, "place": place_text(), "figures": figures}
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    return 0

@@ -24,7 +24,7 @@ from typing import Any
 
 from spark_jobs.common import java
 from spark_jobs.session import LOGGING
-from tools.soak.measured import Measured, measured, published
+from tools.soak.measured import Measured, concluded, measured
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / "build" / "soak" / "reconcile"
@@ -177,12 +177,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         found.append(figures)
         broken += wrong
         print(text_of(figures), flush=True)
-    for line in broken:
-        print(f"BROKEN: {line}", flush=True)
-    if arguments.publish and not broken:
-        head = f"spark-submit --master local[{CORES}] --driver-memory {DRIVER_MEMORY}, {SHUFFLE_PARTITIONS} partitions"
-        published(arguments.publish, "reconcile", "\n\n".join([head, *map(text_of, found)]), found)
-    return 1 if broken else 0
+    head = f"spark-submit --master local[{CORES}] --driver-memory {DRIVER_MEMORY}, {SHUFFLE_PARTITIONS} partitions"
+    return concluded(arguments.publish, "reconcile", "\n\n".join([head, *map(text_of, found)]), found, broken)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from outbox.azure.connecting import AzureBackend, connect
-from tools.soak.measured import Measured, measured, published
+from tools.soak.measured import Measured, concluded, measured
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOB_S = 3_000.0
@@ -188,11 +188,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found.append(figures)
         broken += wrong
         print(text_of(figures), flush=True)
-    for line in broken:
-        print(f"BROKEN: {line}", flush=True)
-    if arguments.publish and not broken:
-        published(arguments.publish, "sweep", "\n\n".join(map(text_of, found)), found)
-    return 1 if broken else 0
+    return concluded(arguments.publish, "sweep", "\n\n".join(map(text_of, found)), found, broken)
 
 
 if __name__ == "__main__":

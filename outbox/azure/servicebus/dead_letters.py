@@ -24,7 +24,7 @@ from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.servicebus.receivers import release
 from outbox.errors import Refused
-from outbox.ports import SUBSCRIPTIONS, Buried, Output
+from outbox.ports import SUBSCRIPTIONS, DeadLetterEntry, Output
 from outbox.resubmission import identified, is_copy, next_attempt, resubmission
 
 DEAD_LETTER_COUNT_MAX = 10_000
@@ -41,16 +41,16 @@ class ServiceBusDeadLetters:
         self._namespace = namespace
         self._bus = bus
 
-    async def list(self, path: str) -> list[Buried]:
+    async def list(self, path: str) -> list[DeadLetterEntry]:
         """The dead letters of a queue or subscription, oldest first; at most so many."""
-        found: list[Buried] = []
+        found: list[DeadLetterEntry] = []
         async with self._open(path) as receiver:
             after = 1
             while len(found) < DEAD_LETTER_COUNT_MAX:
                 page = await receiver.peek_messages(PAGE_COUNT, sequence_number=after, timeout=SETTLE_S)
                 if not page:
                     break
-                found += [buried(path, message) for message in page]
+                found += [as_entry(path, message) for message in page]
                 after = found[-1].sequence + 1
         return found
 
@@ -61,8 +61,8 @@ class ServiceBusDeadLetters:
             LookupError: there is no such dead letter, or it is locked.
         """
         async with self._taken(path, sequence) as (receiver, letter, others):
-            message = buried(path, letter).message
-            copies = [other for other in others if is_copy(buried(path, other).message, message)]
+            message = as_entry(path, letter).message
+            copies = [other for other in others if is_copy(as_entry(path, other).message, message)]
             attempt = next_attempt(message, [from_wire(copy) for copy in copies])
             enqueued_ms = milliseconds(letter.enqueued_time_utc)
             again = replace(
@@ -124,10 +124,10 @@ class ServiceBusDeadLetters:
                     await receiver.close()
 
 
-def buried(path: str, letter: ServiceBusReceivedMessage) -> Buried:
+def as_entry(path: str, letter: ServiceBusReceivedMessage) -> DeadLetterEntry:
     """A dead letter as the SDK shows it; it is taken to have the number that its message had."""
     message = from_wire(letter)
-    found = Buried(
+    found = DeadLetterEntry(
         queue=path,
         sequence=letter.sequence_number or 0,
         message=message,

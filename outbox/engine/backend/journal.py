@@ -86,13 +86,13 @@ class EngineJournal:
             self._check_outputs(commit.outputs)
         consumed, locks = self.held(commit.consumed)
         unique_count = sum(map(len, map(set, consumed.values())))
-        if commit.buried or commit.postponed or unique_count < len(commit.consumed):
-            others = [*[burial.delivery for burial in commit.buried], *[p.delivery for p in commit.postponed]]
+        if commit.dead_lettered or commit.postponed or unique_count < len(commit.consumed):
+            others = [dead.delivery for dead in commit.dead_lettered] + [later.delivery for later in commit.postponed]
             locks += self.held(others)[1] + _repeated([*commit.consumed, *others])
         states, markers = self.moved(commit), self.taken(commit)
         if locks or states or markers:
             return Conflict(frozenset(locks), frozenset(states), frozenset(markers))
-        is_request = not (commit.consumed or commit.buried or commit.postponed)
+        is_request = not (commit.consumed or commit.dead_lettered or commit.postponed)
         if is_request:
             check_room(self._state, core.limits)
         core.do(self.record(commit, consumed))
@@ -182,7 +182,7 @@ class EngineJournal:
                     b.failures,
                     b.stops_key,
                 )
-                for b in commit.buried
+                for b in commit.dead_lettered
             ],
             [
                 records.Postponed(paths[p.delivery.queue].number, p.delivery.sequence, p.due_ms, p.failures)

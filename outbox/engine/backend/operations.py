@@ -15,8 +15,8 @@ from outbox.engine.entities import QueueSettings, TopicSettings, dead_letter_pat
 from outbox.engine.state.documents import STATES
 from outbox.engine.topology import Topology
 from outbox.ports import (
-    Buried,
     Create,
+    DeadLetterEntry,
     Document,
     DocumentKey,
     Operations,
@@ -75,7 +75,7 @@ class EngineOperations:
         await self._core.gate()
         return found if found is not None and found.value else None
 
-    async def dead_letters(self, queue: str) -> list[Buried]:
+    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         found = dead_letters(self._broker, queue)
         await self._core.gate()
         return found
@@ -107,11 +107,11 @@ class EngineOperations:
         return isinstance(await self._store.write([write]), Won)
 
 
-def dead_letters(broker: Broker, queue: str) -> list[Buried]:
+def dead_letters(broker: Broker, queue: str) -> list[DeadLetterEntry]:
     """The dead letters of a queue, oldest first; the caller passes the gate."""
     return [
         identified(
-            Buried(
+            DeadLetterEntry(
                 queue,
                 task.sequence,
                 task.message,

@@ -12,7 +12,7 @@ from typing import Any
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
 from outbox.lineage import fingerprint
-from outbox.ports import Burial, Commit, Marker, Postponement, Refusal, StateChange, StateDocument
+from outbox.ports import Commit, DeadLettering, Marker, Postponement, Refusal, StateChange, StateDocument
 from outbox.runtime.commit.marker_replies import as_record, with_reply
 from outbox.runtime.delivery.claim_check import checked_outputs
 from outbox.runtime.start.plan import Plan
@@ -182,7 +182,7 @@ class EngineTransaction:
             commit.postponed.append(Postponement(delivery, due_ms, outcome.failures))
         else:
             reason, text = outcome.reason, outcome.description
-            commit.buried.append(Burial(delivery, reason, text, delivery.failures + 1, work.blocks_key))
+            commit.dead_lettered.append(DeadLettering(delivery, reason, text, delivery.failures + 1, work.blocks_key))
 
 
 def wanted(works: Sequence[Work]) -> tuple[list[str], list[bytes]]:

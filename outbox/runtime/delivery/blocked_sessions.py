@@ -17,8 +17,8 @@ from outbox.app import CLAIM_CHECK_BYTES
 from outbox.message import Message
 from outbox.ports import (
     BlobStore,
-    Buried,
     Create,
+    DeadLetterEntry,
     Delete,
     Delivery,
     Document,
@@ -106,7 +106,7 @@ class BlockedSessions:
         except MAY_RETRY as error:
             raise NothingCommitted from error
 
-    async def note_resubmission(self, queue: str, dead_letter: Buried, attempt: int) -> None:
+    async def note_resubmission(self, queue: str, dead_letter: DeadLetterEntry, attempt: int) -> None:
         """Note that the message which blocks a session is resubmitted; it stays blocked until that is applied."""
         message = dead_letter.message
         found = await self._store.read(_key(queue, message.session_id))

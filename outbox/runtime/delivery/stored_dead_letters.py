@@ -27,8 +27,8 @@ from outbox.message import Message
 from outbox.ports import (
     SUBSCRIPTIONS,
     BlobStore,
-    Buried,
     Create,
+    DeadLetterEntry,
     Delete,
     Delivery,
     Document,
@@ -97,13 +97,13 @@ class StoredDeadLetters:
             f"{delivery.queue}/{delivery.sequence} cannot be stored: its numbers are taken; discard dead letters"
         )
 
-    async def list(self, queue: str) -> list[Buried]:
+    async def list(self, queue: str) -> list[DeadLetterEntry]:
         """The stored dead letters of a queue or subscription, oldest first; `sequence` is their own number."""
         found = []
         async for document in self._store.scan(_partition(queue), prefix=_PREFIX):
             dead, number = _decoded(document), int(document.key.id.removeprefix(_PREFIX))
             texts = dead.reason, dead.description
-            found.append(Buried(queue, number, dead.message, *texts, dead.delivery_count, dead.enqueued_ms))
+            found.append(DeadLetterEntry(queue, number, dead.message, *texts, dead.delivery_count, dead.enqueued_ms))
         return found
 
     async def count(self, queue: str, *, count_max: int) -> int:

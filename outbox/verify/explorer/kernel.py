@@ -4,6 +4,12 @@ A world is a tuple of small numbers: what the monitors know, the calls in flight
 each resource's state, each process's node.  One step is one answer to one call, and everything that the caller does
 up to its next call: code between two calls takes no steps of its own.  All that a step needs is worked out once
 and kept, so that exploring is looking things up.
+
+What may become of a call is what its model says, and what may happen to any call on its way there and back.  Time
+passes by leaps, to moments at which something happens.  A queue hands out the smallest lock name that is not in use
+somewhere: names that follow from what is in use now, and not from how often a message was handed out before, make one
+world of many that differ in nothing else.  A lock is in use while a process holds it, and while an id that its holder
+made (a transaction's) stands in a document, in a call in flight, or in an answer that a process has.
 """
 
 from __future__ import annotations
@@ -13,11 +19,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from outbox.verify.explorer.answers import Answers, Flight
 from outbox.verify.explorer.budgets import GUARDS, Budgets, cost_of
-from outbox.verify.explorer.clock_moves import ClockMoves
-from outbox.verify.explorer.lock_names import LockNames
-from outbox.verify.explorer.ops import FAULT_KINDS, NO_LOCKS, Finding, Locks, Model, Op, Table
+from outbox.verify.explorer.ops import FAULT_KINDS, NO_LOCKS, FaultKind, Finding, Locks, Model, Op, Table, canonical
 from outbox.verify.explorer.run import TIMER, Program
 from outbox.verify.explorer.trie import Node, Trie
 from outbox.verify.explorer.world import (
@@ -25,7 +28,9 @@ from outbox.verify.explorer.world import (
     FLIGHT,
     GHOST,
     RESOURCES,
+    THROTTLED,
     TIME,
+    UNKNOWN,
     Answer,
     Monitor,
     Move,
@@ -36,8 +41,11 @@ from outbox.verify.explorer.world import (
 
 TIME_BITS = 24
 
-Prospect = tuple[int, int, Callable[[], list[Step]]]
-"""What may happen: its cost, the place of whose step it is (0: none), and what tries it: the steps it may be."""
+Flight = tuple[int, ...]
+"""Calls that are still on their way, by number."""
+
+Prospect = tuple[int, Callable[[], list[Step]]]
+"""What may happen: its cost, and what tries it: the steps it may be."""
 
 Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
 """A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
@@ -69,7 +77,7 @@ class Kernel:
         self.trie = Trie(programs, self._tokens, start_ms=start_ms, allows_alarms=allows_alarms)
         self.states: list[Table[Any]] = [Table() for _ in models]
         self.ghosts: Table[Any] = Table()
-        self.flights: Table[tuple[int, ...]] = Table()
+        self.flights: Table[Flight] = Table()
         self.times: Table[int] = Table()
         self.bad: set[int] = set()
         """The ghosts that are findings."""
@@ -78,7 +86,7 @@ class Kernel:
         self._groups = alike([program.name for program in programs], self.first) if symmetric else []
         self._events: Table[tuple[Any, ...]] = Table()
         self._event()
-        self._answers = Answers(models, self.states, self.times, self.trie, monitor, self._kinds, self._event)
+        self._answers: dict[tuple[int, int, int, Locks], list[Answer]] = {}
         self._moves: list[list[Waiting] | None] = []
         self._restart: list[Move | None] = []
         self._first_alone = bytearray()
@@ -86,10 +94,13 @@ class Kernel:
         self._landings: dict[tuple[int, int, int], list[Move]] = {}
         self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
         self._ghost_steps: dict[tuple[int, int], int] = {}
-        self._lock_names = LockNames(self.trie, self.states, self.flights)
+        self._mentions: dict[tuple[int, int], Locks] = {}
+        """The locks behind the ids in a resource's state, or in calls that are in flight."""
         self._spent: dict[tuple[int, int], bool] = {}
         self._merged: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._clock = ClockMoves(models, self.times, monitor, until_ms=start_ms + patience_ms if patience_ms else 0)
+        self._jumps: dict[tuple[int, ...], list[Move]] = {}
+        self._until_ms = start_ms + patience_ms if patience_ms else 0
+        """After this no process waits any longer; 0: there is no end."""
 
     def _initial(self, programs: Sequence[Program], budgets: Budgets, start_ms: int) -> World:
         ghost = self.ghosts.number(start := self.monitor.initial(), start)
@@ -142,7 +153,7 @@ class Kernel:
                 key: Hashable = world[resource] << TIME_BITS | time if resource else time
                 in_use = NO_LOCKS
                 if takes:
-                    in_use = self._lock_names.of(world, resource)
+                    in_use = self._locks_in_use(world, resource)
                     key = key, in_use
                 moves = table.get(key)
                 if moves is None:
@@ -161,7 +172,7 @@ class Kernel:
                 return steps, True
         free = self._by_themselves(world, steps) or free
         if not free:
-            due = self._clock.due(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
+            due = self._due(world)
             if due is not None:
                 steps.append((self._at(world, due), 0, due))
                 free = True
@@ -175,19 +186,19 @@ class Kernel:
             number = world[place]
             node = self.trie.nodes[number]
             for resource, position, takes, _ in self._waiting(number):
-                in_use = self._lock_names.of(world, resource) if takes else NO_LOCKS
+                in_use = self._locks_in_use(world, resource) if takes else NO_LOCKS
                 for answer, flight in self._answered(node, position, world[resource], time, in_use):
                     moves = partial(self._learn, node, position, resource, answer, time, flight)
-                    found.append((cost_of(answer.fault), place, partial(self._tried, world, place, moves)))
+                    found.append((cost_of(answer.fault), partial(self._tried, world, place, moves)))
             crash = self._restart[number]
             if crash is not None:
-                found.append((crash.cost, place, partial(self._tried, world, place, [crash].copy)))
+                found.append((crash.cost, partial(self._tried, world, place, [crash].copy)))
         found = [prospect for prospect in found if not (world[BUDGET] - prospect[0]) & GUARDS]
         alone: list[Step] = []
-        if not self._by_themselves(world, alone) and all(cost for cost, _, _ in found):
-            due = self._clock.due(self.ghosts[world[GHOST]], self.resource_states(world), self.now_ms(world))
+        if not self._by_themselves(world, alone) and all(cost for cost, _ in found):
+            due = self._due(world)
             alone += [] if due is None else [(self._at(world, due), 0, due)]
-        return found + [(step[2].cost, 0, [step].copy) for step in alone]
+        return found + [(step[2].cost, [step].copy) for step in alone]
 
     def _tried(self, world: World, place: int, moves: Callable[[], list[Move]]) -> list[Step]:
         return [(self._after(world, place, move), place, move) for move in moves()]
@@ -274,10 +285,66 @@ class Kernel:
         return found
 
     def _answered(self, node: Node, position: int, state: int, time: int, in_use: Locks) -> list[tuple[Answer, Flight]]:
-        """What a process may learn of one of its calls, or from its timer."""
+        """What a process may learn of one of its calls, or from its timer; what is still on its way after each."""
         if position == TIMER:
             return [(Answer("time passes, a timer fires", 0, 0, "timeout" if node.ops else None, 0), ())]
-        return self._answers.to(node.ops[position], state, time, in_use)
+        number = node.ops[position]
+        plain = self._plain_answers(number, state, time, in_use)
+        found: list[tuple[Answer, Flight]] = [(answer, ()) for answer in plain]
+        if not plain:
+            return found
+        op = self.trie.ops[number]
+        reach = self.models[op.resource].reach(op.verb)
+        unknown = self.trie.result(UNKNOWN)
+        if reach != "read" and "lost" in self._kinds:
+            for answer in plain:
+                if not answer.fault:
+                    label = f"{answer.label} (the reply is lost)".strip()
+                    found.append((Answer(label, answer.state, unknown, "lost", answer.event), ()))
+        if reach == "write" and "delay" in self._kinds:
+            found.append((Answer("no reply, it is still on its way", state, unknown, "delay", 0), (number,)))
+        if reach != "take" and "error" in self._kinds:
+            found.append((Answer("-> throttled", state, self.trie.result(THROTTLED), "error", 0), ()))
+        return found
+
+    def _plain_answers(self, number: int, state: int, time: int, in_use: Locks = NO_LOCKS) -> list[Answer]:
+        """What its model makes of a call, and what that means; worked out once for each state of the resource."""
+        key = (number, state, time, in_use)
+        found = self._answers.get(key)
+        if found is None:
+            op = self.trie.ops[number]
+            table, now_ms = self.states[op.resource], self.times[time]
+            found = []
+            for outcome in self.models[op.resource].outcomes(table[state], op, now_ms, in_use):
+                if outcome.fault is not None and outcome.fault not in self._kinds:
+                    continue
+                meaning = self.monitor.observe(op, table[state], outcome, now_ms)
+                found.append(
+                    Answer(
+                        outcome.label,
+                        table.number(outcome.state, outcome.state),
+                        self.trie.result(outcome.result),
+                        outcome.fault,
+                        self._event(meaning) if meaning is not None else 0,
+                    )
+                )
+            self._answers[key] = found
+        return found
+
+    def _locks_in_use(self, world: World, resource: int) -> Locks:
+        """Those of the resource at a place of the world, by the names that its model has for them."""
+        found = NO_LOCKS.union(*[node.known for node in self.nodes(world)])
+        for where in (FLIGHT, *range(RESOURCES, self.first)):
+            number = world[where]
+            mentioned = self._mentions.get((where, number))
+            if mentioned is None:
+                if where == FLIGHT:
+                    data = b"".join(self.trie.ops[op].key for op in self.flights[number])
+                else:
+                    data = canonical(self.states[where - RESOURCES][number])
+                mentioned = self._mentions[where, number] = self.trie.mentioned(data)
+            found |= mentioned
+        return frozenset(lock[1] for lock in found if isinstance(lock, tuple) and lock[0] == resource - RESOURCES)
 
     def _worker_moves(self, number: int, place: int, position: int, state: int, time: int, in_use: Locks) -> list[Move]:
         node = self.trie.nodes[number]
@@ -335,16 +402,13 @@ class Kernel:
                     continue
                 steps.append((self._after(world, 0, move), 0, move))
         if not (budget - cost_of("jump")) & GUARDS:
-            may_be_long = not self._is_writing(world)
-            for move in self._clock.jumps(world[TIME : self.first], self.resource_states(world), self.now_ms(world)):
+            # No write takes longer than is allowed for, so while one waits for its answer time cannot go far.
+            may_be_long = not any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
+            for move in self._jumps_from(world):
                 is_long = self.times[move.state] - self.times[time] > self._flight_ms_max
                 if may_be_long or not is_long:
                     steps.append((self._at(world, move, nothing_flies=is_long), 0, move))
         return free
-
-    def _is_writing(self, world: World) -> bool:
-        """Whether a write waits for its answer; no write takes longer than is allowed for, so time cannot go far."""
-        return any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
 
     def _takes(self, op: int) -> bool:
         """Whether a call is handed a lock; where each is distinct it does not matter which are in use."""
@@ -378,7 +442,7 @@ class Kernel:
             if landings is None:
                 landings = self._landings[key] = [
                     Move(0, place, r.state, 0, r.event, (), f"a late call arrives: {self.describe(op)}{r.label}")
-                    for r in self._answers.plain(*key)
+                    for r in self._plain_answers(*key)
                     if not r.fault
                 ]
             for move in landings:
@@ -391,6 +455,29 @@ class Kernel:
         return f"{self.models[found.resource].describe(found)} "
 
     # Time
+
+    def _jumps_from(self, world: World) -> list[Move]:
+        """Leaps to whatever expires: a fault, because no process does anything meanwhile."""
+        key, now_ms = world[TIME : self.first], self.now_ms(world)
+        found = self._jumps.get(key)
+        if found is None:
+            pairs = zip(self.models, self.resource_states(world), strict=True)
+            moments = {moment for model, state in pairs for moment in model.moments_ms(state, now_ms)}
+            found = self._jumps[key] = [self._leap(ms, now_ms, "jump") for ms in sorted(moments)]
+        return found
+
+    def _due(self, world: World) -> Move | None:
+        """Nothing else can happen: time goes on to what falls due next, if that changes anything."""
+        states, now_ms = self.resource_states(world), self.now_ms(world)
+        pairs = zip(self.models, states, strict=True)
+        due_ms = min((due for model, state in pairs if (due := model.due_ms(state, now_ms)) is not None), default=None)
+        if due_ms is None or 0 < self._until_ms < due_ms:
+            return None
+        return None if self.monitor.is_over(self.ghosts[world[GHOST]], states, now_ms) else self._leap(due_ms, now_ms)
+
+    def _leap(self, ms: int, now_ms: int, fault: FaultKind | None = None) -> Move:
+        label = f"{(ms - now_ms) / 1_000:g} s pass"
+        return Move(cost_of(fault), 0, self.times.number(ms, ms), 0, 0, (), label, fault)
 
     def _at(self, world: World, move: Move, *, nothing_flies: bool = False) -> World:
         after = list(world)

@@ -57,8 +57,6 @@ class Loop(asyncio.AbstractEventLoop):
         self._timer_count = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self._is_closed = False
-        self.errors: list[dict[str, Any]] = []
-        """What was handed to the exception handler: callbacks that raised."""
 
     # What drives it
 
@@ -171,7 +169,7 @@ class Loop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self.errors.append(context)
+        """A callback that raised changes nothing: what a program comes to is its tasks' business."""
 
     def _leaves(self, *args: object, **options: object) -> NoReturn:
         raise LeavesLoop("a handler under exploration may not use threads, sockets or processes; use ctx.call")

@@ -9,9 +9,9 @@ import msgspec
 from outbox.ports import (
     SUBSCRIPTIONS,
     BlobStore,
-    Buried,
     Commit,
     Conflict,
+    DeadLetterEntry,
     Delivery,
     Document,
     DocumentKey,
@@ -40,8 +40,7 @@ class ExploredJournal:
         self._resource = resource
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        found: tuple[Delivery, ...] = await self._calls(self._resource, "claim", tuple(queues), count_max)
-        return list(found)
+        return list(await self._calls(self._resource, "claim", tuple(queues), count_max))
 
     async def load(
         self, states: Sequence[str], markers: Sequence[bytes]
@@ -114,13 +113,11 @@ class ExploredBus:
         await self._calls(self._resource, "send", tuple(outputs))
 
     async def receive(self, queue: str, *, count_max: int, wait_s: float) -> Sequence[Delivery]:
-        found: tuple[Delivery, ...] = await self._calls(self._resource, "receive", queue, count_max)
-        return list(found)
+        return list(await self._calls(self._resource, "receive", queue, count_max))
 
     async def receive_any(self, queues: Sequence[str], count_max: int) -> Sequence[Delivery]:
         """From whichever queue has something: what receivers of all of them, side by side, would get."""
-        found: tuple[Delivery, ...] = await self._calls(self._resource, "receive-any", tuple(queues), count_max)
-        return list(found)
+        return list(await self._calls(self._resource, "receive-any", tuple(queues), count_max))
 
     async def settle(self, delivery: Delivery, settle: Settle) -> None:
         await self._calls(self._resource, "settle", delivery, settle)
@@ -138,9 +135,8 @@ class ExploredOperations:
         self._resource = resource
         self.now_ms = calls.now_ms
 
-    async def dead_letters(self, queue: str) -> list[Buried]:
-        found: tuple[Buried, ...] = await self._calls(self._resource, "dead-letters", queue)
-        return list(found)
+    async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
+        return list(await self._calls(self._resource, "dead-letters", queue))
 
     async def resubmit(self, queue: str, sequence: int) -> None:
         dead = await self.dead_letters(queue)

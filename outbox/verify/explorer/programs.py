@@ -2,33 +2,42 @@
 
 The code that runs is the runtime's own.  An attempt begins with a claim and ends when everything that it began has
 ended; what a worker learns for its next attempt is handed on, and lost in a crash.
+
+What a piece of the runtime remembers between two tries is everything that can be reached from it and may have changed,
+as a value.  Two attempts with different answers and equal memories do the same from there on, so explorations need not
+follow both (see `trie`).  What its content does not identify makes the whole unknown: nothing is merged then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Hashable
+from collections import deque
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import msgspec
 
+from outbox.app import App, Handler
+from outbox.log_throttle import LogThrottle
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
-from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryBackoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
-from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_operations import StoreOperations
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, Outcome
 from outbox.stored import StateItem, encode
+from outbox.verify.explorer.ops import canonical
 from outbox.verify.explorer.ports import (
     ExploredBlobs,
     ExploredBus,
@@ -36,7 +45,6 @@ from outbox.verify.explorer.ports import (
     ExploredOperations,
     ExploredStore,
 )
-from outbox.verify.explorer.process_memory import remembered
 from outbox.verify.explorer.run import Calls
 
 MakeScope = Callable[..., EngineScope]
@@ -49,6 +57,16 @@ async def at_once(seconds: float) -> None:
 
 BACKOFF = Backoff(at_once, count_max=1)
 """Once at first and once again; an attempt that gives up sooner gives the message back, and a fresh one goes on."""
+
+PLAIN = (type(None), bool, int, float, str, bytes)
+CONSTANT = (Plan, App, Handler, Backoff, ExploredStore, ExploredBus, ExploredBlobs, Calls)
+"""Made once and the same for every run of a program."""
+TIMERS = (LogThrottle, RetryBackoff)
+"""When something was last logged, and how long to rest: a protocol decides nothing by them."""
+CODE = (FunctionType, MethodType, partial, type)
+"""What a bound method belongs to is reached another way."""
+METERS = frozenset({"hit_count", "miss_count"})
+"""Figures, for people to read."""
 
 
 class Tasks:
@@ -69,32 +87,23 @@ class Tasks:
             await self._tasks.pop(0)
 
 
+@dataclass(frozen=True, slots=True)
 class EngineWorker:
     """A worker of engine scope that claims up to `batch` messages at a time."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        journal: int = 0,
-        blobs: int | None = None,
-        batch: int = 1,
-        make: MakeScope = EngineScope,
-        name: str = "worker",
-    ) -> None:
-        self.name = name
-        self._plan = plan
-        self._journal = journal
-        self._blobs = journal if blobs is None else blobs
-        self._batch = batch
-        self._make = make
+    plan: Plan
+    journal: int
+    blobs: int
+    batch: int
+    make: MakeScope
+    name: str = "worker"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        journal: Journal = ExploredJournal(calls, self._journal)
-        blobs: BlobStore = ExploredBlobs(calls, self._blobs)
+        journal: Journal = ExploredJournal(calls, self.journal)
+        blobs: BlobStore = ExploredBlobs(calls, self.blobs)
         tasks = Tasks()
-        scope = self._make(
-            self._plan,
+        scope = self.make(
+            self.plan,
             journal,
             blobs,
             now_ms=calls.now_ms,
@@ -105,7 +114,7 @@ class EngineWorker:
         )
         scope.suspending.update(carried or ())  # what a worker has seen of its handlers outlives an attempt
         try:
-            deliveries = await journal.claim(self._plan.paths, count_max=self._batch, wait_s=0)
+            deliveries = await journal.claim(self.plan.paths, count_max=self.batch, wait_s=0)
         except MAY_RETRY:  # as a worker does: claim again; what was claimed is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         await scope.attempt(deliveries)
@@ -155,7 +164,8 @@ class Remembering:
     def __init__(self, protocol: Protocol, calls: Calls) -> None:
         self._protocol = protocol
         self._calls = calls
-        self._lanes: StoreScope | None = None
+        self.lanes: StoreScope | None = None
+        """Those in which the only message of an attempt is about to be handled."""
         self._tries = 0
         self.hold, self.together, self.redo = protocol.hold, protocol.together, protocol.redo
         self.finish = protocol.finish
@@ -163,10 +173,6 @@ class Remembering:
     @property
     def group_count_max(self) -> int:
         return self._protocol.group_count_max
-
-    def begin(self, lanes: StoreScope) -> None:
-        """The only message of an attempt is about to be handled in these lanes."""
-        self._lanes = lanes
 
     async def once(self, attempt: Attempt) -> Outcome:
         self._tries += 1
@@ -179,8 +185,8 @@ class Remembering:
         return outcome
 
     def _say(self, outcome: Outcome | str, attempt: Attempt) -> None:
-        if self._lanes is not None and not attempt.others and attempt.fan_out is None:
-            known = remembered(self._tries, outcome, attempt, self._protocol, self._lanes)
+        if self.lanes is not None and not attempt.others and attempt.fan_out is None:
+            known = remembered(self._tries, outcome, attempt, self._protocol, self.lanes)
             if known is not None:
                 self._calls.remembers(known)
 
@@ -189,6 +195,7 @@ class Remembering:
         return self._protocol.unmarked_count
 
 
+@dataclass(frozen=True, slots=True)
 class StoreWorker:
     """A worker of partition or item scope; what the store can do decides which.
 
@@ -196,30 +203,24 @@ class StoreWorker:
     A `warm` one hands on the states that it has at hand, and the staged records that lost.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        at: StoreResources,
-        *,
-        batch: int = 1,
-        warm: bool = False,
-        merges: bool = True,
-        make: MakeProtocol = store_protocol,
-        name: str = "worker",
-    ) -> None:
-        self.name = name
-        self._plan = plan
-        self._at = at
-        self._batch = batch
-        self._warm = warm
-        self._merges = merges
-        self._make = make
+    plan: Plan
+    at: StoreResources
+    batch: int
+    warm: bool
+    merges: bool
+    make: MakeProtocol
+    name: str = "worker"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        plan, tasks, ports = self._plan, Tasks(), store_ports(calls, self._at)
+        plan, tasks, ports = self.plan, Tasks(), store_ports(calls, self.at)
         settlement = _settlement(plan, ports, calls)
-        protocol = protocol_over(calls, ports, plan, self._make, settlement)
-        _recall(protocol, carried)
+        protocol = protocol_over(calls, ports, plan, self.make, settlement)
+        if isinstance(protocol, PartitionScope):  # it knows what it knew when its last attempt ended
+            for id, body, version, session in carried or ():
+                item = msgspec.json.decode(body, type=StateItem)
+                protocol.cache.remember(id, CachedState(item, version, session))
+        else:
+            protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})
         remembering = Remembering(protocol, calls)
         lanes = StoreScope(
             plan,
@@ -232,39 +233,31 @@ class StoreWorker:
             spawn=tasks.spawn,
         )
         try:
-            bus = ExploredBus(calls, self._at.bus)
-            deliveries = await bus.receive_any(plan.paths, self._batch)
+            bus = ExploredBus(calls, self.at.bus)
+            deliveries = await bus.receive_any(plan.paths, self.batch)
         except MAY_RETRY:  # as a worker does: receive again; what came is locked until its lock runs out
             return carried  # type: ignore[no-any-return]  # handed on unchanged
-        if self._merges and len(deliveries) == 1:
-            remembering.begin(lanes)
+        if self.merges and len(deliveries) == 1:
+            remembering.lanes = lanes
         await lanes.attempt(deliveries)
         await tasks.end()
-        return _known(protocol) if self._warm else None
+        return _known(protocol) if self.warm else None
 
 
+@dataclass(frozen=True, slots=True)
 class Sweeper:
     """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        at: StoreResources,
-        *,
-        store: int = 0,
-        make: MakeProtocol = store_protocol,
-        name: str = "sweeper",
-    ) -> None:
-        self.name = name
-        self._store = store
-        self._plan = plan
-        self._at = at
-        self._make = make
+    plan: Plan
+    at: StoreResources
+    make: MakeProtocol
+    store: int = 0
+    name: str = "sweeper"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        plan, ports = self._plan, store_ports(calls, self._at)
-        protocol = protocol_over(calls, ports, plan, self._make)
-        store = ExploredStore(calls, self._store, self._at.capabilities, seen=carried or "")
+        plan, ports = self.plan, store_ports(calls, self.at)
+        protocol = protocol_over(calls, ports, plan, self.make)
+        store = ExploredStore(calls, self.store, self.at.capabilities, seen=carried or "")
         with suppress(*MAY_RETRY):
             swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
             was_whole = swept.seen_count - swept.young_count == store.found_count  # time may have passed in between
@@ -274,23 +267,22 @@ class Sweeper:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class Operator:
     """An operator who resubmits any of the dead letters, as often as the scenario allows."""
 
-    name = "operator"
-
-    def __init__(self, at: StoreResources | None, *, resource: int) -> None:
-        self._at = at
-        self._resource = resource
+    at: StoreResources | None
+    resource: int
+    name: str = "operator"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         with suppress(*MAY_RETRY, LookupError):  # the operator looks at the dead letters again
-            path, number = await calls(self._resource, "choose")
-            if self._at is None:
-                await calls(self._resource, "resubmit", path, number)
+            path, number = await calls(self.resource, "choose")
+            if self.at is None:
+                await calls(self.resource, "resubmit", path, number)
             else:
-                operations: Any = ExploredOperations(calls, self._at.bus)  # it needs no other of them
-                await StoreOperations(store_ports(calls, self._at, operations)).resubmit(path, number)
+                operations: Any = ExploredOperations(calls, self.at.bus)  # it needs no other of them
+                await StoreOperations(store_ports(calls, self.at, operations)).resubmit(path, number)
         return None
 
 
@@ -303,20 +295,54 @@ def _settlement(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
 def _known(protocol: Protocol) -> Hashable:
     """What a process knows of the world when an attempt has ended."""
     if isinstance(protocol, PartitionScope):
-        return _hashable(protocol.cache.content()) or None
+        content = protocol.cache.content()
+        return tuple((id, encode(held.item), held.version, held.session) for id, held in content) or None
     left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)
     return left or None
 
 
-def _hashable(content: tuple[tuple[str, CachedState], ...]) -> tuple[tuple[str, bytes, str, str], ...]:
-    return tuple((id, encode(held.item), held.version, held.session) for id, held in content)
+class Unknown(Exception):
+    """Something has content that cannot be compared."""
 
 
-def _recall(protocol: Protocol, carried: Any) -> None:
-    """Let a process know what it knew when its last attempt ended."""
-    if isinstance(protocol, PartitionScope):
-        for id, body, version, session in carried or ():
-            item = msgspec.json.decode(body, type=StateItem)
-            protocol.cache.remember(id, CachedState(item, version, session))
-    else:
-        protocol.left.update({state_id: list(staged) for state_id, staged in carried or ()})
+def remembered(*roots: Any) -> Hashable:
+    """All that can be reached from some objects, as a hashable value; None where it cannot be compared."""
+    try:
+        return tuple([_value(root, {}) for root in roots])
+    except Unknown:
+        return None
+
+
+def _value(value: Any, known: dict[int, int]) -> Hashable:
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, CONSTANT + TIMERS + CODE):
+        return None
+    if id(value) in known:
+        return ("known", known[id(value)])
+    known[id(value)] = len(known)
+    if isinstance(value, BaseException):
+        return (type(value).__name__, _value(value.args, known), _value(vars(value), known))
+    if isinstance(value, Mapping):
+        return tuple((_value(key, known), _value(item, known)) for key, item in value.items())
+    if isinstance(value, Set):
+        return frozenset(_value(item, known) for item in value)
+    if isinstance(value, Sequence | deque):
+        return tuple(_value(item, known) for item in value)
+    return (type(value).__name__, *_fields(value, known))
+
+
+def _fields(value: Any, known: dict[int, int]) -> list[Hashable]:
+    """The attributes of an object of the runtime's, or of a message of the application's."""
+    if isinstance(value, msgspec.Raw):
+        return [bytes(value)]
+    if isinstance(value, asyncio.Future):
+        raise Unknown
+    if type(value).__module__.startswith("outbox."):
+        slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+        names = getattr(value, "__struct_fields__", None) or [*slots, *getattr(value, "__dict__", ())]
+        return [_value(getattr(value, name, None), known) for name in names if name not in METERS]
+    try:
+        return [canonical(value)]
+    except (TypeError, ValueError) as error:
+        raise Unknown from error

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -40,7 +41,6 @@ from outbox.verify.explorer.trace_text import short
 
 REQUESTS = "requests"
 """The queue in which clients' requests lie until they are answered."""
-DIGEST_BYTES = 6
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
@@ -79,16 +79,9 @@ def work_of(app: App, message: Message, now_ms: int) -> Work:
     return found.target.work(request, found.parameters, "", now_ms)
 
 
-def is_final(response: Response) -> bool:
-    """Whether a client is done after this response: it has no Retry-After."""
-    return "retry-after" not in response.headers
-
-
 def digest_of(response: Response) -> str:
     """What tells responses apart."""
-    return blake2b(
-        canonical((response.status, dict(response.headers), response.body)), digest_size=DIGEST_BYTES
-    ).hexdigest()
+    return blake2b(canonical((response.status, dict(response.headers), response.body)), digest_size=6).hexdigest()
 
 
 def clients_model(asked: Sequence[Output], *, until_ms: int, merges_copies: bool, locks_hold: bool) -> BusModel:
@@ -112,59 +105,35 @@ def _describe(op: Op) -> str:
     return f"answer {short(delivery.message.identity)} {settle.description or 'ask again'}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Operations:
-    """All that an entry asks of its backend while it answers: the time."""
-
-    now_ms: Callable[[], int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Backend:
-    served: Ports | StorePorts
-
-    def ports(self) -> Ports | StorePorts:
-        return self.served
-
-
 MakePorts = Callable[[Calls, Any], Ports | StorePorts]
 MakeProtocol = Callable[[Calls, Any], StoreProtocol | None]
 
 
+@dataclass(frozen=True, slots=True)
 class Front:
     """A process that answers up to `batch` requests at a time; `ports` and `protocol` are those of its scope."""
 
-    def __init__(
-        self,
-        app: App,
-        plan: Plan,
-        *,
-        ports: MakePorts,
-        protocol: MakeProtocol,
-        clients: int,
-        batch: int = 1,
-        name: str = "front",
-    ) -> None:
-        self.name = name
-        self._app = app
-        self._plan = plan
-        self._ports = ports
-        self._protocol = protocol
-        self._clients = clients
-        self._batch = batch
+    app: App
+    plan: Plan
+    ports: MakePorts
+    protocol: MakeProtocol
+    clients: int
+    batch: int
+    name: str = "front"
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        clients, tasks = ExploredBus(calls, self._clients), Tasks()
+        clients, tasks = ExploredBus(calls, self.clients), Tasks()
         try:
-            deliveries = await clients.receive_any([REQUESTS], self._batch)
+            deliveries = await clients.receive_any([REQUESTS], self.batch)
         except MAY_RETRY:
             return None
-        ports = self._ports(calls, _Operations(calls.now_ms))
+        ports = self.ports(calls, SimpleNamespace(now_ms=calls.now_ms))  # all that an entry asks of its backend
+        backend: Any = SimpleNamespace(ports=lambda: ports)
         entry = HttpEntry(
-            self._app,
-            _Backend(ports),
-            plan=self._plan,
-            protocol=self._protocol(calls, ports),
+            self.app,
+            backend,
+            plan=self.plan,
+            protocol=self.protocol(calls, ports),
             mark_after_s=0,
             sleep=at_once,
             backoff=BACKOFF,
@@ -180,7 +149,7 @@ class Front:
         request = request_in(delivery.message)
         response = await entry.handle(request.method, request.path, request.headers, request.body)
         settle = Settle("release")
-        if is_final(response):
+        if "retry-after" not in response.headers:  # the client is done
             settle = Settle("complete", digest_of(response), str(response.status))
         with suppress(*MAY_RETRY):  # the client has gone
             await clients.settle(delivery, settle)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -62,7 +62,8 @@ class Scenario:
     application would wait for ever; only with such an end do they wait for a resubmission that its key is blocked for.
     A document of the store holds `item_bytes_max`: outputs that do not fit overflow into a blob.
     An operator makes so many `resubmissions`, of whichever dead letters there are.  Messages that schedule each other
-    are followed over `pauses_max` pauses (0: over all).
+    are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
+    each id, also where it was settled meanwhile.
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -94,6 +95,7 @@ class Scenario:
     item_bytes_max: int = CAPABILITIES.item_bytes_max
     resubmissions: int = 0
     pauses_max: int = 0
+    drops_duplicates: bool = False
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -118,10 +120,6 @@ class Scenario:
         counts = _counts(self.asked_times, len(self.requests))
         pairs = zip(self.requests, counts, strict=True)
         return [Output(REQUESTS, 0, asked.message) for asked, count in pairs for _ in range(count)]
-
-    def with_budgets(self, budgets: Budgets) -> Scenario:
-        """The same with other faults."""
-        return replace(self, budgets=budgets)
 
     def kernel(self) -> Kernel:
         """The transition relation of this scenario."""
@@ -186,16 +184,14 @@ def _engine(scenario: Scenario) -> Kernel:
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
     )
-    book = Book(Reference(plan), _as_tuples(routes), sent)
+    book = Book(Reference(plan), routes, sent)
     monitor = JournalMonitor(Ends(book, journal.queues, scenario.invariant, "dead-letter" in scenario.allow))
     worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
     models: list[Model] = [journal, BlobModel()]
     programs: list[Program] = [worker] * scenario.workers
     programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
-    if scenario.requests:
-        front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
-        return _asked_kernel(scenario, models, programs, monitor, book, front)
-    return _kernel(scenario, models, programs, monitor)
+    front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
+    return _kernel(scenario, models, programs, monitor, book, front)
 
 
 def _store(scenario: Scenario) -> Kernel:
@@ -214,6 +210,7 @@ def _store(scenario: Scenario) -> Kernel:
         locks_hold=locks_hold,
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
+        drops_duplicates=scenario.drops_duplicates,
     )
     capabilities = replace(
         CAPABILITIES,
@@ -234,7 +231,7 @@ def _store(scenario: Scenario) -> Kernel:
     models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
     if apart:
         models.append(make_store(name="infrastructure"))
-    book = Book(Reference(plan), _as_tuples(routes), sent)
+    book = Book(Reference(plan), routes, sent)
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
         is_swept=scenario.sweepers > 0 and not apart,  # a sweeper of one store does not see changes in the other
@@ -247,19 +244,17 @@ def _store(scenario: Scenario) -> Kernel:
     programs += [Operator(at, resource=at.bus)] * bool(scenario.resubmissions)
     if apart:
         programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
-    if scenario.requests:
-        front = partial(
-            Front,
-            watched_app(app),
-            plan,
-            ports=lambda calls, operations: store_ports(calls, at, operations),
-            protocol=lambda calls, ports: protocol_over(calls, ports, plan, make),
-        )
-        return _asked_kernel(scenario, models, programs, monitor, book, front)
-    return _kernel(scenario, models, programs, monitor)
+    front = partial(
+        Front,
+        watched_app(app),
+        plan,
+        ports=lambda calls, operations: store_ports(calls, at, operations),
+        protocol=lambda calls, ports: protocol_over(calls, ports, plan, make),
+    )
+    return _kernel(scenario, models, programs, monitor, book, front)
 
 
-def _asked_kernel(
+def _kernel(
     scenario: Scenario,
     models: list[Model],
     programs: list[Program],
@@ -267,17 +262,15 @@ def _asked_kernel(
     book: Book,
     front: Callable[..., Front],
 ) -> Kernel:
-    """The same with clients, as the last resource, and processes that answer them."""
-    asked, resource = scenario.asked(), len(models)
-    locks_hold = scenario.ample and not scenario.budgets.expire
-    until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
-    clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
-    watching = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
-    answering: list[Program] = [front(clients=resource, batch=scenario.front_batch)] * scenario.fronts
-    return _kernel(scenario, [*models, clients], [*programs, *answering], watching)
-
-
-def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Program], monitor: Monitor) -> Kernel:
+    """The kernel; where there are requests with clients, as the last resource, and processes that answer them."""
+    if scenario.requests:
+        asked, resource = scenario.asked(), len(models)
+        locks_hold = scenario.ample and not scenario.budgets.expire
+        until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
+        clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
+        monitor = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
+        models = [*models, clients]
+        programs = [*programs, *[front(clients=resource, batch=scenario.front_batch)] * scenario.fronts]
     return Kernel(
         models,
         programs,
@@ -290,7 +283,3 @@ def _kernel(scenario: Scenario, models: Sequence[Model], programs: Sequence[Prog
         flight_ms_max=compile_plan(scenario.app).attempt_ms_max,
         patience_ms=scenario.patience_ms,
     )
-
-
-def _as_tuples(routes: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(paths) for name, paths in routes.items()}

@@ -7,7 +7,6 @@ import time
 from array import array
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Literal
 
 from outbox.verify.explorer.kernel import Kernel
@@ -16,7 +15,7 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.trace import Trace, trace_of
 from outbox.verify.explorer.world import GHOST, RESOURCES, World
 
-Hashing = Literal["exact", "64", "128"]
+Hashing = Literal["exact", "64"]
 LOOK_EVERY = 4_096
 """After how many worlds the limits are looked at."""
 
@@ -85,8 +84,8 @@ def search(
 ) -> Report:
     """Explore a scenario breadth first, up to the first anomalies.
 
-    `hashing` "exact" keeps every world; "64" and "128" keep that many bits of it and may, very rarely, take one world
-    for another.  `live` also asks that from every world a good end can be reached without further faults.
+    `hashing` "exact" keeps every world; "64" keeps that many bits of it and may, very rarely, take one world for
+    another.  `live` also asks that from every world a good end can be reached without further faults.
     """
     return Search(scenario, limits or Limits(), hashing, live=live).run()
 
@@ -113,7 +112,7 @@ class Search:
         report = self.report
         self._meet(self.kernel.start, -1)
         frontier, self._frontier = self._frontier, []
-        while frontier and not self._is_over(began_s, force=True):
+        while frontier and not self._is_over(began_s):
             if not self._expand(frontier, began_s):
                 break
             frontier, self._frontier = self._frontier, []
@@ -201,7 +200,7 @@ class Search:
             worlds.append(next(step[0] for step in steps if self._seen.get(self._key(step[0])) == number))
         return worlds
 
-    def _is_over(self, began_s: float, *, force: bool = False) -> bool:
+    def _is_over(self, began_s: float) -> bool:
         report, limits = self.report, self.limits
         if len(self._parents) >= limits.states:
             report.stopped = f"the limit of {limits.states} worlds is reached"
@@ -233,12 +232,4 @@ class Search:
             self._found(Finding("Progress", text), trapped, self.kernel.start)
 
 
-def _exact(world: World) -> Hashable:
-    return world
-
-
-def _bits_128(world: World) -> Hashable:
-    return blake2b(array("q", world).tobytes(), digest_size=16).digest()
-
-
-_KEYS: dict[Hashing, Callable[[World], Hashable]] = {"exact": _exact, "64": hash, "128": _bits_128}
+_KEYS: dict[Hashing, Callable[[World], Hashable]] = {"exact": lambda world: world, "64": hash}

@@ -6,7 +6,7 @@ the processes go on without faults, each in turn, so that what is only missing a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from outbox.verify.explorer.kernel import Kernel
 from outbox.verify.explorer.ops import Finding
@@ -14,7 +14,6 @@ from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.trace import Trace, TraceStep, Walk
 from outbox.verify.explorer.world import GHOST
 
-Follow = Callable[[Sequence[TraceStep]], tuple[Finding | None, Trace]]
 SETTLE_COUNT_MAX = 2_000
 """How many steps are taken behind the list."""
 
@@ -22,11 +21,7 @@ SETTLE_COUNT_MAX = 2_000
 def shrink(scenario: Scenario, steps: Sequence[TraceStep], promise: str) -> tuple[Finding, Trace] | None:
     """A shorter way to where a promise breaks; None where these steps do not lead there."""
     kernel = scenario.kernel()
-
-    def follow(some: Sequence[TraceStep]) -> tuple[Finding | None, Trace]:
-        return followed(kernel, some)
-
-    finding, trace = follow(steps)
+    finding, trace = followed(kernel, steps)
     if finding is None or finding.promise != promise:
         return None
     best = finding, trace
@@ -35,7 +30,7 @@ def shrink(scenario: Scenario, steps: Sequence[TraceStep], promise: str) -> tupl
         size = -(-len(kept) // parts)
         for begin in range(0, len(kept), size):
             fewer = kept[:begin] + kept[begin + size :]
-            found, way = follow(fewer)
+            found, way = followed(kernel, fewer)
             if found is not None and found.promise == promise and len(way.steps) < len(kept):
                 best, kept, parts = (found, way), list(way.steps), max(parts - 1, 2)
                 break

@@ -18,7 +18,7 @@ def short(identity: str) -> str:
 def commit_text(commit: Commit) -> str:
     parts = [
         *(f"{how} {short(d.message.identity)}" for how, d in [("complete", d) for d in commit.consumed]),
-        *(f"dead-letter {short(b.delivery.message.identity)} ({b.reason})" for b in commit.buried),
+        *(f"dead-letter {short(b.delivery.message.identity)} ({b.reason})" for b in commit.dead_lettered),
         *(f"postpone {short(p.delivery.message.identity)}" for p in commit.postponed),
         *(f"{id} {commit.if_versions.get(id, '?')}->{change.value.decode()}" for id, change in commit.states.items()),
         *(f"send {short(output.message.identity)} to {output.destination}" for output in commit.outputs),

@@ -219,7 +219,7 @@ class Exploration:
         if not old:
             return
         limits = Limits(cpu_s=max(self._time_left_s(), 1.0))
-        again = search(replace(scenario, invariant=_nothing_is_too_old), limits=limits)
+        again = search(replace(scenario, invariant=lambda world: not world._ledger.fenced), limits=limits)
         way, steps = next(((found.trace.text, found.steps) for found in again.anomalies), ("", 0))
         text = f"{short(old[0])} is rescheduled for all its retention of {scenario.app.retention}, and quarantined"
         self._found.append(Anomaly("Ends", text, shortened(way), steps))
@@ -266,7 +266,3 @@ class Exploration:
 def _lone(scenario: Scenario) -> Scenario:
     """The same with one process of each kind."""
     return replace(scenario, workers=min(1, scenario.workers), fronts=1)
-
-
-def _nothing_is_too_old(world: View) -> bool:
-    return not world._ledger.fenced

@@ -1,14 +1,20 @@
-"""Which clocks and which sources of chance code asks while it runs.
+"""Which clocks and which sources of chance code asks while it runs, and what it does on another day.
 
 The interpreter reports every call to a profile function.  Where another profiler runs already, nothing is noted.
+
+A handler that asks what day it is does the same all day long.  So for as long as `shifted_clock` is entered,
+`time.time`, `datetime.now` and their like tell a time some days ahead, as seen from the modules that asked and from
+those that ask `time` and `datetime` themselves.  Nothing else runs meanwhile in this thread; other threads may see it.
 """
 
 from __future__ import annotations
 
+import datetime
 import random
 import sys
-from collections.abc import Callable
-from datetime import date
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -51,11 +57,9 @@ class ProfiledCalls:
             found = _named(argument, frame)
             if found is not None and not any(part in frame.f_code.co_filename for part in SILENT):
                 self._names.setdefault(*found)
-                if found[0] not in DURATIONS and found[1] == INSTEAD["now"] and not self._knows(frame.f_globals):
+                is_known = any(known is frame.f_globals for known in self.clock_readers)
+                if found[0] not in DURATIONS and found[1] == INSTEAD["now"] and not is_known:
                     self.clock_readers.append(frame.f_globals)
-
-    def _knows(self, names: dict[str, Any]) -> bool:
-        return any(known is names for known in self.clock_readers)
 
 
 def _named(function: Any, frame: FrameType) -> tuple[str, str] | None:
@@ -63,7 +67,7 @@ def _named(function: Any, frame: FrameType) -> tuple[str, str] | None:
     name, owner = getattr(function, "__name__", ""), getattr(function, "__self__", None)
     if getattr(owner, "__name__", "") == "time" and name in CLOCKS:
         return f"time.{name}", INSTEAD["now"]
-    if isinstance(owner, type) and issubclass(owner, date) and name in ("now", "utcnow", "today"):
+    if isinstance(owner, type) and issubclass(owner, _date) and name in ("now", "utcnow", "today"):
         return f"{owner.__name__}.{name}", INSTEAD["now"]
     if isinstance(owner, random.Random) and not isinstance(owner, random.SystemRandom):
         return "random", INSTEAD["random"]
@@ -71,3 +75,71 @@ def _named(function: Any, frame: FrameType) -> tuple[str, str] | None:
         caller = frame.f_code.co_name
         return ("uuid.uuid4", INSTEAD["uuid"]) if caller == "uuid4" else ("os.urandom", INSTEAD["random"])
     return None
+
+
+AHEADS = (datetime.timedelta(days=400, hours=12, minutes=7), datetime.timedelta(days=433, hours=11, minutes=29))
+"""To another year, month, weekday, half of the day and minute: some minutes before noon by the one or by the other."""
+
+_ahead = [AHEADS[0]]
+"""How far ahead it is while it is later."""
+
+_date, _datetime, _time, _time_ns = datetime.date, datetime.datetime, time.time, time.time_ns
+
+
+class _AsReal(type):
+    """Whatever is an instance of the real class is one of its stand-in."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, cls.__mro__[1])
+
+
+class _LaterDate(datetime.date, metaclass=_AsReal):
+    def __new__(cls, *fields: Any, **named: Any) -> Any:
+        return _date(*fields, **named)
+
+    @classmethod
+    def today(cls) -> Any:
+        return (_datetime.now() + _ahead[0]).date()  # in place of one without a zone
+
+
+class _LaterDatetime(datetime.datetime, metaclass=_AsReal):
+    def __new__(cls, *fields: Any, **named: Any) -> Any:
+        return _datetime(*fields, **named)
+
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+        return _datetime.now(tz) + _ahead[0]
+
+    @classmethod
+    def utcnow(cls) -> Any:
+        return _datetime.now(datetime.UTC).replace(tzinfo=None) + _ahead[0]
+
+    @classmethod
+    def today(cls) -> Any:
+        return cls.now()
+
+
+_STAND_INS: tuple[tuple[Any, Any], ...] = (
+    (_date, _LaterDate),
+    (_datetime, _LaterDatetime),
+    (_time, lambda: _time() + _ahead[0].total_seconds()),
+    (_time_ns, lambda: _time_ns() + round(_ahead[0].total_seconds()) * 1_000_000_000),
+)
+
+
+@contextmanager
+def shifted_clock(clock_readers: Iterable[dict[str, Any]], ahead: datetime.timedelta) -> Iterator[None]:
+    """Let it be later for those namespaces, and for `time` and `datetime`."""
+    _ahead[0] = ahead
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for names in (vars(time), vars(datetime), *clock_readers):
+            for name, value in list(names.items()):
+                for real, stand_in in _STAND_INS:
+                    if value is real:
+                        changed.append((names, name, value))
+                        names[name] = stand_in
+        yield
+    finally:
+        for names, name, value in changed:
+            names[name] = value

@@ -115,7 +115,7 @@ class _Orders:
         for queue, tasks in zip(model.queues.specs, state.tasks, strict=True):
             lying = [messages[task.message] for task in tasks]
             bodies = [(m.session_id if queue.is_ordered else "", f"{m.type} {m.body.decode()}") for m in lying]
-            bodies.sort(key=_session if queue.is_ordered else None)
+            bodies.sort(key=(lambda pair: pair[0]) if queue.is_ordered else None)
             if bodies:
                 found.append((f"in {queue.path}", ", ".join(text for _, text in bodies)))
         return tuple(found)
@@ -147,10 +147,6 @@ class _Orders:
         steps = trace_of(self._kernel, way[::-1]).steps
         commits = [step.describe().removeprefix(COMMIT) for step in steps if step.what.startswith(COMMIT)]
         return [f"{number:4}  {commit}" for number, commit in enumerate(commits, 1)]
-
-
-def _session(pair: tuple[str, str]) -> str:
-    return pair[0]
 
 
 def _differences(one: dict[str, str], other: dict[str, str]) -> Iterator[str]:

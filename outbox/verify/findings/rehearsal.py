@@ -18,9 +18,8 @@ from outbox.runtime.start.plan import compile_plan
 from outbox.verify.explorer.loop import ProgramSpins
 from outbox.verify.explorer.scenario import START_MS, Scenario, queues_of
 from outbox.verify.explorer.trace_text import short
-from outbox.verify.findings.nondeterminism import ProfiledCalls
+from outbox.verify.findings.nondeterminism import AHEADS, ProfiledCalls, shifted_clock
 from outbox.verify.findings.report import Anomaly
-from outbox.verify.findings.shifted_clock import AHEADS, shifted_clock
 from outbox.verify.promises.reference import Declined, Effect, Handling, Reference, Stored
 from outbox.verify.promises.responses import handling_of
 from outbox.verify.promises.side_effects import SideEffect, SideEffects, watched, watched_app

@@ -12,12 +12,72 @@ from outbox.verify.explorer.ops import Finding
 from outbox.verify.explorer.replay import write
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Anomaly as Found
-from outbox.verify.findings.advice import advice_on
 
 WIDTH = 110
 MORE = "explore fewer messages, requests, workers or faults, or give more seconds="
 LINES_SHOWN = 24
 """How much of a long way is shown, at its beginning and at its end; the middle is mostly one thing over and over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A kind of finding, explained: what is wrong, and the cure."""
+
+    title: str
+    cure: str
+
+
+_NOT_DETERMINISTIC = Advice(
+    "a handler that is not deterministic",
+    "A handler is run again after crashes and lost races, and must give the same result. Use ctx.now() for the "
+    "time, ctx.random() and ctx.uuid() for chance, await ctx.call(...) for what others answer, and keep in the state "
+    "what it has to remember.",
+)
+_NEVER_ENDS = Advice(
+    "a message that never ends",
+    "Let what it waits for arrive in what is explored, raise Reject when enough is enough, or end the circle of "
+    "messages by a count that they carry.",
+)
+
+ADVICE: dict[str, Advice] = {
+    "OneCall": Advice(
+        "a side effect happens twice",
+        "A call is at least once until its handling commits. Hand its key on, `await ctx.call(lambda key: ...)`, to a "
+        "side that knows it again, and say idempotent=True; or send a message to a handler that does nothing else.",
+    ),
+    "StaysInside": Advice(
+        "an effect outside ctx",
+        "What a handler opens by itself happens again with every attempt, and is not taken back by any. Use "
+        "await ctx.call(...) for other systems, ctx.write_blob(...) for files, ctx.send(...) for the rest.",
+    ),
+    "Deterministic": _NOT_DETERMINISTIC,
+    "Serializable": _NOT_DETERMINISTIC,
+    "ConsistentOutput": _NOT_DETERMINISTIC,
+    "Order": Advice(
+        "the order of messages shows",
+        'Let the handler give the same whatever comes first; or declare the queue per_key, app.queue(name, "per_key"); '
+        'or, where every order is right, say allow={"order"}.',
+    ),
+    "Invariant": Advice(
+        "the invariant is broken",
+        "It has to hold after every commit, not only at the end: change in one handling what belongs together, or "
+        "count what is on its way by world.in_flight(...).",
+    ),
+    "NoDeadLetter": Advice(
+        "a dead letter",
+        'Mend what the reason says; or, where messages may be refused, say allow={"dead-letter"}.',
+    ),
+    "Ends": _NEVER_ENDS,
+    "Progress": _NEVER_ENDS,
+    "EveryMessageEnds": _NEVER_ENDS,
+}
+"""By the promise that is broken."""
+
+OURS = Advice(
+    "a promise of outbox itself is broken",
+    "No handler should be able to do this, unless it decides by something other than its message, its state and ctx. "
+    "If yours does not, please report it with the trace.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +111,12 @@ class Anomaly:
     @property
     def title(self) -> str:
         """What kind of thing is wrong."""
-        return advice_on(self.promise).title
+        return ADVICE.get(self.promise, OURS).title
 
     @property
     def cure(self) -> str:
         """What to do about it."""
-        return advice_on(self.promise).cure
+        return ADVICE.get(self.promise, OURS).cure
 
     @property
     def text(self) -> str:
@@ -137,11 +197,8 @@ def name_of(app: App) -> str:
         for name, value in list(getattr(module, "__dict__", {}).items())
         if value is app and module_name != "__main__"
     ]
-    return min(found, key=_is_test, default="")
-
-
-def _is_test(name: str) -> bool:
-    return name.partition(":")[0].rpartition(".")[2].startswith(("test_", "conftest"))
+    tests = ("test_", "conftest")
+    return min(found, key=lambda name: name.partition(":")[0].rpartition(".")[2].startswith(tests), default="")
 
 
 def _filled(text: str) -> str:

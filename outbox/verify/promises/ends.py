@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from outbox.message import Message
@@ -30,16 +30,12 @@ class Ends:
     invariant: Invariant | None = None
     allows_dead_letters: bool = False
 
-    def dead_letter(self, state: QueueState) -> Finding | None:
-        """A dead letter that nothing allows; one for its age is no handler's doing."""
+    def check(self, ghost: Ledger, state: QueueState, documents: Callable[[], Documents]) -> Finding | None:
+        """A dead letter that nothing allows, where one for its age is no handler's doing; or the broken invariant."""
         for dead in () if self.allows_dead_letters else state.dead:
             if dead.reason != "too-old":
                 return Finding("NoDeadLetter", f"{short(self._identity(dead))} is dead-lettered: {dead.reason}")
-        return None
-
-    def broken(self, ghost: Ledger, documents: Documents) -> Finding | None:
-        """The invariant, where it does not hold."""
-        return None if self.invariant is None else View(self.book, ghost, documents).judged(self.invariant)
+        return None if self.invariant is None else View(self.book, ghost, documents()).judged(self.invariant)
 
     def outcome(self, ghost: Ledger, state: QueueState, documents: Documents) -> Hashable:
         """What outsiders see of a world: states, outputs, verdicts and dead letters."""

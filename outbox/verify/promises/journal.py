@@ -53,9 +53,11 @@ class JournalMonitor:
 
     def _judged(self, commit: Commit, documents: dict[str, StateDocument]) -> Applied | Finding:
         consumed = [h for d in commit.consumed for h in self._book.handlings(d.queue, d.message)]
-        buried = [h for b in commit.buried for h in self._book.handlings(b.delivery.queue, b.delivery.message)]
+        dead_lettered = [
+            h for b in commit.dead_lettered for h in self._book.handlings(b.delivery.queue, b.delivery.message)
+        ]
         postponed = [h for p in commit.postponed for h in self._book.handlings(p.delivery.queue, p.delivery.message)]
-        by_inbox = {h.inbox: h for h in (*consumed, *buried, *postponed, *self._asked(commit))}
+        by_inbox = {h.inbox: h for h in (*consumed, *dead_lettered, *postponed, *self._asked(commit))}
         before = {id: Stored(d.value, d.schema, d.serial) for id, d in documents.items()}
         after = dict(before)
         outputs: list[Output] = []
@@ -75,7 +77,7 @@ class JournalMonitor:
             outputs += effect.outputs
             seen.append(dict(after))
         wrong = self._wrong_states(commit, documents, before, after) or self._wrong_outputs(commit, outputs)
-        return wrong or self._wrong_refusal(commit, by_inbox, seen) or self._meaning(commit, consumed, buried)
+        return wrong or self._wrong_refusal(commit, by_inbox, seen) or self._meaning(commit, consumed, dead_lettered)
 
     def _asked(self, commit: Commit) -> list[Handling]:
         """The requests that a commit ends."""
@@ -149,9 +151,9 @@ class JournalMonitor:
                 return Finding("Serializable", text)
         return None
 
-    def _meaning(self, commit: Commit, consumed: list[Handling], buried: list[Handling]) -> Applied:
-        differing = {b.delivery.message.identity for b in commit.buried if b.reason == "payload-differs"}
-        settled = [*consumed, *(h for h in buried if h.message.identity not in differing)]
+    def _meaning(self, commit: Commit, consumed: list[Handling], dead_lettered: list[Handling]) -> Applied:
+        differing = {b.delivery.message.identity for b in commit.dead_lettered if b.reason == "payload-differs"}
+        settled = [*consumed, *(h for h in dead_lettered if h.message.identity not in differing)]
         return Applied(
             tuple(commit.handled),
             tuple(inbox for inbox, r in commit.refused.items() if r.reason != "too-old" and not r.waits),
@@ -163,20 +165,14 @@ class JournalMonitor:
         )
 
     def step(self, ghost: Ledger, event: Applied | SideEffect | Resubmitted) -> Ledger | Finding:
-        match event:
-            case SideEffect():
-                return self._book.note(ghost, event)
-            case Resubmitted():
-                return self._book.resubmit(ghost, event)
-        return self._book.apply(ghost, event)
+        if isinstance(event, SideEffect):
+            return self._book.note(ghost, event)
+        return self._book.resubmit(ghost, event) if isinstance(event, Resubmitted) else self._book.apply(ghost, event)
 
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        wrong = self._ends.dead_letter(states[JOURNAL])
-        if wrong is not None or self._ends.invariant is None:
-            return wrong
-        return self._ends.broken(ghost, _values(states))
+        return self._ends.check(ghost, states[JOURNAL], lambda: _values(states))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
         return self._ends.outcome(ghost, states[JOURNAL], _values(states))

@@ -1,11 +1,11 @@
-"""What the monitors of every protocol share: who was applied, who was refused, what was emitted.
+"""What the monitors of every protocol share: who was applied, who was refused, what was emitted, in which order.
 
 A ledger is a value that grows with each effect, and the place where a second effect shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from hashlib import blake2b
 
 import msgspec
@@ -18,7 +18,6 @@ from outbox.runtime.verdict import Stored, kind_of
 from outbox.verify.explorer.ops import Finding, canonical
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.promises.reference import Handling, Reference
-from outbox.verify.promises.session_order import SessionOrder
 from outbox.verify.promises.side_effects import SideEffect
 
 UNPROCESSABLE = 422
@@ -88,10 +87,10 @@ class Marked(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The meaning of a settlement that was the last of its message; `buried` as a dead letter."""
+    """The meaning of a settlement that was the last of its message; `dead_lettered` as a dead letter."""
 
     inboxes: tuple[bytes, ...] = ()
-    buried: bool = False
+    dead_lettered: bool = False
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -101,6 +100,54 @@ class Answered(msgspec.Struct, frozen=True):
     payload: bytes
     status: int
     reply: str
+
+
+class SessionOrder:
+    """The sessions of ordered queues: there a handling waits until all before it in its session has ended.
+
+    Only of what was there from the beginning is the order known; outputs arrive as their causes are committed.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], list[bytes]] = {}
+        self._session_of: dict[bytes, list[bytes]] = {}
+        self._ahead: dict[bytes, tuple[bytes, ...]] = {}
+        self._blocking: set[bytes] = set()
+
+    def add(self, path: str, session_id: str, handlings: Iterable[Handling]) -> None:
+        """Put a message behind those that its session has already; a copy takes the place of the first."""
+        session = self._sessions.setdefault((path, session_id), [])
+        ahead = tuple(session)
+        for handling in handlings:
+            if handling.inbox not in session:
+                session.append(handling.inbox)
+                self._ahead[handling.inbox] = ahead
+                self._session_of[handling.inbox] = session
+            if handling.handler.on_dead_letter == "stop_key":
+                self._blocking.add(handling.inbox)
+
+    def is_blocked(self, inbox: bytes, dead: Set[bytes], applied: Set[bytes]) -> bool:
+        """Whether the session of a handling is blocked, by what precedes it or by a copy of itself.
+
+        Of what is applied only copies are left, and these may lie behind anything in the session.
+        """
+        ahead: Iterable[bytes] = self._ahead.get(inbox, ())
+        if inbox in applied:
+            ahead = self._session_of.get(inbox, ())
+        return any(other in self._blocking and other in dead for other in (*ahead, inbox))
+
+    def wrong(
+        self, applied: Iterable[bytes], ended: Set[bytes], refused: Set[bytes]
+    ) -> tuple[bytes, bytes, str] | None:
+        """What takes effect before its turn or in a blocked session, and what precedes it."""
+        for inbox in applied:
+            for earlier in self._ahead.get(inbox, ()):
+                if earlier not in ended:
+                    return inbox, earlier, "takes effect before what precedes it:"
+            for earlier in self._ahead.get(inbox, ()):
+                if earlier in self._blocking and earlier in refused:
+                    return inbox, earlier, "takes effect, though its session is blocked by"
+        return None
 
 
 class Book:
@@ -122,17 +169,14 @@ class Book:
         """The inbox keys of requests: no queue delivers them."""
         self._sessions = SessionOrder()
         for output in self.sent:
-            self._learn(output)
-            self._learn_order(output)
+            self.emission(output)
+            for path in self.routes.get(output.destination, ()):
+                source = reference.plan.sources.get(path)
+                if source is not None and source.ordered:
+                    self._sessions.add(path, output.message.session_id, self.handlings(path, output.message))
 
-    def _learn_order(self, output: Output) -> None:
-        for path in self.routes.get(output.destination, ()):
-            source = self.reference.plan.sources.get(path)
-            if source is not None and source.ordered:
-                self._sessions.add(path, output.message.session_id, self.handlings(path, output.message))
-
-    def _learn(self, output: Output) -> Emission:
-        """Know a message, and what it sets off wherever it goes."""
+    def emission(self, output: Output) -> Emission:
+        """What is remembered of an output; from then on its message is known, and what it sets off wherever it goes."""
         emission = digest_of(output)
         if emission not in self._messages:
             self._messages[emission] = output.message
@@ -171,10 +215,6 @@ class Book:
     def name(self, inbox: bytes) -> str:
         """An inbox key as findings name it."""
         return self._names.get(inbox, inbox.hex()[:8])
-
-    def emission(self, output: Output) -> Emission:
-        """What is remembered of an output."""
-        return self._learn(output)
 
     def apply(self, ledger: Ledger, event: Applied) -> Ledger | Finding:
         """A ledger after a commit."""
@@ -255,7 +295,7 @@ class Book:
 
     def settle(self, ledger: Ledger, event: Settled) -> Ledger | Finding:
         """A ledger after the last settlement of a message."""
-        if event.buried:
+        if event.dead_lettered:
             for inbox in event.inboxes:
                 if inbox in ledger.applied and not any(inbox == again for again, _ in ledger.resubmitted):
                     return Finding("NoDuplicate", f"{self.name(inbox)} took effect, and is dead-lettered all the same")
@@ -317,7 +357,7 @@ class Book:
         found = {(output.destination, output.message.identity): output.message for output in self.sent}
         for emission in ledger.emitted:
             found[emission[:2]] = self._messages[emission]
-        return [(destination, message) for (destination, _), message in sorted(found.items(), key=_place)]
+        return [(destination, message) for (destination, _), message in sorted(found.items(), key=lambda item: item[0])]
 
     def open(self, ledger: Ledger, destination: str, message: Message) -> bool:
         """Whether a message is still to be handled, by one handler at least; one without a reader always is.
@@ -343,7 +383,3 @@ def _may_be_tried(ledger: Ledger, event: Applied, inbox: bytes) -> bool:
 def has_ended(ledger: Ledger, inbox: bytes) -> bool:
     """Whether a handling has ended: applied, refused or quarantined."""
     return inbox in ledger.applied or inbox in ledger.refused or inbox in ledger.fenced
-
-
-def _place(item: tuple[tuple[str, str], Message]) -> tuple[str, str]:
-    return item[0]

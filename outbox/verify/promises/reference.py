@@ -6,7 +6,7 @@ is decoded, its handler is called with the state before, and what it changed and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any
@@ -166,8 +166,5 @@ class Reference:
         return Output(output.destination, output.due_ms, claim)
 
 
-def _durable() -> Coroutine[Any, Any, None]:
-    async def at_once() -> None:
-        """A reference has nothing to wait for."""
-
-    return at_once()
+async def _durable() -> None:
+    """A reference has nothing to wait for."""

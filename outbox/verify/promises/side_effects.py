@@ -18,7 +18,7 @@ import msgspec
 
 from outbox.app import App, Handler
 from outbox.context import Context
-from outbox.runtime.start.plan import Plan, Route
+from outbox.runtime.start.plan import Plan
 
 LEAVES = frozenset(
     ("open", "socket.connect", "socket.bind", "socket.sendto", "subprocess.Popen", "os.system", "os.posix_spawn",
@@ -41,7 +41,9 @@ class SideEffects:
 
     def __init__(self) -> None:
         self.side_effects: list[SideEffect] = []
-        _install()
+        if not _installed:
+            _installed.append(True)
+            sys.addaudithook(_hook)
 
     def __enter__(self) -> SideEffects:
         self.side_effects.clear()
@@ -56,12 +58,6 @@ _active: list[SideEffects] = []
 _installed: list[bool] = []
 _calls = ContextVar("_calls", default=False)
 """Whether what runs was handed to `ctx.call`, where the outside is at home."""
-
-
-def _install() -> None:
-    if not _installed:
-        _installed.append(True)
-        sys.addaudithook(_hook)
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -80,7 +76,10 @@ def watched(plan: Plan) -> Plan:
     """A plan whose handlers are handed contexts that tell what they call."""
     sources = {}
     for path, source in plan.sources.items():
-        routes = {name: _watched_route(route) for name, route in source.routes.items()}
+        routes = {
+            name: replace(route, handlers=tuple(map(_watched_handler, route.handlers)))
+            for name, route in source.routes.items()
+        }
         only = None if source.only is None else routes[source.only.wire_type]
         sources[path] = replace(source, routes=routes, only=only)
     return replace(plan, sources=sources)
@@ -91,10 +90,6 @@ def watched_app(app: App) -> App:
     entries = copy(app)
     entries.routes = [replace(route, handler=_watched_handler(route.handler)) for route in app.routes]
     return entries
-
-
-def _watched_route(route: Route) -> Route:
-    return replace(route, handlers=tuple(map(_watched_handler, route.handlers)))
 
 
 def _watched_handler(handler: Handler) -> Handler:

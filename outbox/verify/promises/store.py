@@ -3,18 +3,21 @@
 What a write means is read from the documents before and after it, not from its tag.  A record that was not there, or a
 state that points to another transaction than before, is a commit: its handler is run again at the state before, and
 has to give the state after and the outputs that are stored.  Sends and settlements are held against what is committed.
+
+A state and what is staged for it may lie in two stores, so what a swap means is known only together with what has been
+staged: the ledger keeps that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import msgspec
 
-from outbox.ports import Delete, Delivery, Output, Settle, Won, Write
+from outbox.ports import Create, Delete, Delivery, Output, Settle, Won, Write
 from outbox.runtime.verdict import OnRecord, kind_of
-from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, StateItem
+from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, Staged, StateItem
 from outbox.verify.explorer.models.bus import BusState
 from outbox.verify.explorer.models.queues import NEVER_MS
 from outbox.verify.explorer.models.store import StoreState, visible
@@ -33,12 +36,27 @@ from outbox.verify.promises.ledger import (
 from outbox.verify.promises.reference import Declined, Stored
 from outbox.verify.promises.responses import on_record
 from outbox.verify.promises.side_effects import SideEffect
-from outbox.verify.promises.staging import Staging, Swap, stage, staging, swap
 
 DONE_PREFIX = "done:"
 OVERFLOW_BLOB_PREFIX = "overflow/"
 STORE, BUS, BLOBS = 0, 1, 2
 """The resources of a store scope."""
+
+
+class Staging(msgspec.Struct, frozen=True):
+    """The meaning of a write of a staged record: it is there now, or (without a body) gone."""
+
+    tx: str
+    body: bytes = b""
+
+
+class Swap(msgspec.Struct, frozen=True):
+    """The meaning of a write that lets a state point to a transaction, or (where `tx` is empty) nowhere any more."""
+
+    state_id: str
+    before: bytes
+    after: bytes
+    tx: str
 
 
 class StoreMonitor:
@@ -59,6 +77,16 @@ class StoreMonitor:
         self._is_swept = is_swept
         self._is_patient = is_patient
         self._stores = tuple(stores)
+        self._steps: dict[type, Callable[[Ledger, Any], Ledger | Finding]] = {
+            Applied: self._book.apply,
+            Pushed: self._book.push,
+            Staging: stage,
+            Swap: self._swap,
+            SideEffect: self._book.note,
+            Marked: self._book.mark,
+            Resubmitted: self._book.resubmit,
+            Settled: self._book.settle,
+        }
 
     def initial(self) -> Ledger:
         return Ledger()
@@ -73,23 +101,7 @@ class StoreMonitor:
         return None
 
     def step(self, ghost: Ledger, event: Any) -> Ledger | Finding:
-        match event:
-            case Applied():
-                return self._book.apply(ghost, event)
-            case Pushed():
-                return self._book.push(ghost, event)
-            case Staging():
-                return stage(ghost, event)
-            case Swap():
-                return swap(self._book, ghost, event, self._judged)
-            case SideEffect():
-                return self._book.note(ghost, event)
-            case Marked():
-                return self._book.mark(ghost, event)
-            case Resubmitted():
-                return self._book.resubmit(ghost, event)
-            case _:
-                return self._book.settle(ghost, event)
+        return self._steps[type(event)](ghost, event)
 
     # Writes
 
@@ -189,6 +201,31 @@ class StoreMonitor:
             tuple((inbox, record.attempt) for inbox, record in entries if record.attempt),
         )
 
+    def _swap(self, ledger: Ledger, event: Swap) -> Ledger | Finding:
+        """A ledger after a state was pointed to a transaction, which is its commit, or nowhere."""
+        before, after = (msgspec.json.decode(body, type=StateItem) for body in (event.before, event.after))
+        pointers = frozenset(pair for pair in ledger.pointers if pair[0] != event.state_id)
+        bodies = dict(ledger.staged)
+        if not event.tx:
+            body = bodies.get(before.pending)
+            inboxes = () if body is None else (msgspec.json.decode(body, type=Staged).inbox,)
+            return self._book.mark(msgspec.structs.replace(ledger, pointers=pointers), Marked(inboxes))
+        if before.pending:
+            text = f"{event.state_id} points to transaction {before.pending}, and is pointed to another"
+            return Finding("NoLost", text)
+        body = bodies.get(event.tx)
+        if body is None:
+            text = f"{event.state_id} points to transaction {event.tx}, which is not staged"
+            return Finding("StagedVanish", text)
+        staged = msgspec.json.decode(body, type=Staged)
+        applied = self._judged([(staged.inbox, staged.record)], before, after, event.state_id)
+        if isinstance(applied, Finding):
+            return applied
+        committed = self._book.apply(ledger, applied)
+        if isinstance(committed, Finding):
+            return committed
+        return msgspec.structs.replace(committed, pointers=pointers | {(event.state_id, event.tx)})
+
     # Sends and settlements
 
     def _sent(self, outputs: Sequence[Output]) -> Hashable:
@@ -221,10 +258,7 @@ class StoreMonitor:
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        wrong = self._ends.dead_letter(states[BUS])
-        if wrong is not None or self._ends.invariant is None:
-            return wrong
-        return self._ends.broken(ghost, _values(states))
+        return self._ends.check(ghost, states[BUS], lambda: _values(states))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
         return self._ends.outcome(ghost, states[BUS], _values(states))
@@ -264,6 +298,29 @@ class StoreMonitor:
             for blob in blobs
             if not any(blob in body for body in bodies)
         ]
+
+
+def staging(write: Write) -> Staging | Marked | None:
+    """What a write of a staged record means."""
+    tx = write.key.id.removeprefix(STAGED_PREFIX)
+    match write:
+        case Create():
+            return Staging(tx, write.body)
+        case Delete():
+            return Staging(tx)
+    staged = msgspec.json.decode(write.body, type=Staged)
+    return Marked((staged.inbox,)) if staged.dispatched else None
+
+
+def stage(ledger: Ledger, event: Staging) -> Ledger | Finding:
+    """A ledger after a staged record has come or gone; it may go only when no state points to it."""
+    others = frozenset(pair for pair in ledger.staged if pair[0] != event.tx)
+    if event.body:
+        return msgspec.structs.replace(ledger, staged=others | {(event.tx, event.body)})
+    for state_id, tx in ledger.pointers:
+        if tx == event.tx:
+            return Finding("StagedVanish", f"transaction {tx} is deleted while {state_id} points to it")
+    return msgspec.structs.replace(ledger, staged=others)
 
 
 def _values(states: Sequence[Any]) -> Documents:

@@ -17,7 +17,6 @@ from outbox.verify.recorded.pending import (
     OPTIONAL,
     Number,
     Pending,
-    Step,
     Undecided,
     places_of,
     step_of,
@@ -58,7 +57,7 @@ class Commits:
             return False
         if pending.status != EFFECTIVE:
             self._take_effect(pending)
-        if self._undecided.is_quiet():
+        if not len(self._undecided):
             self.versions.forget_overtaken()
         return True
 
@@ -194,7 +193,11 @@ class Commits:
         """The commit that must have made a version which another follows; where it may be any, assume one."""
         goal = needed
         while goal > (tip := self.versions.tip(state) or 0):
-            found = self._makers(state, goal, todo)
+            found = [
+                (step, maker)
+                for step, maker in self._undecided.making(state, goal)
+                if maker not in todo and step[1] >= tip and not self._is_settled(maker.commit)
+            ]
             if not found:
                 return None
             if len(found) == 1:
@@ -206,14 +209,6 @@ class Commits:
                 self.versions.assume(state, step[2], self.line)
                 goal = needed
         return None
-
-    def _makers(self, state: str, version: int, todo: list[Pending]) -> list[tuple[Step, Pending]]:
-        tip = self.versions.tip(state) or 0
-        return [
-            (step, maker)
-            for step, maker in self._undecided.making(state, version)
-            if maker not in todo and step[1] >= tip and not self._is_settled(maker.commit)
-        ]
 
     def _apply(self, pending: Pending) -> None:
         commit, line, flow = pending.commit, self.line, self._flow

@@ -175,18 +175,14 @@ def decide(system: System, word: Sequence[Symbol], guarantee: str, *, repeat_cou
     """
     if guarantee not in (CONSISTENT, EXACTLY_ONCE, AT_MOST_ONCE, AT_LEAST_ONCE):
         raise ValueError(f"guarantee={guarantee!r}: a word is judged for consistent, exactly-, at-most-, at-least-once")
+    repeats = repeat_count_max if guarantee == AT_LEAST_ONCE else 0
     followers: dict[Hashable, _Follower] = {}
-
-    def follower(key: Hashable) -> _Follower:
-        if key not in followers:
-            repeats = repeat_count_max if guarantee == AT_LEAST_ONCE else 0
-            followers[key] = _Follower(system, guarantee == AT_MOST_ONCE, repeats)
-        return followers[key]
-
     for line, symbol in enumerate(word, 1):
         if symbol.kind == "fail" or (symbol.kind == "quiesce" and guarantee == CONSISTENT):
             continue  # recovery is to be invisible; and consistency says nothing of what did not come out
-        concerned = list(followers.values()) if symbol.kind == "quiesce" else [follower(symbol.key)]
+        if symbol.kind != "quiesce" and symbol.key not in followers:
+            followers[symbol.key] = _Follower(system, guarantee == AT_MOST_ONCE, repeats)
+        concerned = list(followers.values()) if symbol.kind == "quiesce" else [followers[symbol.key]]
         if not all(each.take(symbol) for each in concerned):
             return Finding(
                 line, symbol.kind, _broken(symbol), (guarantee,), () if symbol.item is None else (f"{symbol.item}",)

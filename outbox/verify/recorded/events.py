@@ -302,7 +302,6 @@ class Torn(Event, frozen=True, tag="torn"):
 
 
 Operation = Commit | Push | Settled | Blob
-Completion = Ok | Fail | Unknown
 AnyEvent = (
     Life
     | In

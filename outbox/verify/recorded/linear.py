@@ -21,10 +21,10 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from outbox.verify.history import count_of
-from outbox.verify.recorded.attempts import Attempts
 from outbox.verify.recorded.commits import Commits
 from outbox.verify.recorded.events import (
     Blob,
@@ -51,9 +51,17 @@ from outbox.verify.recorded.events import (
 )
 from outbox.verify.recorded.flow import Flow
 from outbox.verify.recorded.pending import OPEN, Number
-from outbox.verify.recorded.recoverability import Recoverability
 from outbox.verify.recorded.serializable import Rerun, Serial
-from outbox.verify.recorded.verdict import GHOST, LOST, RECOVERABLE, TWICE, Counts, Findings
+from outbox.verify.recorded.verdict import (
+    DETERMINISTIC,
+    EXACTLY_ONCE,
+    GHOST,
+    LOST,
+    RECOVERABLE,
+    TWICE,
+    Counts,
+    Findings,
+)
 
 
 class LinearCheck:
@@ -105,13 +113,13 @@ class LinearCheck:
             Left: lambda left: self._recoverability.left(left, self._line),
             Quiesce: self._quiesce,
             Cut: self._was_cut,
-            Torn: self._torn,
         }
 
     def feed(self, event: Any) -> None:
         """Take the next event."""
         self._line = self._commits.line = self._line + 1
         self.counts.events += count_of(event)
+        self.counts.torn += isinstance(event, Torn)
         handle = self._on.get(type(event))
         if handle is not None:
             handle(event)
@@ -159,9 +167,6 @@ class LinearCheck:
         self._quiesced = False
         if life.tallies:
             self._flow.compare(life.tallies, self._line, first=first)
-
-    def _torn(self, torn: Torn) -> None:
-        self.counts.torn += 1
 
     def _was_cut(self, cut: Cut) -> None:
         self._cut, self._cut_line = cut.why, self._line
@@ -280,3 +285,112 @@ class LinearCheck:
         self._quiesced = True
         self._commits.quiesce()
         self._flow.quiesce(quiesce, self._line, alone=self._alone)
+
+
+class Attempts:
+    """What each attempt did, by what it started from: determinism as far as a run shows it.
+
+    Definition 10 of the FlameStream paper wants one output for one input, whatever happens.  A run shows what its
+    attempts did: two commits that end the same deliveries in the same order and start from the same versions are two
+    attempts at one thing.  If their states or outputs differ, the handler looked at a clock, at chance or at the
+    outside.  That is allowed as long as only one of them takes effect, so this promise is asked for by name.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def note(self, commit: Commit, line: int) -> None:
+        """Compare an attempt with an earlier one at the same."""
+        if not commit.ended:
+            return
+        start = hash(
+            (
+                tuple([(ended.queue, ended.sequence) for ended in commit.ended]),
+                tuple(
+                    sorted(
+                        [(change.state, change.before) for change in commit.changes]
+                        + [(seen.state, seen.version) for seen in commit.seen]
+                    )
+                ),
+            )
+        )
+        did = hash(
+            (
+                tuple([(change.state, change.version, change.digest) for change in commit.changes]),
+                tuple([(output.id, output.destination, output.digest) for output in commit.outputs]),
+                tuple(commit.refused),
+            )
+        )
+        earlier = self._seen.setdefault(start, (did, line))
+        if earlier[0] != did:
+            ids = tuple([ended.id for ended in commit.ended[:4]])
+            text = f"an attempt at {', '.join(ids)} did something else than the one of line {earlier[1]}"
+            self._findings.add(line, "attempts differ", text, (DETERMINISTIC,), *ids, against=earlier[1])
+
+
+@dataclass(slots=True)
+class Node:
+    """A result: what it was computed from, and whether losing it could show."""
+
+    parents: tuple[str, ...]
+    is_safe: bool
+    line: int
+
+
+class Recoverability:
+    """Theorem 1 of the FlameStream paper: what leaves must not depend on what could still be lost.
+
+    For every output y and every result z that y was computed from, at whatever distance: unless z's operator commutes
+    or its order is enforced, z must be recoverable before y leaves.  Otherwise a failure between the two makes z anew,
+    perhaps in another order, and a second output contradicts the first.
+
+    What counts as recoverable is the recorder's word, under the failures that it declared: a snapshot that holds z, an
+    outbox record, a synced log, a determinant that another process keeps.  For commits of the runtime the rule needs no
+    such events: their outputs leave after their answer.
+
+    Linear in results and their parents: a result all of whose past is safe is never looked behind again, and an unsafe
+    one is reported once.
+    """
+
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+        self._nodes: dict[str, Node] = {}
+
+    def result(self, result: Result, line: int) -> None:
+        """An operator made something."""
+        safe = result.is_commutative or result.is_ordered
+        self._nodes[result.id] = Node(tuple(result.parents), safe, line)
+
+    def durable(self, durable: Durable) -> None:
+        """It can be recovered from here on."""
+        node = self._nodes.get(durable.id)
+        if node is not None:
+            node.is_safe = True
+
+    def left(self, left: Left, line: int) -> None:
+        """Something that depends on results left the system."""
+        todo = list(left.parents)
+        path: set[str] = set()
+        while todo:
+            id = todo[-1]
+            node = self._nodes.get(id)
+            if node is None or id in path:
+                todo.pop()
+                if node is not None and not any(self._is_open(parent) for parent in node.parents):
+                    node.parents = ()  # all its past is safe: never to be looked behind again
+                continue
+            path.add(id)
+            if not node.is_safe:
+                text = (
+                    f"output {left.id} left while result {id} of line {node.line}, on which it depends, could be lost"
+                )
+                self._findings.add(
+                    line, "left early", text, (RECOVERABLE, EXACTLY_ONCE), left.id, id, against=node.line
+                )
+                node.is_safe = True  # said once
+            todo += [parent for parent in node.parents if parent not in path]
+
+    def _is_open(self, id: str) -> bool:
+        node = self._nodes.get(id)
+        return node is not None and (not node.is_safe or bool(node.parents))

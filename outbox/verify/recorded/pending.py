@@ -8,7 +8,7 @@ that it would have ended is handed out again: it did not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from outbox.verify.recorded.events import Change, Commit, Emitted
@@ -22,16 +22,14 @@ Step = tuple[str, int, int]
 """A state, and from which version to which; or an output, with -1 twice."""
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """One commit without a known outcome."""
 
-    __slots__ = ("commit", "line", "number", "status")
-
-    def __init__(self, commit: Commit, line: int, number: Number) -> None:
-        self.commit = commit
-        self.line = line
-        self.number = number
-        self.status = OPEN
+    commit: Commit
+    line: int
+    number: Number
+    status: int = OPEN
 
 
 class Undecided:
@@ -140,13 +138,9 @@ class Undecided:
         """The optional commits that would have ended this delivery."""
         return list(self._by_delivery.get((queue, sequence), ()))
 
-    def optional(self) -> Iterator[Pending]:
+    def optional(self) -> list[Pending]:
         """The optional commits, oldest first."""
-        return iter(list(self._optional.values()))
-
-    def is_quiet(self) -> bool:
-        """Whether nothing is without an outcome."""
-        return not self._open and not self._optional
+        return list(self._optional.values())
 
 
 def places_of(commit: Commit) -> list[tuple[str, int]]:

@@ -92,7 +92,8 @@ class Serial:
 
     def _redo(self, commit: Commit, line: int) -> None:
         wanted = set(places_of(commit))
-        held = [(place, self._wholes[place]) for place in self._in_order(wanted)]
+        order = wanted if len(wanted) == 1 else self._wholes  # that of the newest claims
+        held = [(place, self._wholes[place]) for place in order if place in wanted and place in self._wholes]
         for place in wanted:
             self._wholes.pop(place, None)
         if not commit.applied and not commit.refused:
@@ -111,11 +112,6 @@ class Serial:
             ids = tuple([ended.id for ended in commit.ended[:4]])
             self._lost.update(change.state for change in commit.changes)
             self._findings.add(line, "not serializable", f"run again, {difference}", (SERIALIZABLE,), *ids)
-
-    def _in_order(self, wanted: set[Place]) -> list[Place]:
-        if len(wanted) == 1:
-            return [place for place in wanted if place in self._wholes]
-        return [place for place in self._wholes if place in wanted]
 
     def finish(self, line: int) -> None:
         """Commits whose versions never came are in no order."""

@@ -9,9 +9,9 @@ from typing import Any
 from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.message import Message
 from outbox.ports import (
-    Burial,
     Commit,
     Conflict,
+    DeadLettering,
     Delivery,
     Output,
     Ports,
@@ -65,7 +65,7 @@ class JournalFixture:
         now_ms = self.ports.operations.now_ms()
         empty: dict[str, Any] = {
             "consumed": [], "if_versions": {}, "states": {}, "outputs": [], "applied": {}, "refused": {},
-            "replacing": {}, "buried": [], "postponed": [],
+            "replacing": {}, "dead_lettered": [], "postponed": [],
         }  # fmt: skip
         return Commit(now_ms=now_ms, markers_expire_ms=now_ms + LIFE_MS, **{**empty, **parts})
 
@@ -181,7 +181,7 @@ async def a_lock_of_an_earlier_process_commits_nothing(at: JournalFixture) -> No
 async def a_lock_that_is_not_ours_any_more_commits_nothing(at: JournalFixture) -> None:
     delivery = await at.one()
     await at.ports.journal.release([delivery])
-    for parts in ({}, {"consumed": [], "buried": [Burial(delivery, "x", "", 1)]},
+    for parts in ({}, {"consumed": [], "dead_lettered": [DeadLettering(delivery, "x", "", 1)]},
                   {"consumed": [], "postponed": [Postponement(delivery, 0, 1)]}):  # fmt: skip
         conflict = await at.refuses(delivery, **parts)
         promise(conflict.locks == {delivery.sequence}, f"the lost lock is not named: {conflict}")
@@ -190,7 +190,7 @@ async def a_lock_that_is_not_ours_any_more_commits_nothing(at: JournalFixture) -
 async def a_delivery_ends_once(at: JournalFixture) -> None:
     delivery = await at.one()
     await at.refuses(delivery, consumed=[delivery, delivery])
-    await at.refuses(delivery, buried=[Burial(delivery, "x", "", 1)])
+    await at.refuses(delivery, dead_lettered=[DeadLettering(delivery, "x", "", 1)])
     await at.does(consumed=[delivery])
     await at.refuses(delivery)
 
@@ -260,11 +260,11 @@ async def a_marker_of_a_message_that_waits_stays_until_it_is_replaced(at: Journa
     await at.does(consumed=[await at.one("c")], applied={KEY: b"g" * 32})
 
 
-async def a_buried_message_is_a_dead_letter_with_its_reason(at: JournalFixture) -> None:
-    await at.does(buried=[Burial(await at.one(), "unfit", "because", 3)])
+async def a_dead_lettered_message_keeps_its_reason(at: JournalFixture) -> None:
+    await at.does(dead_lettered=[DeadLettering(await at.one(), "unfit", "because", 3)])
     dead_letters = await at.ports.operations.dead_letters(IN)
     found = [(b.message.identity, b.reason, b.description, b.delivery_count) for b in dead_letters]
-    promise(found == [("a", "unfit", "because", 3)], f"buried after 3 failures, found {found}")
+    promise(found == [("a", "unfit", "because", 3)], f"dead-lettered after 3 failures, found {found}")
     promise(await at.claimed() == [], "a dead letter is still in its queue")
 
 
@@ -322,7 +322,7 @@ JOURNAL: tuple[Clause[JournalFixture], ...] = (
     a_marker_that_is_there_commits_nothing,
     a_refusal_is_replaced_by_a_higher_attempt_only,
     a_marker_of_a_message_that_waits_stays_until_it_is_replaced,
-    a_buried_message_is_a_dead_letter_with_its_reason,
+    a_dead_lettered_message_keeps_its_reason,
     a_postponed_message_rests_and_keeps_its_count,
     an_emitted_message_is_not_seen_before_its_time,
     a_released_message_comes_back_uncounted,

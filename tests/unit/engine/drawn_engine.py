@@ -26,7 +26,7 @@ from outbox.engine.state.tasks import DEFERRED, LOCKED, Claim
 from outbox.engine_commit import WAITING, WAITING_ATTEMPT
 from outbox.errors import LockLost, Refused
 from outbox.message import Message
-from outbox.ports import Burial, Commit, Output, Postponement, Refusal, StateChange
+from outbox.ports import Commit, DeadLettering, Output, Postponement, Refusal, StateChange
 from outbox.testing import VirtualClock
 
 TEXTS = ("message_id", "type", "correlation_id", "causation_id", "traceparent", "reply_to", "claim")
@@ -315,9 +315,11 @@ class Actor:
             case "refuse":
                 refusal = Refusal(sha256(delivery.message.body).digest(), "no", "too little", chance.randrange(3))
                 commit.refused[key] = refusal
-                commit.buried.append(Burial(delivery, "no", "too little", delivery.failures, chance.random() < 0.7))
+                commit.dead_lettered.append(
+                    DeadLettering(delivery, "no", "too little", delivery.failures, chance.random() < 0.7)
+                )
             case "bury":
-                commit.buried.append(Burial(delivery, "failed", "too often", 7, chance.random() < 0.5))
+                commit.dead_lettered.append(DeadLettering(delivery, "failed", "too often", 7, chance.random() < 0.5))
             case _:
                 commit.postponed.append(Postponement(delivery, self.later_ms(0.7), delivery.failures + 1))
         if key in commit.applied and key in commit.refused:

@@ -15,7 +15,7 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.message import Message
-from outbox.ports import Burial, Commit, Delivery, Marker, Postponement, Refusal
+from outbox.ports import Commit, DeadLettering, Delivery, Marker, Postponement, Refusal
 from outbox.testing import START_S, VirtualClock
 
 KEY = sha256(b"key").digest()
@@ -56,11 +56,11 @@ class World:
         """Block a key by its first message; the others wait behind it."""
         self.send("bad", *others, session=session)
         first, *rest = await self.claim()
-        await self.commit(buried=[Burial(first, "no", "", 1, True)])
+        await self.commit(dead_lettered=[DeadLettering(first, "no", "", 1, True)])
         await self.journal.release(rest)
 
     async def commit(self, *, expire_ms: int = 1, refused: dict[bytes, Refusal] | None = None, **parts: object) -> None:
-        empty: dict[str, Any] = {"consumed": [], "applied": {}, "replacing": {}, "buried": [], "postponed": []}
+        empty: dict[str, Any] = {"consumed": [], "applied": {}, "replacing": {}, "dead_lettered": [], "postponed": []}
         known = {"if_versions": {}, "states": {}, "outputs": [], **empty, **parts}
         commit = Commit(self.engine.now_ms(), expire_ms, refused=refused or {}, **known)
         assert await self.journal.commit(commit) is None
@@ -110,7 +110,7 @@ async def test_what_waits_is_shown_again_after_a_crash_and_in_the_next_block(wor
     assert await world.look() == ["1", "2"] and await world.look() == []
     await world.unblock()
     first, second = await world.claim()
-    await world.commit(buried=[Burial(first, "no", "", 1, True)])
+    await world.commit(dead_lettered=[DeadLettering(first, "no", "", 1, True)])
     await world.journal.release([second])
     assert await world.look() == ["2"]
 
@@ -118,7 +118,7 @@ async def test_what_waits_is_shown_again_after_a_crash_and_in_the_next_block(wor
 async def test_what_was_ready_when_its_key_was_blocked_is_shown(world: World) -> None:
     world.send("bad", "1")
     (first,) = await world.claim(1)
-    await world.commit(buried=[Burial(first, "no", "", 1, True)])
+    await world.commit(dead_lettered=[DeadLettering(first, "no", "", 1, True)])
     assert await world.look() == ["1"]
 
 

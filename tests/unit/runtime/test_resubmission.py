@@ -162,7 +162,9 @@ async def test_a_resubmission_that_is_rescheduled_past_retention_applies_nothing
 
 
 @pytest.mark.parametrize("has_time", [True, False])
-async def test_a_copy_that_the_broker_buried_is_not_applied_again_when_its_record_is_gone(has_time: bool) -> None:
+async def test_a_copy_that_the_broker_dead_lettered_is_not_applied_again_when_its_record_is_gone(
+    has_time: bool,
+) -> None:
     async with Harness(two_books([], is_reading=False)) as world:
         queue = world.engine.topology.queues["q"]
         world.engine.declare(msgspec.structs.replace(queue, time_to_live_s=60, dead_letter_on_expiry=True))

@@ -11,7 +11,6 @@ from typing import cast
 
 import msgspec
 
-from outbox.message import Message
 from outbox.ports import Delivery, Output, Settle
 from outbox.verify.explorer.models.queues import LOCK_MS, Dead, QueueModel, Queues, QueueState
 from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
@@ -21,20 +20,24 @@ GONE = Raised("LockLost", "the lock is gone; the message was settled or its lock
 
 
 class BusState(QueueState, frozen=True):
-    """What a broker holds; where copies are distinct, `arrivals` counts those of each message in each queue."""
+    """What a broker holds; where copies are distinct, `arrivals` counts those of each message in each queue.
+
+    One that drops duplicates remembers the queue or topic and the broker's id of all that `arrived`.
+    """
 
     arrivals: tuple[tuple[int, int, int], ...] = ()
+    arrived: frozenset[tuple[str, str]] = frozenset()
 
 
 def _describe(op: Op) -> str:
     match op.verb:
         case "send":
-            return f"send {', '.join(_output(output) for output in op.args[0])}"
+            return f"send {', '.join(f'{short(o.message.identity)} to {o.destination}' for o in op.args[0])}"
         case "settle":
             delivery, settle = op.args
-            return f"{settle.how} {_message(delivery.message)} {settle.reason}".strip()
+            return f"{settle.how} {short(delivery.message.identity)} {settle.reason}".strip()
         case "renew":
-            return f"renew {_message(op.args[0].message)}"
+            return f"renew {short(op.args[0].message.identity)}"
         case "choose":
             return "decide to resubmit"
         case "dead-letters":
@@ -44,16 +47,11 @@ def _describe(op: Op) -> str:
     return "receive"
 
 
-def _output(output: Output) -> str:
-    return f"{_message(output.message)} to {output.destination}"
-
-
-def _message(message: Message) -> str:
-    return short(message.identity)
-
-
 class BusModel:
     """What a message bus does; from `closes_ms` on (0: never) it hands out nothing.
+
+    One that `drops_duplicates` takes a message once under each id, as with a window of duplicate detection that does
+    not end within the exploration.
 
     Where `locks_hold` as long as their owners live, what an owner does with its message concerns no other.
     """
@@ -70,6 +68,7 @@ class BusModel:
         locks_hold: bool = False,
         resubmissions: int = 0,
         pauses_max: int = 0,
+        drops_duplicates: bool = False,
         name: str = "bus",
         closes_ms: int = 0,
         describe: Callable[[Op], str] = _describe,
@@ -89,7 +88,10 @@ class BusModel:
         self.moments_ms, self.show = self.queues.fences_ms, self.queues.show
         self._merges_copies = merges_copies
         self._locks_hold = locks_hold
-        self._initial = self.queues.plain(BusState(self.queues.filled(sent, start_ms), (), resubmissions))
+        self._drops_duplicates = drops_duplicates
+        arrived = frozenset((o.destination, o.message.broker_id) for o in sent if drops_duplicates)
+        filled = self.queues.filled(sent, start_ms)
+        self._initial = self.queues.plain(BusState(filled, (), resubmissions, arrived=arrived))
 
     def initial(self) -> BusState:
         return self._initial
@@ -141,7 +143,12 @@ class BusModel:
     def _sent(self, state: BusState, outputs: Sequence[Output], now_ms: int) -> BusState:
         tasks = [list(queue) for queue in state.tasks]
         arrivals = {(queue, message): count for queue, message, count in state.arrivals}
+        arrived = set(state.arrived)
         for output in outputs:
+            if (named := (output.destination, output.message.broker_id)) in arrived:
+                continue
+            if self._drops_duplicates:
+                arrived.add(named)
             for number in self.queues.routes[output.destination]:
                 place = number, self.queues.message_number(output.message)
                 copy = arrivals.get(place, 0)
@@ -153,7 +160,7 @@ class BusModel:
                     arrivals[place] = copy + 1
                 self.queues.put(tasks[number], number, output, now_ms, copy)
         counted = tuple((*place, count) for place, count in sorted(arrivals.items()))
-        return BusState(tuple(map(tuple, tasks)), state.dead, state.resubmissions, counted)
+        return BusState(tuple(map(tuple, tasks)), state.dead, state.resubmissions, counted, frozenset(arrived))
 
     def is_private(self, op: Op) -> bool:
         if op.verb == "send":

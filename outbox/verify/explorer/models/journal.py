@@ -142,7 +142,8 @@ class JournalModel:
         return Outcome("", self._committed(state, commit, now_ms), None)
 
     def _conflict(self, state: JournalState, commit: Commit, now_ms: int) -> Conflict | None:
-        settled = [*commit.consumed, *(b.delivery for b in commit.buried), *(p.delivery for p in commit.postponed)]
+        settled = [*commit.consumed, *(dead.delivery for dead in commit.dead_lettered)]
+        settled += [later.delivery for later in commit.postponed]
         sequences = [delivery.sequence for delivery in settled]
         locks = {d.sequence for d in settled if self.queues.holder(state, d) is None or sequences.count(d.sequence) > 1}
         documents, _ = self._load(state, list(commit.if_versions), (), now_ms)
@@ -162,10 +163,10 @@ class JournalModel:
         dead = list(state.dead)
         for delivery in commit.consumed:
             self.queues.taken(tasks[self.queues.numbers[delivery.queue]], delivery)
-        for burial in commit.buried:
-            number = self.queues.numbers[burial.delivery.queue]
-            _, task = self.queues.taken(tasks[number], burial.delivery)
-            dead.append(Dead(number, task.message, burial.reason, burial.failures, burial.stops_key))
+        for one in commit.dead_lettered:
+            number = self.queues.numbers[one.delivery.queue]
+            _, task = self.queues.taken(tasks[number], one.delivery)
+            dead.append(Dead(number, task.message, one.reason, one.failures, one.stops_key))
         for postponed in commit.postponed:
             number = self.queues.numbers[postponed.delivery.queue]
             index, task = self.queues.taken(tasks[number], postponed.delivery)
@@ -191,7 +192,7 @@ class JournalModel:
             tuple(map(tuple, tasks)),
             tuple(sorted(dead)),
             state.resubmissions,
-            tuple(sorted(documents.items(), key=_first)),
+            tuple(sorted(documents.items(), key=lambda pair: pair[0])),
             tuple((key, *markers[key]) for key in sorted(markers)),
         )
 
@@ -222,7 +223,3 @@ class JournalModel:
 
 def _may_replace(marker: Marker, attempt: int | None) -> bool:
     return isinstance(marker, Refusal) and attempt is not None and marker.attempt < attempt
-
-
-def _first(pair: tuple[str, StateDocument]) -> str:
-    return pair[0]

@@ -16,7 +16,7 @@ import msgspec
 
 from outbox.lineage import fingerprint
 from outbox.message import Message
-from outbox.ports import Buried, Delivery, Output
+from outbox.ports import DeadLetterEntry, Delivery, Output
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Outcome, Table, canonical
 from outbox.verify.explorer.trace_text import delivery_text, short
 
@@ -143,11 +143,12 @@ class Queues:
             for path, message in found
         ]
 
-    def dead_letters(self, state: QueueState, path: str) -> tuple[Buried, ...]:
+    def dead_letters(self, state: QueueState, path: str) -> tuple[DeadLetterEntry, ...]:
         """The dead letters of a queue; copies have one number."""
         found = [dead for dead in state.dead if dead.queue == self.numbers[path]]
         return tuple(
-            Buried(path, dead.message, self.messages[dead.message], dead.reason, "", dead.failures, 0) for dead in found
+            DeadLetterEntry(path, dead.message, self.messages[dead.message], dead.reason, "", dead.failures, 0)
+            for dead in found
         )
 
     def without_dead(self, state: State, path: str, numbers: Sequence[int]) -> State:
@@ -322,7 +323,7 @@ class Queues:
         due_ms = NEVER_MS if self._is_beyond(output.message) else output.due_ms
         queue.append(Task(sequence, message, max(output.due_ms, now_ms), due_ms, **kind))
         if not self.specs[number].is_ordered:
-            queue.sort(key=_sequence)
+            queue.sort(key=lambda task: task.sequence)
 
     def _is_beyond(self, message: Message) -> bool:
         """Whether a message lies behind more pauses than are followed."""
@@ -403,7 +404,3 @@ def selections(units: Sequence[list[Claim]], room: int) -> Iterator[Claim]:
                 yield option
                 for rest in selections(others, room - len(option)):
                     yield option + rest
-
-
-def _sequence(task: Task) -> int:
-    return task.sequence

@@ -27,7 +27,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.message import Message
 from tests.unit.amqp import amqp_client as client
-from tests.wire.test_servicebus_server import Wire
+from tests.wire.servicebus.test_server import Wire
 
 ATTACH, TRANSFER, DISPOSITION, DETACH, CLOSE = 0x12, 0x14, 0x15, 0x16, 0x18
 LIMIT = "amqp:resource-limit-exceeded"

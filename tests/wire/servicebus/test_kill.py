@@ -31,7 +31,7 @@ async def main(folder, port):
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Host:

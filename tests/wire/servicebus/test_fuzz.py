@@ -26,7 +26,7 @@ from outbox.engine.entities import QueueSettings, TopicSettings
 from outbox.engine.state.rules import Rule, RuleSettings
 from tests.unit.amqp import amqp_client as client
 from tests.unit.amqp.test_amqp_connection import mutated
-from tests.wire.test_servicebus_server import request
+from tests.wire.servicebus.test_server import request
 
 COUNTS = [2_000, pytest.param(10_000, marks=pytest.mark.soak)]
 GROWTH_MAX_BYTES = 24 << 20

@@ -24,7 +24,7 @@ from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY
 from outbox.errors import Refused
 from outbox.ops.access_key import FILE_NAME, access_key, new_key
 from outbox.ops.endpoints import AMQP_PORT
-from tests.wire.administration import Plain
+from tests.wire.servicebus.administration import Plain
 
 APP = """
 from dataclasses import dataclass

@@ -24,7 +24,7 @@ from outbox.emulator.faults import FaultRule, drawn
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from tests.wire.conftest import Bus, Sdk
-from tests.wire.test_servicebus_settling import one
+from tests.wire.servicebus.test_settling import one
 
 Install = Callable[..., None]
 QUICK = {"timeout": 1.0}

@@ -20,8 +20,8 @@ from azure.servicebus.management import (
 
 from outbox.emulator.faults import FaultRule
 from outbox.engine.engine import Engine
-from tests.wire.administration import Admin
 from tests.wire.conftest import MODES, Bus
+from tests.wire.servicebus.administration import Admin
 
 
 @pytest.fixture(scope="module", params=MODES)

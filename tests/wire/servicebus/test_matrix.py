@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.docs.bus_matrix import PAGE, with_matrix
 from tests.wire.conftest import MODES
-from tests.wire.sdk_matrix import public_calls, table, worked
+from tests.wire.servicebus.sdk_matrix import public_calls, table, worked
 
 
 def test_every_public_call_of_the_sdk_works_as_the_page_says() -> None:

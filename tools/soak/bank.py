@@ -1,28 +1,83 @@
-"""A host under load, killed with SIGKILL again and again; afterwards every acknowledged transfer counts once."""
+"""The bank for a long while: under faults drawn by seed, and in a host killed with SIGKILL again and again.
+
+Drawn faults are crashes, lost replies, refusals and duplicates in one life.  After the kills every transfer that was
+acknowledged counts once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import shutil
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from function_app.bank import Account, OpenAccount, Posting, Transfer
+from function_app.bank import Account, CloseAccount, OpenAccount, Posting, Transfer, app
 from outbox.engine.engine import Engine
 from outbox.errors import OutboxError
 from outbox.ops.values import NewMessage
+from outbox.testing import Harness
+from outbox.verify.faults import Faults
 from outbox.verify.guarantees import check
 from tools.demo.host import Host
 from tools.demo.phases import is_idle
 
+ACCOUNTS = ("alice", "bob", "carol")
+FEW_BALANCE = 20
+WHOLE = ({"refused"}, {"withdraw", "deposit"}, {"withdraw", "refund"})
 ACCOUNT_COUNT = 40
 OPENING_BALANCE = 1_000
 BATCH_COUNT = 50
 SETTLE_WITHIN_S = 120.0
+
+
+async def run_lives(*, minutes: float, seed: int) -> list[str]:
+    """Try seed after seed until the time is over; what was found broken, with the seed that shows it."""
+    broken: list[str] = []
+    until_s = time.monotonic() + minutes * 60
+    count = 0
+    while time.monotonic() < until_s and len(broken) < 20:
+        found = await life(seed + count)
+        broken += [f"seed {seed + count}: {line}" for line in found]
+        count += 1
+    print(f"  {count:,} lives", flush=True)
+    return broken
+
+
+async def life(seed: int) -> list[str]:
+    """One life of the bank under the faults that a seed draws."""
+    draw = random.Random(seed)
+    faults = Faults.drawn(seed=seed, crashes=draw.randint(0, 4), lost=draw.randint(0, 3), refused=draw.randint(0, 3),
+                          duplicates=draw.randint(0, 6), within=60)  # fmt: skip
+    async with Harness(app, faults=faults, seed=seed) as bank:
+        for name in ACCOUNTS:
+            await bank.send("accounts", OpenAccount(name, FEW_BALANCE), id=f"open-{name}")
+        await bank.wait_idle()
+        ids = [f"t{n}" for n in range(8)]
+        for id in ids:
+            source, target = draw.sample(ACCOUNTS, 2)
+            await bank.send("transfers", Transfer(id, source, target, draw.randint(1, 15)), id=id)
+        if draw.random() < 0.3:
+            await bank.send("accounts", CloseAccount(draw.choice(ACCOUNTS)), id="close")
+        await bank.wait_idle()
+        return await judge_life(bank, ids)
+
+
+async def judge_life(bank: Harness, ids: list[str]) -> list[str]:
+    """What is wrong with a bank that has nothing left to do."""
+    states = [await bank.state(Account, name) for name in ACCOUNTS]
+    total = sum(state.balance for state in states if state is not None)
+    broken = [] if total == FEW_BALANCE * len(ACCOUNTS) else [f"the balances add up to {total}; {bank.fault_log}"]
+    postings: list[Posting] = bank.sent("ledger")
+    for id in ids:
+        kinds = [posting.kind for posting in postings if posting.transfer == id]
+        if set(kinds) not in WHOLE or len(set(kinds)) != len(kinds):
+            broken.append(f"{id} is posted as {kinds}; {bank.fault_log}")
+    return broken
 
 
 @dataclass(slots=True)
@@ -57,7 +112,7 @@ class Load:
         return NewMessage(body=msgspec.Raw(msgspec.json.encode(transfer)), id=transfer.id, type="Transfer")
 
 
-async def run(folder: Path, *, kill_count: int, seed: int) -> list[str]:
+async def run_kills(folder: Path, *, kill_count: int, seed: int) -> list[str]:
     """Kill a host `kill_count` times under load; what was found broken, empty if nothing was."""
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     await asyncio.to_thread(folder.mkdir, parents=True)
@@ -87,7 +142,9 @@ async def run(folder: Path, *, kill_count: int, seed: int) -> list[str]:
     )
     judged = await asyncio.to_thread(check, host.history, alone=True)
     print(f"  {judged.text}".replace("\n", "\n  "), flush=True)
-    return judge(folder / "host", load.acknowledged) + [f"history, line {f.line}: {f.text}" for f in judged.findings]
+    return judge_log(folder / "host", load.acknowledged) + [
+        f"history, line {f.line}: {f.text}" for f in judged.findings
+    ]
 
 
 def _opening(number: int) -> NewMessage:
@@ -95,7 +152,7 @@ def _opening(number: int) -> NewMessage:
     return NewMessage(body=body, id=f"open-{number}", type="OpenAccount")
 
 
-def judge(folder: Path, acknowledged: list[str]) -> list[str]:
+def judge_log(folder: Path, acknowledged: list[str]) -> list[str]:
     """Read the log that the host left and say what is wrong with it."""
     engine = Engine.open(folder)
     try:

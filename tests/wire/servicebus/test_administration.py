@@ -27,8 +27,8 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
 from outbox.errors import NotRegistrable
 from outbox.message import Message
-from tests.wire.administration import Admin
 from tests.wire.conftest import MODES, Bus, Sdk
+from tests.wire.servicebus.administration import Admin
 
 
 @pytest.fixture(scope="module", params=MODES)

@@ -19,8 +19,8 @@ from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter
 
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, TopicSettings
-from tests.wire.administration import Admin
 from tests.wire.conftest import MODES, Blocking, Bus, Sdk
+from tests.wire.servicebus.administration import Admin
 
 MODULES = {
     "sync": (azure.servicebus, azure.servicebus.management),
