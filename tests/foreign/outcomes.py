@@ -30,6 +30,8 @@ class FileOutcome:
     error: str = ""
     """Why what became of its tests is not all."""
     elapsed_s: float = 0.0
+    first_attempt: list[str] = field(default_factory=list)
+    """What was not as expected when the file ran before, if it ran twice."""
 
     def count(self, kind: str) -> int:
         """How many tests of this kind."""

@@ -12,6 +12,10 @@ from tests.foreign.outcomes import FAILED, NO_ANSWER, PASSED, SKIPPED, FileOutco
 from tests.foreign.refusals import LEFT_OUT
 
 NAME = "azure-cosmos"
+_AGAIN = (
+    "A file with a test that fails unexpectedly runs once more, because some tests count what threads of the client do "
+    "meanwhile."
+)
 _LEFT_OUT = (
     "Files marked for an emulator that inject faults into the client as if the account had several regions, at the "
     "fixed address `https://localhost:8081` of Microsoft's; what is served here is plain HTTP, on any port."
@@ -22,7 +26,8 @@ _COUNTED = (PASSED, FAILED, NO_ANSWER, SKIPPED)
 def line(file: FileOutcome) -> str:
     """One file on one line."""
     counts = ", ".join(f"{file.count(kind)} {kind}" for kind in _COUNTED if file.count(kind)) or "no test"
-    return f"foreign: {file.file}: {counts} in {file.elapsed_s:.1f} s"
+    again = ", at the second attempt" if file.first_attempt else ""
+    return f"foreign: {file.file}: {counts} in {file.elapsed_s:.1f} s{again}"
 
 
 def summary(files: Sequence[FileOutcome]) -> str:
@@ -52,8 +57,11 @@ def publish(files: Sequence[FileOutcome], refusals: Mapping[str, Sequence[str]],
 def _facts(file: FileOutcome) -> dict[str, object]:
     """One file in the JSON: names by kind, and the reasons of tests that skip themselves."""
     by_kind = {kind: [one.test for one in file.outcomes if one.kind == kind] for kind in (PASSED, FAILED, NO_ANSWER)}
-    skipped = {one.test: one.reason for one in file.outcomes if one.kind == SKIPPED}
-    return {"file": file.file, **{kind: tests for kind, tests in by_kind.items() if tests}, SKIPPED: skipped}
+    facts: dict[str, object] = {"file": file.file, **{kind: tests for kind, tests in by_kind.items() if tests}}
+    facts[SKIPPED] = {one.test: one.reason for one in file.outcomes if one.kind == SKIPPED}
+    if file.first_attempt:
+        facts["first attempt"] = [one.partition(": ")[0] for one in file.first_attempt]
+    return facts
 
 
 def page(files: Sequence[FileOutcome], refusals: Mapping[str, Sequence[str]], sdk: str) -> str:
@@ -78,6 +86,9 @@ def page(files: Sequence[FileOutcome], refusals: Mapping[str, Sequence[str]], sd
     ]
     for reason, tests in refusals.items():
         lines += [f"**{reason}**", "", *(f"- `{test}`" for test in tests), ""]
+    again = [one.partition(": ")[0] for file in files for one in file.first_attempt]
+    if again:
+        lines += ["## What passed at the second attempt only", "", _AGAIN, "", *(f"- `{test}`" for test in again), ""]
     lines += ["## What is left out", "", _LEFT_OUT, ""]
     lines += [f"- `{file}`" for file in LEFT_OUT]
     lines += ["", "## What skips itself", "", "| test | its own reason |", "|---|---|"]
