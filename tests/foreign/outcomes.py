@@ -56,6 +56,13 @@ def read(file: str, lines: Iterable[str], elapsed_s: float) -> FileOutcome:
     return found
 
 
+def better(first: FileOutcome, second: FileOutcome) -> FileOutcome:
+    """The second attempt at a file, where a test has passed if it did in either."""
+    passed = {one.test: one for one in first.outcomes if one.kind == PASSED}
+    second.outcomes = [passed.get(one.test, one) for one in second.outcomes]
+    return second
+
+
 def surprises(files: Iterable[FileOutcome], known: Mapping[str, str]) -> list[str]:
     """What is not as the table of refusals says, a line each; `known` is from test to reason."""
     found, ran = [], set[str]()

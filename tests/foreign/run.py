@@ -101,7 +101,7 @@ async def all_of(files: list[str], tests: Path, at_once: int) -> list[outcomes.F
         async with places:
             found = await one(file, tests)
             if surprising := outcomes.surprises([found], known()):
-                found = await one(file, tests)  # some count what threads of the client do meanwhile
+                found = outcomes.better(found, await one(file, tests))  # some race with threads of the client
                 found.first_attempt = surprising
         print(pages.line(found), flush=True)
         return found

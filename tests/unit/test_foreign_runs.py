@@ -125,6 +125,11 @@ def test_what_is_not_as_the_table_says_is_a_surprise() -> None:
     assert outcomes.surprises([outcome()], known) == []
 
 
+def test_a_test_passes_if_it_does_in_either_attempt() -> None:
+    second = outcomes.read("f", [json.dumps({"collected": ["f::passes", "f::fails"]}), '{"passed": "f::fails"}'], 1.0)
+    assert outcomes.better(outcome(), second).count("passed") == 2
+
+
 def test_the_page_has_the_numbers_and_each_reason() -> None:
     text = pages.page([outcome()], {"It is so.": ["f::fails", "f::cleans", "f::hangs", "f::waits"]}, "1.0")
     assert "of 5 tests in 1 files **1 passed** and 4 did not" in text and "1 more skip themselves" in text
