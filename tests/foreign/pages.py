@@ -8,10 +8,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.foreign.outcomes import FAILED, NO_ANSWER, PASSED, SKIPPED, FileOutcome
+from tests.foreign.outcomes import FAILED, NO_ANSWER, PASSED, SKIPPED, FileOutcome, is_race
 from tests.foreign.refusals import LEFT_OUT
 
 NAME = "azure-cosmos"
+_RACES = "By chance: tests that put several regions into a client while a thread of it reads the account anew, which has one."
 _AGAIN = (
     "A file with a test that fails unexpectedly runs once more, because some tests race with threads of the client; a "
     "test passes if it does in either attempt.  These failed in the first."
@@ -86,6 +87,9 @@ def page(files: Sequence[FileOutcome], refusals: Mapping[str, Sequence[str]], sd
     ]
     for reason, tests in refusals.items():
         lines += [f"**{reason}**", "", *(f"- `{test}`" for test in tests), ""]
+    races = [one.test for file in files for one in file.outcomes if one.kind == FAILED and is_race(one)]
+    if races:
+        lines += [f"**{_RACES}**", "", *(f"- `{test}`" for test in races), ""]
     again = [one.partition(": ")[0] for file in files for one in file.first_attempt]
     if again:
         lines += ["## What passed in one of two attempts", "", _AGAIN, "", *(f"- `{test}`" for test in again), ""]

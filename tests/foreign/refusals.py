@@ -55,6 +55,16 @@ REFUSALS: dict[str, tuple[str, ...]] = {
 }
 
 
+RACES = (
+    "test_health_check.py::TestHealthCheck::test_health_check_success",
+    "test_service_retry_policies.py::TestServiceRetryPolicies::test_service_request_retry_policy",
+    "test_service_retry_policies.py::TestServiceRetryPolicies::test_service_response_retry_policy",
+    "test_timeout_and_failover_retry_policy.py::TestTimeoutRetryPolicy::test_cross_region_retry",
+)
+"""Tests, whatever their parameters, that put several regions into a client while a thread of it reads the account anew,
+which has one: they pass or fail as the threads go, more often so on a busy machine."""
+
+
 def known() -> dict[str, str]:
     """The reason by test."""
     return {test: reason for reason, tests in REFUSALS.items() for test in tests}

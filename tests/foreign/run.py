@@ -152,10 +152,13 @@ async def pytest_on(file: str, tests: Path, printed: Path, environment: dict[str
         process = await asyncio.create_subprocess_exec(
             *command, cwd=tests, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=out
         )
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(FILE_S_MAX):
                 await process.wait()
-        await ended(process)
+        except TimeoutError:
+            pass  # what did not run has no answer
+        finally:
+            await ended(process)
 
 
 @contextlib.asynccontextmanager
