@@ -12,7 +12,7 @@ from tests.foreign.outcomes import FAILED, NO_ANSWER, PASSED, SKIPPED, FileOutco
 from tests.foreign.refusals import LEFT_OUT
 
 NAME = "azure-cosmos"
-_RACES = "By chance: tests that put several regions into a client while a thread of it reads the account anew, which has one."
+_RACES = "By chance: tests that put several regions into a client while its thread reads the account anew, with one."
 _AGAIN = (
     "A file with a test that fails unexpectedly runs once more, because some tests race with threads of the client; a "
     "test passes if it does in either attempt.  These failed in the first."
