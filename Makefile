@@ -9,7 +9,7 @@ UV = $(shell for name in uv .venv/bin/uv; do \
 	"$$name" --version >/dev/null 2>&1 </dev/null && { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check bench bench-peers explore soak spark-package clean check-infra lock
+.PHONY: help setup demo demo-azure azure test check bench bench-peers explore foreign soak spark-package clean check-infra lock
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -21,6 +21,7 @@ help:
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
+	@echo 'make foreign  Microsoft'"'"'s tests of azure-cosmos against our emulator; needs the index (ARGS="--only test_crud.py")'
 	@echo 'make soak    long kill tests, drawn faults (ARGS="--minutes 10"), large explorations: hours'
 	@echo 'make lock    requirements.lock from requirements.txt, kept where it still fits (ARGS="--upgrade" for the newest)'
 	@echo 'make spark-package  the zip, wheel and requirements for a Spark pool, into build/spark'
@@ -57,6 +58,9 @@ bench-peers: setup
 
 explore: setup
 	@$(PY) -m tests.simulation.explore $(ARGS)
+
+foreign: setup
+	@$(PY) -m tests.foreign.run $(ARGS)
 
 soak: setup
 	@$(PY) -m tools.soak $(ARGS)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from outbox.emulator.cosmos import offers
 from outbox.emulator.cosmos.answers import CONFLICT, FORBIDDEN, NOT_FOUND, OWNER_NOT_FOUND, Rejection, bad, unsupported
 from outbox.emulator.cosmos.history import History
 from outbox.emulator.cosmos.indexing import Indexing
@@ -29,6 +30,8 @@ DEFINITION_SIZE_MAX_BYTES = 256 << 10
 TTL_MAX_S = (1 << 31) - 1
 DELETE_COUNT = 1_000
 EXPIRING_COUNT = 10_000
+_THROUGHPUT = "_offer"
+"""What a definition on disk has of its offer; clients do not see it there."""
 _REFUSED = {"computedProperties": "computed properties", "encryptionPolicy": "client-side encryption"}
 
 
@@ -38,8 +41,13 @@ class Database:
     def __init__(self, definition: dict[str, Json], version: int) -> None:
         self.id: str = definition["id"]
         self.rid: str = definition["_rid"]
-        self.definition = {**definition, "_etag": etag_of(version)}
         self.containers: dict[str, Container] = {}
+        self.define(definition, version)
+
+    def define(self, definition: dict[str, Json], version: int) -> None:
+        """Take over a definition that was checked."""
+        self.throughput = offers.of_stored(definition.get(_THROUGHPUT))
+        self.definition = _shown(definition, version)
 
 
 class Container:
@@ -71,7 +79,8 @@ class Container:
 
     def define(self, definition: dict[str, Json], version: int) -> None:
         """Take over a definition that was checked."""
-        self.definition = {**definition, "_etag": etag_of(version)}
+        self.throughput = offers.of_stored(definition.get(_THROUGHPUT))
+        self.definition = _shown(definition, version)
         self.key_paths: tuple[tuple[str, ...], ...] = tuple(_names(p) for p in definition["partitionKey"]["paths"])
         self.ttl_s: int | None = definition.get("defaultTtl")
         self.indexing = Indexing.of_stored(definition.get("indexingPolicy"))
@@ -155,8 +164,8 @@ class Catalog:
             raise Rejection(NOT_FOUND, f"there is no database {name[:80]!r}", substatus=OWNER_NOT_FOUND)
         return found
 
-    def create_database(self, body: dict[str, Json]) -> Database:
-        """Make a database.
+    def create_database(self, body: dict[str, Json], throughput: offers.Throughput | None = None) -> Database:
+        """Make a database, with a throughput that its containers share or with none.
 
         Raises:
             Rejection: 400, 403 or 409.
@@ -166,7 +175,8 @@ class Catalog:
             raise Rejection(CONFLICT, f"there is a database {id!r} already")
         self._check_room()
         rid = self._fresh_rid(b"", 4)
-        definition = {"id": id, "_rid": rid, "_self": f"dbs/{rid}/", "_colls": "colls/", "_users": "users/"}
+        definition: dict[str, Json] = {"id": id, "_rid": rid, "_self": f"dbs/{rid}/"}
+        definition |= {"_colls": "colls/", "_users": "users/", **_kept(throughput)}
         database = Database(definition, self._write(f"db/{rid}", definition))
         self.databases[id] = self._by_rid[rid] = database
         return database
@@ -196,8 +206,10 @@ class Catalog:
             )
         return found
 
-    def create_container(self, database: Database, body: dict[str, Json]) -> Container:
-        """Make a container.
+    def create_container(
+        self, database: Database, body: dict[str, Json], throughput: offers.Throughput | None = None
+    ) -> Container:
+        """Make a container, with a throughput of its own or with none.
 
         Raises:
             Rejection: 400, 403 or 409.
@@ -208,6 +220,7 @@ class Catalog:
         self._check_room()
         rid = self._fresh_rid(base64.b64decode(database.rid, b"+-"), 4)
         definition |= {"_rid": rid, "_self": f"dbs/{database.rid}/colls/{rid}/", "_docs": "docs/", "_sprocs": "sprocs/"}
+        definition |= _kept(throughput)
         version = self._write(f"coll/{database.rid}/{rid}", definition)
         container = Container(database, definition, version)
         database.containers[container.id] = self._by_rid[rid] = container
@@ -225,7 +238,7 @@ class Catalog:
         if definition["partitionKey"]["paths"] != container.definition["partitionKey"]["paths"]:
             raise bad("the partition key of a container cannot be changed; make another")
         kept = ("_rid", "_self", "_docs", "_sprocs", "partitionKey")
-        definition |= {name: container.definition[name] for name in kept}
+        definition |= {name: container.definition[name] for name in kept} | _kept(container.throughput)
         container.define(definition, self._write(_name(container), definition))
 
     def delete_container(self, container: Container) -> None:
@@ -237,6 +250,44 @@ class Catalog:
     def containers(self) -> list[Container]:
         """All containers of all databases."""
         return [container for database in self.databases.values() for container in database.containers.values()]
+
+    # Throughput
+
+    def offers(self) -> list[dict[str, Json]]:
+        """The offers of all databases and containers that have one."""
+        return [offer for owner in self._by_rid.values() if (offer := _offer_of(owner)) is not None]
+
+    def offer(self, rid: str) -> dict[str, Json]:
+        """The offer with a resource id.
+
+        Raises:
+            Rejection: 404.
+        """
+        owner = self._owner_of(rid)
+        offer = None if owner is None else _offer_of(owner)
+        if offer is None:
+            raise Rejection(NOT_FOUND, f"there is no offer {rid[:80]!r}")
+        return offer
+
+    def replace_offer(self, rid: str, body: dict[str, Json]) -> dict[str, Json]:
+        """Change the throughput of a database or container that has one.
+
+        Raises:
+            Rejection: 400 or 404.
+        """
+        self.offer(rid)
+        owner, throughput = self._owner_of(rid), offers.of_body(body)
+        assert owner is not None, "it has an offer"
+        definition = {name: value for name, value in owner.definition.items() if name != "_etag"} | _kept(throughput)
+        name = f"db/{owner.rid}" if isinstance(owner, Database) else _name(owner)
+        owner.define(definition, self._write(name, definition))
+        return self.offer(rid)
+
+    def _owner_of(self, offer_rid: str) -> Database | Container | None:
+        try:
+            return self._by_rid.get(base64.b64encode(bytes.fromhex(offer_rid), b"+-").decode())
+        except ValueError:
+            return None
 
     # How they are kept
 
@@ -303,6 +354,25 @@ def checked(body: dict[str, Json]) -> dict[str, Json]:
     if isinstance(unique, dict) and unique.get("uniqueKeys"):
         raise unsupported("a unique key policy")
     return definition
+
+
+def _kept(throughput: offers.Throughput | None) -> dict[str, Json]:
+    return {} if throughput is None else {_THROUGHPUT: offers.stored_form(throughput)}
+
+
+def _shown(definition: dict[str, Json], version: int) -> dict[str, Json]:
+    """A definition as clients read it."""
+    return {name: value for name, value in definition.items() if name != _THROUGHPUT} | {"_etag": etag_of(version)}
+
+
+def _offer_of(owner: Database | Container) -> dict[str, Json] | None:
+    throughput = owner.throughput
+    if throughput is None and isinstance(owner, Container) and owner.database.throughput is None:
+        throughput = offers.LEAST
+    if throughput is None:
+        return None
+    of, rid = owner.definition, base64.b64decode(owner.rid, b"+-").hex()  # an offer's link is signed in lower case
+    return offers.offer_of(owner.rid, rid, of["_self"], throughput, of["_etag"], of["_ts"])
 
 
 def _names(path: str) -> tuple[str, ...]:

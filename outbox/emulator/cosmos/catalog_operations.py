@@ -1,10 +1,11 @@
-"""Operations on the account, its databases and containers."""
+"""Operations on the account, its databases, containers and offers, and on conflicts, of which there are none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outbox.emulator.cosmos.answers import CREATED, NO_CONTENT, NOT_MODIFIED, OK, Answer
+from outbox.emulator.cosmos import offers
+from outbox.emulator.cosmos.answers import CREATED, NO_CONTENT, NOT_FOUND, NOT_MODIFIED, OK, Answer, Rejection
 from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import METADATA_RU
 from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, container_of
@@ -33,6 +34,10 @@ class CatalogOperations:
             "container.replace": self._replace_container,
             "container.delete": self._delete_container,
             "ranges.read": self._ranges,
+            "offer.read": self._read_offer,
+            "offer.replace": self._replace_offer,
+            "conflict.read": self._conflict,
+            "conflict.delete": self._conflict,
         }
 
     def _account(self, call: Call) -> Prepared:
@@ -50,9 +55,11 @@ class CatalogOperations:
         return Prepared("", lambda call: _defined(OK, body))
 
     def _create_database(self, call: Call) -> Prepared:
-        body = parse_object(call.body)
+        body, throughput = parse_object(call.body), offers.of_headers(call.headers)
         name = str(body.get("id"))[:1_024]
-        return Prepared(name, lambda call: _defined(CREATED, self._catalog.create_database(body).definition))
+        return Prepared(
+            name, lambda call: _defined(CREATED, self._catalog.create_database(body, throughput).definition)
+        )
 
     def _read_database(self, call: Call) -> Prepared:
         database = self._catalog.database(call.route.names[0])
@@ -66,11 +73,11 @@ class CatalogOperations:
         return Prepared(call.route.names[0], apply)
 
     def _create_container(self, call: Call) -> Prepared:
-        body = parse_object(call.body)
+        body, throughput = parse_object(call.body), offers.of_headers(call.headers)
 
         def apply(call: Call) -> Answer:
             database = self._catalog.database(call.route.names[0])
-            return _defined(CREATED, self._catalog.create_container(database, body).definition)
+            return _defined(CREATED, self._catalog.create_container(database, body, throughput).definition)
 
         return Prepared(str(body.get("id"))[:1_024], apply)
 
@@ -94,6 +101,19 @@ class CatalogOperations:
             return Answer(NO_CONTENT, charge_ru=METADATA_RU)
 
         return Prepared(call.route.names[1], apply)
+
+    def _read_offer(self, call: Call) -> Prepared:
+        offer = self._catalog.offer(call.route.names[0])
+        return Prepared(call.route.names[0], lambda call: _defined(OK, offer))
+
+    def _replace_offer(self, call: Call) -> Prepared:
+        rid, body = call.route.names[0], parse_object(call.body)
+        self._catalog.offer(rid)
+        return Prepared(rid, lambda call: _defined(OK, self._catalog.replace_offer(rid, body)))
+
+    def _conflict(self, call: Call) -> Prepared:
+        container_of(call, self._catalog)
+        raise Rejection(NOT_FOUND, "there is no such conflict: one region has none")
 
     def _ranges(self, call: Call) -> Prepared:
         container = container_of(call, self._catalog)

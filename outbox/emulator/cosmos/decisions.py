@@ -26,6 +26,7 @@ from outbox.emulator.cosmos.charges import read_ru, write_ru
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.patch import Patch
 from outbox.emulator.cosmos.values import (
+    WRONG_KEY,
     Json,
     check_id,
     etag_of,
@@ -51,6 +52,8 @@ class Operation:
     if_none_match: str = ""
     refusal: Rejection | None = None
     """Why it cannot be done whatever there is, of an operation within a batch, which ends the batch in its turn."""
+    new_id: str = ""
+    """The id that the item has after a replace, where it is another."""
 
 
 @dataclass(slots=True)
@@ -67,20 +70,18 @@ def whole(kind: Kind, body: dict[str, Json], container: Container, key: str, id:
     """An operation that writes an item as it came.
 
     Raises:
-        Rejection: 400, its id or partition key is not what the request says.
+        Rejection: 400, its partition key is not what the request says, or its id or time to live is none.
     """
     own = check_id(body.get("id"))
-    if id and own != id:
-        raise bad(f"the item's id {own[:80]!r} is not the {id[:80]!r} that is replaced; an id cannot be changed")
     if key_of(body, container.key_paths) != key:
         raise bad(
-            "the partition key in the item is not the one in the request's header; send the item's own",
+            f"{WRONG_KEY} The partition key in the item is not the one in the request's header; send the item's own",
             substatus=KEY_MISMATCH,
         )
-    ttl_s = body.get("ttl")
-    if ttl_s is not None and not (type(ttl_s) is int and (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S)):
-        raise bad(f"ttl {str(ttl_s)[:80]!r}: give -1 or whole seconds from 1 to {TTL_MAX_S}")
-    return Operation(kind, own, body)
+    ttl_s = body.get("ttl", -1)
+    if not (type(ttl_s) is int and (ttl_s == -1 or 1 <= ttl_s <= TTL_MAX_S)):
+        raise bad(f"ttl {str(ttl_s)[:80]!r}: give -1 or whole seconds from 1 to {TTL_MAX_S}, or leave it out")
+    return Operation(kind, id or own, body, new_id=own if id and own != id else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,16 @@ class Moment:
     fresh_rid: str
 
 
-def decide(operation: Operation, current: Stored | None, container: Container, moment: Moment) -> Decision:
-    """What an operation does to an item as it is now (None: not there).
+def decide(
+    operation: Operation,
+    current: Stored | None,
+    container: Container,
+    moment: Moment,
+    at_new_id: Stored | None = None,
+) -> Decision:
+    """What an operation does to an item as it is now (None: not there), and to what has the id that it is to have.
+
+    An item under another id is another item, with a resource id of its own and behind those that were there.
 
     Raises:
         Rejection: it is not done: 400, 404, 409, 412 or 413.
@@ -105,8 +114,10 @@ def decide(operation: Operation, current: Stored | None, container: Container, m
                 raise Rejection(CONFLICT, f"there is an item with the id {operation.id[:80]!r} already")
             return _written(operation, None, container, moment, CREATED)
         case "upsert":
+            if current is None:  # the service makes it, whatever ETag is asked for
+                return _written(operation, None, container, moment, CREATED)
             _check_etag(operation, current)
-            return _written(operation, current, container, moment, CREATED if current is None else OK)
+            return _written(operation, current, container, moment, OK)
     if current is None:
         raise Rejection(NOT_FOUND, f"there is no item {operation.id[:80]!r} under this partition key")
     _check_etag(operation, current)
@@ -114,7 +125,9 @@ def decide(operation: Operation, current: Stored | None, container: Container, m
         return Decision(NO_CONTENT, deletes=True, charge_ru=write_ru("delete", len(current.value)))
     if operation.kind == "patch":
         return _patched(operation, current, container, moment)
-    return _written(operation, current, container, moment, OK)
+    if at_new_id is not None:
+        raise Rejection(CONFLICT, f"there is an item with the id {operation.new_id[:80]!r} already")
+    return _written(operation, None if operation.new_id else current, container, moment, OK)
 
 
 def _read(operation: Operation, current: Stored | None) -> Decision:
@@ -147,13 +160,13 @@ def _patched(operation: Operation, current: Stored, container: Container, moment
     return _written(whole("replace", changed, container, key, operation.id), current, container, moment, OK)
 
 
-def _check_etag(operation: Operation, current: Stored | None) -> None:
-    if operation.if_match and (current is None or not _is_named(operation.if_match, current)):
-        now = "it is not there" if current is None else f"its ETag is {etag_of(current.version)}"
+def _check_etag(operation: Operation, current: Stored) -> None:
+    if operation.if_match and not _is_named(operation.if_match, current):
+        now = f"its ETag is {etag_of(current.version)}"
         raise Rejection(
             PRECONDITION_FAILED, f"item {operation.id[:80]!r}: If-Match does not hold, {now}; read it again"
         )
-    if operation.if_none_match and current is not None and _is_named(operation.if_none_match, current):
+    if operation.if_none_match and _is_named(operation.if_none_match, current):
         raise Rejection(PRECONDITION_FAILED, f"item {operation.id[:80]!r}: If-None-Match does not hold, it is there")
 
 

@@ -26,7 +26,7 @@ from outbox.emulator.cosmos.answers import (
 from outbox.emulator.cosmos.catalog import Container
 from outbox.emulator.cosmos.charges import METADATA_RU, query_ru
 from outbox.emulator.cosmos.feeds import PAGE_SIZE_MAX_BYTES, Candidate, Feed, Items, Page, page_count_of
-from outbox.emulator.cosmos.hashing import effective_key, range_of
+from outbox.emulator.cosmos.hashing import hash_of, range_of
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.query.plan import Plan, compile_query
 from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared, container_of, freshness
@@ -62,18 +62,16 @@ class FeedOperations:
             "changes": self._changes,
             "database.list": self._databases,
             "container.list": self._containers,
+            "conflict.list": self._conflicts,
+            "offer.list": self._offers,
         }
 
     def _query(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
         plan = self._plan(call)
         container.indexing.check_order(plan.query)
-        is_wide = is_true(call.headers, "x-ms-documentdb-query-enablecrosspartition") or call.header(_RANGE_ID)
-        if not call.header(KEY_HEADER) and not is_wide:
-            raise bad(
-                "a query over all partition keys needs enable_cross_partition_query=True; or give its partition_key",
-                substatus=CROSS_PARTITION,
-            )
+        if not plan.names_one_key(container.key_paths):
+            _check_width(call)
         return self._items(call, container, plan)
 
     def _feed(self, call: Call) -> Prepared:
@@ -114,10 +112,8 @@ class FeedOperations:
         if wanted is None:
             return lambda lsn: store.keys(container, lsn)
         start, end = wanted
-        several = len(container.key_paths) > 1
-        return lambda lsn: [
-            key for key in store.keys(container, lsn) if start <= effective_key(key, is_hierarchical=several) < end
-        ]
+        hashed = hash_of(container)
+        return lambda lsn: [key for key in store.keys(container, lsn) if start <= hashed(key) < end]
 
     def _plan(self, call: Call) -> Plan:
         body = parse_object(call.body, "the query")
@@ -142,6 +138,8 @@ class FeedOperations:
 
         async def apply(call: Call) -> Answer:
             await self._take_place()
+            time_s = asyncio.get_running_loop().time
+            begin_s = time_s()
             try:
                 lsn = freshness(call, container)
                 ids = None if plan is None else plan.ids
@@ -156,7 +154,14 @@ class FeedOperations:
             finally:
                 self._places.release()
             charge_ru = query_ru(max(page.examined_count, len(page.results)), page.size_bytes)
-            return _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
+            answer = _listed(page.results, page.continuation, container.rid, "Documents", charge_ru)
+            if is_true(call.headers, "x-ms-documentdb-populatequerymetrics"):
+                answer.headers["x-ms-documentdb-query-metrics"] = (
+                    f"totalExecutionTimeInMs={(time_s() - begin_s) * 1_000:.2f};"
+                    f"retrievedDocumentCount={page.examined_count};"
+                    f"outputDocumentCount={len(page.results)};outputDocumentSize={page.size_bytes}"
+                )
+            return answer
 
         return Prepared(f"{header}/" if header else "", apply)
 
@@ -196,6 +201,15 @@ class FeedOperations:
         definitions = [container.definition for container in database.containers.values()]
         return self._definitions(call, definitions, database.rid, "DocumentCollections")
 
+    def _conflicts(self, call: Call) -> Prepared:
+        container = container_of(call, self._store.catalog)
+        if call.method == "POST":
+            _check_width(call, substatus=0)  # with the other a client asks for a plan, and finds no path to ask at
+        return self._definitions(call, [], container.rid, "Conflicts")
+
+    def _offers(self, call: Call) -> Prepared:
+        return self._definitions(call, self._store.catalog.offers(), "", "Offers")
+
     def _definitions(self, call: Call, definitions: list[dict[str, Json]], rid: str, name: str) -> Prepared:
         feed = _feed_of(call, self._plan(call) if call.method == "POST" else None, name)
         found = [Candidate("", encode(one), 0, number) for number, one in enumerate(definitions)]
@@ -205,6 +219,20 @@ class FeedOperations:
             return _listed(page.results, page.continuation, rid, name, METADATA_RU)
 
         return Prepared("", apply)
+
+
+def _check_width(call: Call, *, substatus: int = CROSS_PARTITION) -> None:
+    """Let a query pass that names a partition key, or says that it is over all of them.
+
+    Raises:
+        Rejection: 400.
+    """
+    is_wide = is_true(call.headers, "x-ms-documentdb-query-enablecrosspartition") or call.header(_RANGE_ID)
+    if not call.header(KEY_HEADER) and not is_wide:
+        raise bad(
+            "a query over all partition keys needs enable_cross_partition_query=True; or give its partition_key",
+            substatus=substatus,
+        )
 
 
 def _feed_of(call: Call, plan: Plan | None, name: str) -> Feed:

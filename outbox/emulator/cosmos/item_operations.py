@@ -7,6 +7,7 @@ ends the batch: it answers with its own status, all others with 424, the whole w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,9 +25,11 @@ from outbox.emulator.cosmos.answers import (
     Answer,
     Rejection,
     bad,
+    printable,
     unsupported,
 )
-from outbox.emulator.cosmos.catalog import Container
+from outbox.emulator.cosmos.catalog import DELETE_COUNT, Container
+from outbox.emulator.cosmos.charges import write_ru
 from outbox.emulator.cosmos.decisions import Decision, Kind, Moment, Operation, decide, whole
 from outbox.emulator.cosmos.history import Stored
 from outbox.emulator.cosmos.patch import Condition, Patch
@@ -36,6 +39,7 @@ from outbox.emulator.cosmos.requests import KEY_HEADER, Call, Prepare, Prepared,
 from outbox.emulator.cosmos.routes import is_true
 from outbox.emulator.cosmos.store import Put, Store
 from outbox.emulator.cosmos.values import (
+    ITEM_SIZE_MAX_BYTES,
     Json,
     check_id,
     etag_of,
@@ -77,10 +81,11 @@ class ItemOperations:
             "item.delete": self._delete,
             "item.patch": self._patch,
             "batch": self._batch,
+            "key.delete": self._delete_key,
         }
 
     def _post(self, call: Call) -> Prepared:
-        container, body = container_of(call, self._store.catalog), parse_object(call.body)
+        container, body = container_of(call, self._store.catalog), _item_of(call)
         header = call.header(KEY_HEADER)
         own = key_of(body, container.key_paths)
         key = key_of_header(header, len(container.key_paths)) if header else own
@@ -89,7 +94,7 @@ class ItemOperations:
 
     def _replace(self, call: Call) -> Prepared:
         container = container_of(call, self._store.catalog)
-        key, body = key_of_call(call, container), parse_object(call.body)
+        key, body = key_of_call(call, container), _item_of(call)
         return self._single(
             call, container, key, whole("replace", body, container, key, self._id(call, container, key))
         )
@@ -112,8 +117,11 @@ class ItemOperations:
         def apply(call: Call) -> Answer:
             store = self._store
             moment = Moment(store.engine.now_ms(), store.fresh_rid(container))
-            decision = decide(operation, store.read(container, key, operation.id), container, moment)
-            version = store.commit(container, key, [Put(operation.id, decision.stored)])
+            new_id = operation.new_id
+            at_new_id = store.read(container, key, new_id) if new_id else None
+            decision = decide(operation, store.read(container, key, operation.id), container, moment, at_new_id)
+            puts = [Put(operation.id, None)] if new_id else []
+            version = store.commit(container, key, [*puts, Put(new_id or operation.id, decision.stored)])
             if decision.stored is None:
                 return Answer(decision.status, charge_ru=decision.charge_ru)
             body = b"" if is_minimal else wire_form(decision.stored, version)
@@ -135,7 +143,9 @@ class ItemOperations:
             decision = decide(operation, item, container, Moment(0, ""))
             assert item is not None, "decide rejects what is not there"
             body = b"" if decision.status == NOT_MODIFIED else wire_form(item.value, item.version)
-            return Answer(decision.status, body, decision.charge_ru, {"etag": etag_of(item.version)})
+            place = f"http://{call.header('host')}{call.raw_path.partition('?')[0]}"
+            headers = {"etag": etag_of(item.version), "content-location": printable(place)}
+            return Answer(decision.status, body, decision.charge_ru, headers)
 
         return Prepared(f"{key}/{id}", apply)
 
@@ -147,6 +157,22 @@ class ItemOperations:
         operations = operations_of(call.body, container, key)
         name = f"{key}/{','.join(operation.id for operation in operations)}"
         return Prepared(name, lambda call: run_batch(self._store, container, key, operations, call.rule))
+
+    def _delete_key(self, call: Call) -> Prepared:
+        container = container_of(call, self._store.catalog)
+        key = key_of_call(call, container)
+
+        async def apply(call: Call) -> Answer:
+            store = self._store
+            ids = list(store.ids(container, key))
+            for start in range(0, len(ids), DELETE_COUNT):  # not one step, as on the service
+                there = (id for id in ids[start : start + DELETE_COUNT] if store.read(container, key, id) is not None)
+                if puts := [Put(id, None) for id in there]:
+                    store.commit(container, key, puts)
+                await asyncio.sleep(0)
+            return Answer(OK, charge_ru=write_ru("delete", 0) * max(1, len(ids)))
+
+        return Prepared(f"{key}/", apply)
 
     def _id(self, call: Call, container: Container, key: str) -> str:
         """The id of the item that the path names, by id or by resource id.
@@ -164,6 +190,21 @@ class ItemOperations:
             return check_id(name)
         except Rejection as rejected:
             raise Rejection(NOT_FOUND, rejected.text) from rejected
+
+
+def _item_of(call: Call) -> dict[str, Json]:
+    """The item in a request, whose size counts as it was sent: escaped text is longer than what is stored of it.
+
+    Raises:
+        Rejection: 413 or 400.
+    """
+    if len(call.body) > ITEM_SIZE_MAX_BYTES:
+        raise Rejection(
+            TOO_LARGE,
+            f"a request with an item of {len(call.body)} bytes is over {ITEM_SIZE_MAX_BYTES}; send text unescaped "
+            "(enable_compact_utf8_item_writes=True), or move large values to a blob",
+        )
+    return parse_object(call.body)
 
 
 # Batches
@@ -186,10 +227,15 @@ def operations_of(data: bytes, container: Container, key: str) -> list[Operation
     if len(data) > SIZE_MAX_BYTES:
         raise Rejection(TOO_LARGE, f"a batch of {len(data)} bytes is over {SIZE_MAX_BYTES}; split what need not be one")
     body = parse(data, "the batch")
-    if not isinstance(body, list) or not body:
+    if not isinstance(body, list):
         raise bad("a batch must be a JSON array of operations")
+    if not body:
+        raise bad("Batch request has no operations.")  # as the service says it
     if len(body) > OPERATION_COUNT_MAX:
-        raise bad(f"a batch of {len(body)} operations is over {OPERATION_COUNT_MAX}; split what need not be one")
+        raise bad(
+            "Batch request has more operations than what is supported. "
+            f"There are {len(body)}, and {OPERATION_COUNT_MAX} at most; split what need not be one"
+        )
     found, budget = [], Budget(CONDITION_STEP_COUNT_MAX)
     for index, one in enumerate(body):
         try:
@@ -253,19 +299,25 @@ def run_batch(
     decisions: list[Decision] = []
     left: list[_Pending | None] = []
     moment_ms, size_bytes = store.engine.now_ms(), 0
+
+    def now_at(id: str) -> Stored | None:
+        return touched[id] if id in touched else store.read(container, key, id)
+
     for index, operation in enumerate(operations):
-        now: Stored | None
-        now = touched[operation.id] if operation.id in touched else store.read(container, key, operation.id)
+        now, new_id = now_at(operation.id), operation.new_id
         try:
             if fault is not None and fault.batch_index == index:
                 raise _injected(fault)
             if operation.refusal is not None:
                 raise operation.refusal
-            decision = decide(operation, now, container, Moment(moment_ms, store.fresh_rid(container)))
+            moment = Moment(moment_ms, store.fresh_rid(container))
+            decision = decide(operation, now, container, moment, now_at(new_id) if new_id else None)
         except Rejection as rejected:
             return _failed(rejected, index, len(operations))
         if decision.stored is not None:
-            touched[operation.id] = now = _Pending(decision.stored)
+            if new_id:
+                touched[operation.id] = None
+            touched[new_id or operation.id] = now = _Pending(decision.stored)
         elif decision.deletes:
             touched[operation.id] = now = None
         size_bytes += 0 if now is None else len(now.value)

@@ -11,17 +11,16 @@ from outbox.emulator.cosmos.answers import NOT_ALLOWED, Rejection, bad, unsuppor
 
 PATH_LENGTH_MAX = 8 << 10
 DATABASES, CONTAINERS, ITEMS, RANGES = "dbs", "colls", "docs", "pkranges"
+CONFLICTS, OFFERS, TASKS = "conflicts", "offers", "operations"
 
 _NOT_HERE = {
     "sprocs": "a stored procedure",
     "triggers": "a trigger",
     "udfs": "a user-defined function",
-    "conflicts": "the conflicts feed",
     "users": "a user of the account",
     "permissions": "a permission",
     "clientencryptionkeys": "client-side encryption",
-    "offers": "provisioned throughput",
-    "operations": "deleting by partition key",
+    "operations": "an operation on a whole container other than deleting by partition key",
 }
 _OPERATIONS = {
     ((), "GET"): "account.read",
@@ -41,6 +40,15 @@ _OPERATIONS = {
     ((DATABASES, "", CONTAINERS, "", ITEMS, ""), "PUT"): "item.replace",
     ((DATABASES, "", CONTAINERS, "", ITEMS, ""), "DELETE"): "item.delete",
     ((DATABASES, "", CONTAINERS, "", ITEMS, ""), "PATCH"): "item.patch",
+    ((DATABASES, "", CONTAINERS, "", CONFLICTS), "GET"): "conflict.list",
+    ((DATABASES, "", CONTAINERS, "", CONFLICTS), "POST"): "conflict.list",
+    ((DATABASES, "", CONTAINERS, "", CONFLICTS, ""), "GET"): "conflict.read",
+    ((DATABASES, "", CONTAINERS, "", CONFLICTS, ""), "DELETE"): "conflict.delete",
+    ((DATABASES, "", CONTAINERS, "", TASKS, ""), "POST"): "key.delete",
+    ((OFFERS,), "GET"): "offer.list",
+    ((OFFERS,), "POST"): "offer.list",
+    ((OFFERS, ""), "GET"): "offer.read",
+    ((OFFERS, ""), "PUT"): "offer.replace",
 }
 _SHAPES = {shape for shape, _ in _OPERATIONS}
 _DATABASE_RID = re.compile(r"[A-Za-z0-9+-]{6}==")
@@ -86,11 +94,17 @@ def route_of(method: str, raw_path: str, headers: Mapping[str, str]) -> Route:
     operation = _OPERATIONS.get((shape, method))
     if operation is None:
         raise Rejection(NOT_ALLOWED, f"{method[:20]} is no operation on {raw_path[:80]!r}")
+    if operation == "key.delete":
+        if names[-1].lower() != "partitionkeydelete":
+            raise unsupported(_NOT_HERE[TASKS])
+        segments, shape = segments[:-2], shape[:-2]  # it is signed as an operation on the container
     is_feed = len(segments) % 2 == 1
     kind = shape[-1 if is_feed else -2] if shape else ""
     link = "/".join(segments[:-1] if is_feed else segments)
-    is_by_rid = bool(names) and _DATABASE_RID.fullmatch(names[0]) is not None
-    links = (link, names[-1].lower()) if is_by_rid else (link,)
+    is_by_rid = bool(names) and shape[0] == DATABASES and _DATABASE_RID.fullmatch(names[0]) is not None
+    links = (link, segments[-1 - is_feed].lower()) if is_by_rid else (link,)
+    if shape[:1] == (OFFERS,):  # these have no names
+        links = ("".join(names).lower(),)
     return Route(_refined(operation, headers), names, kind, links, names if is_by_rid else ())
 
 

@@ -107,6 +107,10 @@ class Store:
         """The items of a partition key, in the order in which they were made."""
         return list(self._items(container, key).values())
 
+    def ids(self, container: Container, key: str) -> list[str]:
+        """The ids of the items of a partition key."""
+        return list(self._items(container, key))
+
     def _items(self, container: Container, key: str) -> Mapping[str, Stored]:
         found: Mapping[str, Stored] = self.engine.state.documents.spaces.get(container.prefix + key, _NOTHING)
         if container.ttl_s is None:

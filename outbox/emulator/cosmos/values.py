@@ -18,8 +18,14 @@ ITEM_SIZE_MAX_BYTES = 2 << 20
 DEPTH_MAX = 128
 ID_SIZE_MAX_BYTES = 1_023
 KEY_SIZE_MAX_BYTES = 2_048
+WRONG_KEY = (
+    "Partition key provided either doesn't correspond to definition in the collection or doesn't match partition key "
+    "field values specified in the document."
+)
+"""What the service says, which clients look for."""
 SYSTEM_NAMES = ("_rid", "_self", "_etag", "_attachments", "_ts")
 
+_BEYOND_DOUBLE = 1 << 1_023
 _BAD_IN_ID = re.compile(r"[/\\?#]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _encode = msgspec.json.Encoder().encode
@@ -187,6 +193,8 @@ def _key_part(value: Json) -> Json:
         raise bad("a partition key is a string, number, boolean or null", substatus=KEY_MISMATCH)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
         return int(value)
+    if isinstance(value, int) and abs(value) >= _BEYOND_DOUBLE:
+        raise bad("a partition key is a number that a double holds", substatus=KEY_MISMATCH)
     return value
 
 
@@ -203,7 +211,7 @@ def key_of_header(text: str, path_count: int) -> str:
         values = [UNDEFINED] * path_count
     if len(values) != path_count:
         raise bad(
-            f"the partition key has {len(values)} values where the container has {path_count} paths; give each",
+            f"{WRONG_KEY} It has {len(values)} values where the container has {path_count} paths; give each",
             substatus=KEY_MISMATCH,
         )
     return key_text(values)

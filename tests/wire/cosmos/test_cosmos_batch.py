@@ -20,6 +20,34 @@ def failure(items: Any, operations: list[Any], key: object = "a") -> tuple[int, 
     return error.error_index, int(error.status_code or 0), [one["statusCode"] for one in error.operation_responses]
 
 
+def test_a_replace_within_a_batch_may_give_an_item_another_id(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a"})
+    taken = [("create", ({"id": "2", "pk": "a"},)), ("replace", ("1", {"id": "2", "pk": "a"}))]
+    assert failure(items, taken) == (1, 409, [424, 409])
+    renaming = [
+        ("replace", ("1", {"id": "2", "pk": "a"})),
+        ("create", ({"id": "1", "pk": "a", "n": 1},)),
+        ("read", ("2",)),
+    ]
+    assert [one["statusCode"] for one in items.execute_item_batch(renaming, "a")] == [200, 201, 200]
+    assert sorted(item["id"] for item in items.read_all_items()) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("operations", "said"),
+    [
+        ([], "Batch request has no operations."),
+        ([("read", ("1",))] * 101, "Batch request has more operations than what is supported."),
+    ],
+)
+def test_a_batch_of_no_or_too_many_operations_is_refused_in_the_services_words(
+    items: Any, operations: list[Any], said: str
+) -> None:
+    with pytest.raises(exceptions.CosmosHttpResponseError, match=said) as caught:
+        items.execute_item_batch(operations, "a")
+    assert caught.value.status_code == 400
+
+
 def test_a_batch_does_all_of_its_operations(items: Any) -> None:
     old = items.create_item({"id": "old", "pk": "a", "n": 1})
     items.create_item({"id": "gone", "pk": "a"})

@@ -52,6 +52,22 @@ SEEDS = [
     signed(
         "PUT", "/dbs/d/colls/c", "colls", "dbs/d/colls/c", b'{"id":"c","partitionKey":{"paths":["/pk"]},"defaultTtl":9}'
     ),
+    signed(
+        "POST",
+        "/offers/",
+        "offers",
+        "",
+        b'{"query":"SELECT * FROM root r WHERE r.resource=@link","parameters":[{"name":"@link","value":"dbs/x/"}]}',
+        x_ms_documentdb_isquery="True",
+    ),
+    signed("PUT", "/offers/00ff", "offers", "00ff", b'{"content":{"offerAutopilotSettings":{"maxThroughput":4000}}}'),
+    signed(
+        "POST",
+        "/dbs/d/colls/c/operations/partitionkeydelete",
+        "colls",
+        "dbs/d/colls/c",
+        x_ms_documentdb_partitionkey='["a"]',
+    ),
     b'POST /_outbox/faults HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer x\r\n\r\n{"kind":"explode"}',
     signed("POST", "/dbs", "dbs", "", b'9\r\n{"id":"e"}\r\n0\r\n\r\n', Content_Length="", Transfer_Encoding="chunked"),
 ]

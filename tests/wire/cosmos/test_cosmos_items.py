@@ -13,6 +13,7 @@ from outbox.emulator.cosmos.answers import Rejection
 from outbox.emulator.cosmos.catalog import checked
 from tests.wire.cosmos.conftest import Sdk, query
 
+_UNCHANGED = MatchConditions.IfNotModified
 SYSTEM = {"_rid", "_self", "_etag", "_attachments", "_ts"}
 
 
@@ -183,7 +184,50 @@ def test_the_partition_key_cannot_change(items: Any) -> None:
     items.create_item({"id": "1", "pk": "a"})
     assert status(items.patch_item, "1", "a", [{"op": "set", "path": "/pk", "value": "b"}]) == 400
     assert status(items.patch_item, "1", "a", [{"op": "set", "path": "/id", "value": "2"}]) == 400
-    assert status(items.replace_item, "1", {"id": "2", "pk": "a"}) == 400
+
+
+def test_a_replace_may_give_an_item_another_id(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a"})
+    items.create_item({"id": "taken", "pk": "a"})
+    assert status(items.replace_item, "1", {"id": "taken", "pk": "a"}) == 409
+    renamed = items.replace_item("1", {"id": "2", "pk": "a", "n": 1})
+    assert own(renamed) == {"id": "2", "pk": "a", "n": 1}
+    assert status(items.read_item, "1", "a") == 404
+    assert items.read_item("2", "a") == renamed
+    assert query(items, "SELECT VALUE c.id FROM c") == ["taken", "2"]
+    items.replace_item(renamed, {"id": "1", "pk": "a"}, etag=renamed["_etag"], match_condition=_UNCHANGED)
+    assert status(items.read_item, "2", "a") == 404
+
+
+def test_pages_hold_an_item_that_got_another_id(items: Any) -> None:
+    for number in range(3):
+        items.create_item({"id": str(number), "pk": "a"})
+    items.replace_item("0", {"id": "x", "pk": "a"})
+    assert query(items, "SELECT VALUE c.id FROM c", max_item_count=1) == ["1", "2", "x"]
+
+
+def test_an_upsert_of_nothing_makes_an_item_whatever_etag_it_names(items: Any) -> None:
+    created = items.upsert_item({"id": "1", "pk": "a"}, etag='"0"', match_condition=_UNCHANGED)
+    assert items.read_item("1", "a") == created
+
+
+def test_a_wrong_partition_key_is_refused_in_the_services_words(sdk: Sdk) -> None:
+    container = sdk.container("wrong-parts", ["/a", "/b"])
+    with pytest.raises(exceptions.CosmosHttpResponseError, match="Partition key provided either") as caught:
+        container.execute_item_batch([("create", ({"id": "1", "a": 1, "b": 2},))], [1])
+    assert (caught.value.status_code, caught.value.sub_status) == (400, 1001)
+
+
+def test_an_item_counts_as_it_was_sent(items: Any) -> None:
+    text = "\u4e2d" * 360_000  # 1 MiB of UTF-8, 2.1 MB where it is escaped
+    assert status(items.create_item, {"id": "1", "pk": "a", "text": text}) == 413
+    assert query(items, "SELECT * FROM c") == []
+
+
+def test_a_read_says_where_the_item_is(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a"})
+    place = items.read_item("1", "a").get_response_headers()["content-location"]
+    assert place.startswith("http://127.0.0.1:") and place.endswith("/docs/1/")
 
 
 @pytest.mark.parametrize(
@@ -256,11 +300,6 @@ def test_containers_and_databases_come_and_go(sdk: Sdk) -> None:
     assert status(database.get_container_client("passing").read) == 404
     again = sdk.container("passing")
     assert status(again.read_item, "1", "a") == 404
-
-
-def test_throughput_is_taken_and_reading_it_is_refused(sdk: Sdk) -> None:
-    container = sdk.container("provisioned", offer_throughput=400)
-    assert status(container.get_throughput) == 400
 
 
 def test_a_client_that_knows_a_deleted_container_finds_the_new_one(sdk: Sdk) -> None:

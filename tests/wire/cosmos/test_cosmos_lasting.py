@@ -68,7 +68,7 @@ def test_an_items_time_counts_only_where_the_container_has_one(timed: tuple[Cosm
     sdk.close()
 
 
-@pytest.mark.parametrize("ttl", [0, -2, 1.5, "10", True])
+@pytest.mark.parametrize("ttl", [0, -2, 1.5, "10", True, None])
 def test_a_time_to_live_that_is_none_is_refused(items: Any, ttl: object) -> None:
     assert status(items.create_item, {"id": "1", "pk": "a", "ttl": ttl}) == 400
 

@@ -46,6 +46,7 @@ class Model:
         for kind, id, etag in operations:
             there = id in items
             is_held = not etag or (there and etag == "now" and items[id][1] != "pending")
+            is_held = is_held or (kind == "Upsert" and not there)
             if (kind == "Create" and there) or (kind not in ("Create", "Upsert") and not there):
                 return None
             if kind not in ("Create", "Read") and not is_held:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from azure.cosmos import PartitionKey, exceptions
 
-from outbox.emulator.cosmos.hashing import effective_key
+from outbox.emulator.cosmos.hashing import effective_key, effective_key_v1
 from outbox.emulator.cosmos.query.budget import Budget
 from outbox.emulator.cosmos.values import key_text
 from tests.wire.cosmos.conftest import Sdk, query
-from tests.wire.cosmos.test_cosmos_items import own
+from tests.wire.cosmos.test_cosmos_items import own, status
 
 PEOPLE = [
     {"id": "1", "pk": "a", "n": 1, "name": "Ann", "tags": ["x", "y"], "at": {"city": "Oslo"}, "ok": True},
@@ -430,6 +430,45 @@ def test_partition_keys_are_hashed_as_the_sdk_does(value: Any) -> None:
     assert effective_key(text, is_hierarchical=False) == PartitionKey("/a")._get_effective_partition_key_string([value])
     several = PartitionKey(["/a", "/b"], kind="MultiHash")._get_effective_partition_key_string([value, "z"])
     assert effective_key(key_text([value, "z"]), is_hierarchical=True) == several
+
+
+@pytest.mark.parametrize(
+    "value", ["", "a", "x" * 100, "x" * 101, "ключ" * 30, 0, 7, -1, 2**40, 2.5, -1e300, True, False]
+)
+def test_partition_keys_of_version_1_are_hashed_as_the_sdk_does(value: Any) -> None:
+    expected = PartitionKey("/a", version=1)._get_effective_partition_key_string([value])
+    assert effective_key_v1(key_text([value])) == str(expected).upper()
+
+
+def test_a_partition_key_that_no_double_holds_is_refused(items: Any) -> None:
+    assert status(items.create_item, {"id": "1", "pk": 10**400}) == 400
+    items.create_item({"id": "1", "pk": 10**300})
+    found = items.query_items_change_feed(partition_key=10**300, is_start_from_beginning=True)
+    assert [item["id"] for item in found] == ["1"]
+
+
+def test_the_change_feed_of_a_partition_key_of_version_1_has_only_that(sdk: Sdk) -> None:
+    sdk.container("beside")
+    database = sdk.client.get_database_client(f"db-{sdk.mode}")
+    container = database.create_container("first", PartitionKey("/pk", version=1))
+    keys = ["a", "b" * 200, 1000, 1.5, None]
+    for number, key in enumerate(keys):
+        container.create_item({"id": str(number), "pk": key})
+    for number, key in enumerate(keys[:4]):
+        found = container.query_items_change_feed(partition_key=key, is_start_from_beginning=True)
+        assert [item["id"] for item in found] == [str(number)]
+
+
+def test_a_condition_on_the_partition_key_is_as_good_as_naming_it(sdk: Sdk) -> None:
+    container = sdk.container("named")
+    for key in ("a", "b"):
+        container.create_item({"id": "1", "pk": key})
+    text = "SELECT VALUE c.pk FROM c WHERE c.id = '1' AND c.pk = @pk"
+    assert list(container.query_items(text, parameters=[{"name": "@pk", "value": "a"}])) == ["a"]
+    if sdk.mode == "sync":  # the other asks for all partition keys unless it is told one
+        for open_text in ("SELECT * FROM c WHERE c.pk = 'a' OR c.id = '1'", "SELECT * FROM c WHERE c.pk > 'a'"):
+            with pytest.raises(exceptions.CosmosHttpResponseError):
+                list(container.query_items(open_text))
 
 
 def test_the_first_parts_of_a_key_find_all_below_them(sdk: Sdk) -> None:

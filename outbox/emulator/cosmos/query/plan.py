@@ -75,6 +75,17 @@ class Plan:
             known |= {source.alias}
         return found
 
+    def names_one_key(self, paths: tuple[tuple[str, ...], ...]) -> bool:
+        """Whether the condition plainly says that each of some paths equals one value, as for one partition key."""
+        query, operands, named = self.query, _operands(self.query), list[Node]()
+        for operand in operands:
+            match operand:
+                case Binary(sign="=", left=left, right=Literal()):
+                    named.append(left)
+                case Binary(sign="=", left=Literal(), right=right):
+                    named.append(right)
+        return bool(operands) and all(_member(query, path) in named for path in paths)
+
     # Rows
 
     def rows(self, item: Json) -> Iterator[Row | None]:
@@ -273,14 +284,26 @@ def compile_condition(text: str, budget: Budget) -> Condition:
     return lambda item: any(row is not None for row in plan.rows(item))
 
 
+def _operands(query: Query) -> tuple[Node, ...]:
+    """What must hold all together of an item, where a query is over items as they are."""
+    if len(query.sources) != 1 or query.sources[0].value is not None or query.where is None:
+        return ()
+    where = query.where
+    return where.operands if isinstance(where, Logical) and where.sign == "AND" else (where,)
+
+
+def _member(query: Query, path: tuple[str, ...]) -> Node:
+    """The expression for a path in an item."""
+    found: Node = Name(query.sources[0].alias)
+    for name in path:
+        found = Member(found, Literal(name))
+    return found
+
+
 def _ids_of(query: Query) -> tuple[str, ...] | None:
     """The ids that a condition such as `c.id = 'a' AND ...` leaves over."""
-    if len(query.sources) != 1 or query.sources[0].value is not None or query.where is None:
-        return None
-    id_of_item = Member(Name(query.sources[0].alias), Literal("id"))
-    operands = (
-        query.where.operands if isinstance(query.where, Logical) and query.where.sign == "AND" else (query.where,)
-    )
+    operands = _operands(query)
+    id_of_item = _member(query, ("id",)) if operands else None
     for operand in operands:
         match operand:
             case Binary(sign="=", left=left, right=Literal(value=str() as id)) if left == id_of_item:
