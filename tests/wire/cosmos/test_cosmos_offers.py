@@ -100,7 +100,7 @@ def test_a_partition_key_is_deleted_with_its_items_and_no_others(sdk: Sdk, count
     container.create_item({"id": "1", "pk": "a"})
 
 
-def test_metrics_of_a_query_are_told_where_they_are_asked_for(items: Any) -> None:
+def test_metrics_of_a_query_are_answered_where_they_are_asked_for(items: Any) -> None:
     for id in ("1", "2"):
         items.create_item({"id": id, "pk": "a"})
     headers: list[dict[str, str]] = []
