@@ -23,6 +23,10 @@ MESSAGES = "outbox/azure/servicebus/messages.py"
 LETTERS = "outbox/azure/servicebus/dead_letters.py"
 PLACED = "outbox/azure/cosmos/placed_states.py"
 CONNECTING = "outbox/azure/connecting.py"
+BLOB_ACCOUNT = "outbox/azure/blobs/account.py"
+BLOB_OUTCOMES = "outbox/azure/blobs/outcomes.py"
+BLOB_STATES = "outbox/azure/blobs/state_store.py"
+BLOBS = "outbox/azure/blobs/store.py"
 
 OF_COSMOS = "test_cosmos_traps"
 OF_SENDING = "test_servicebus_traps"
@@ -31,6 +35,8 @@ OF_SESSIONS = "test_servicebus_session_traps"
 OF_CONNECTING = "test_connecting"
 OF_BREAKS = "test_servicebus_breaks"
 OF_PLACED = "test_placed_states"
+OF_BLOBS = "test_blob_requests"
+OF_BLOB_CONTRACT = "test_blob_contract"
 
 
 IN_TWO = """async def in_two(items: Any, fresh: list[Any], partition: str) -> Any:
@@ -46,8 +52,9 @@ IN_TWO = """async def in_two(items: Any, fresh: list[Any], partition: str) -> An
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str], of: str = "") -> Mutant:
     """A planted fault; `found_by` names a test, `of` its module where the file does not say."""
     service = "cosmos" if "/cosmos" in file or file == CONNECTION or of == OF_PLACED else "bus"
+    service = "blobs" if "/blobs/" in file else service
     module = of or {LINKS: OF_SETTLING, BUS: OF_SETTLING, SOURCES: OF_SESSIONS, LETTERS: OF_CONNECTING}.get(
-        file, OF_COSMOS if service == "cosmos" else OF_SENDING
+        file, {"cosmos": OF_COSMOS, "bus": OF_SENDING, "blobs": OF_BLOBS}[service]
     )
     return Mutant(name, service, (f"{module}.py::{found_by}",), file, edits)
 
@@ -334,6 +341,105 @@ ADAPTER_MUTANTS = (
         "ports keep the infrastructure to themselves", CONNECTING,
         "test_what_does_not_go_together_is_refused_with_the_reason",
         ("self.blobs, self.infrastructure)", "self.blobs)"), of=OF_PLACED,
+    ),
+    # Blob Storage
+    mutant(
+        "blobs: a condition that does not hold is an unknown outcome", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("_LOSING = frozenset((404, 409, 412))", "_LOSING = frozenset((404, 409))"),
+    ),
+    mutant(
+        "blobs: a delete of what is gone is refused", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("_LOSING = frozenset((404, 409, 412))", "_LOSING = frozenset((409, 412))"),
+    ),
+    mutant(
+        "blobs: a replace has no condition", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("\"overwrite\": True, \"etag\": operation.if_match, \"match_condition\": MatchConditions.IfNotModified}", "\"overwrite\": True}"),
+    ),
+    mutant(
+        "blobs: a delete has no condition", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("container.delete_blob(name, **condition)", "container.delete_blob(name)"),
+    ),
+    mutant(
+        "blobs: a write to a missing container has lost", BLOB_STATES,
+        "test_a_container_that_is_not_there_is_neither_an_absent_document_nor_a_lost_condition",
+        ("in _LOSING and not is_no_container(error):", "in _LOSING:"),
+    ),
+    mutant(
+        "blobs: a document of a missing container is absent", BLOB_STATES,
+        "test_a_container_that_is_not_there_is_neither_an_absent_document_nor_a_lost_condition",
+        ("            if is_no_container(error):\n                raise as_error(error, what) from error\n            return None\n", "            return None\n"),
+    ),
+    mutant(
+        "blobs: a blob of a missing container is absent", BLOBS,
+        "test_a_container_that_is_not_there_is_neither_an_absent_document_nor_a_lost_condition",
+        ("            if is_no_container(error):\n                raise as_error(error, what) from error\n            return None\n", "            return None\n"),
+    ),
+    mutant(
+        "blobs: what has expired gives way without a condition", BLOB_STATES,
+        "test_of_two_creates_over_what_has_expired_one_wins",
+        ("Replace(operation.key, operation.body, known[0].version, operation.ttl_s)",
+         "Replace(operation.key, operation.body, \"*\", operation.ttl_s)"),
+    ),
+    mutant(
+        "blobs: what was renewed is purged", BLOB_STATES, "test_what_was_renewed_while_the_container_is_purged_stays",
+        ("if known is not None and self._is_over(known[1]):\n                    count", "if known is not None:\n                    count"),
+    ),
+    mutant(
+        "blobs: what the index still has is unfinished", BLOB_STATES,
+        "test_what_is_finished_is_not_unfinished_while_the_index_is_behind",
+        ("if document is not None and is_pending(document.body):  # tags lag behind", "if document is not None:"),
+    ),
+    mutant(
+        "blobs: a listing ends with its first page", BLOB_STATES, "test_every_page_of_a_listing_is_read",
+        ("            for item in page:\n                yield item\n", "            for item in page:\n                yield item\n            return\n"),
+    ),
+    mutant(
+        "blobs: a listing that breaks off has ended", BLOB_STATES,
+        "test_a_listing_that_breaks_off_is_told_and_does_not_end",
+        ("            except FAILURES as error:\n                raise as_error(error, \"list of blobs\") from error\n", "            except FAILURES:\n                return\n"),
+    ),
+    mutant(
+        "blobs: a second write changes a blob", BLOBS, "test_blob_storage_is_a_blob_store",
+        ("overwrite=False, max_concurrency=1", "overwrite=True, max_concurrency=1"), of=OF_BLOB_CONTRACT,
+    ),
+    mutant(
+        "blobs: one over the limit is read cut", BLOBS, "test_blob_storage_is_a_blob_store",
+        ("length=bytes_max + 1", "length=bytes_max"), of=OF_BLOB_CONTRACT,
+    ),
+    mutant(
+        "blobs: all of one over the limit is read", BLOBS,
+        "test_no_more_of_a_blob_is_read_than_tells_that_it_is_too_large",
+        (", offset=0, length=bytes_max + 1)", ")"),
+    ),
+    mutant(
+        "blobs: the SDK sends again", BLOB_ACCOUNT, "test_an_answer_means_what_azure_documents",
+        ("\"retry_total\": 0", "\"retry_total\": 1"),
+    ),
+    mutant(
+        "blobs: aiohttp sends again", BLOB_ACCOUNT,
+        "test_a_write_whose_answer_is_lost_is_sent_once_and_told_as_unknown",
+        (", \"transport\": OnceTransport()}", "}"),
+    ),
+    mutant(
+        "blobs: a container is made unasked", BLOB_ACCOUNT, "test_only_an_account_that_may_create_makes_its_container",
+        ("        if create:\n            try:", "        if True:\n            try:"),
+    ),
+    mutant(
+        "blobs: a failure is not counted as one", BLOB_ACCOUNT,
+        "test_what_is_asked_for_is_counted_and_so_is_what_failed",
+        ("            usage.note(kind, failed=failed)", "            usage.note(kind)"),
+    ),
+    mutant(
+        "blobs: an unknown outcome is taken as refused", BLOB_OUTCOMES, "test_an_answer_means_what_azure_documents",
+        ("    return OutcomeUnknown(f\"{what}: outcome", "    return Refused(f\"{what}: outcome"),
+    ),
+    mutant(
+        "blobs: a server error is a busy account", BLOB_OUTCOMES, "test_an_answer_means_what_azure_documents",
+        ("(status == 503 and getattr(error, \"error_code\", None) == \"ServerBusy\")", "status == 503"),
     ),
 )  # fmt: skip
 
