@@ -16,9 +16,10 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Engine
 from outbox.azure import functions
+from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.sites import edge
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.errors import Refused
+from outbox.errors import OutcomeUnknown, Refused
 
 
 @dataclass
@@ -140,6 +141,28 @@ async def test_a_backend_that_cannot_be_opened_fails_each_invocation_until_it_ca
     broken.clear()
     await functions.process(site.app, message("m1"))
     assert (await functions.answer(site.app, asked, "/shops/s1")).get_body() == b'{"items":2}'
+
+
+async def test_no_invocation_uses_a_processor_that_could_not_be_opened(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_ = list[str](), Processor.open
+    gate = asyncio.Event()
+
+    async def opens(processor: Processor) -> None:
+        opened.append("begun")
+        await gate.wait()
+        if len(opened) == 1:
+            raise OutcomeUnknown("no answer")
+        await open_(processor)
+
+    monkeypatch.setattr(Processor, "open", opens)
+    both = [asyncio.ensure_future(site.functions["queue_orders"](message(f"m{n}"))) for n in range(2)]
+    await asyncio.sleep(0.05)
+    assert not any(one.done() for one in both)
+    gate.set()
+    first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(first, OutcomeUnknown) and second is None and len(opened) == 2
 
 
 async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(site: Site) -> None:

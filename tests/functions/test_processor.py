@@ -52,6 +52,8 @@ def made(**options: Any) -> App:
             raise ValueError("unlucky")
         if order.items == 14:
             raise Retry("later", after_s=0.05)
+        if order.items == 17:
+            raise Retry("tomorrow", after_s=86_400)
         if order.items == 15:
             raise asyncio.CancelledError
         if order.items == 16:
@@ -230,6 +232,11 @@ async def test_in_order_a_rescheduled_message_waits_and_is_released(host: Host) 
     assert not await host.deliver("o1", 14, source="ordered", session_id="ann")
     assert asyncio.get_running_loop().time() - began_s >= 0.04 and host.waiting("ordered") == []
     assert await host.deliver("o2", 1, source="ordered", session_id="ann", customer="bob")
+
+
+async def test_in_order_a_message_that_is_due_much_later_is_released_while_its_lock_is_held(host: Host) -> None:
+    async with asyncio.timeout(5):
+        assert not await host.deliver("o1", 17, source="ordered", session_id="ann")
 
 
 async def test_a_resubmitted_dead_letter_runs_again(host: Host) -> None:

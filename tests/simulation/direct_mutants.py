@@ -26,6 +26,10 @@ from tests.simulation.thread_mutants import THREAD_MUTANTS
 TRIGGER_BUS = "outbox/azure/functions/bus.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
 FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
+SITES = "outbox/azure/functions/sites.py"
+APP_SETTINGS = "function_app/settings.py"
+APP_LOGS = "function_app/logs.py"
+APP_SPARK = "function_app/spark.py"
 STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
@@ -40,6 +44,9 @@ ADMINISTRATION = "outbox/emulator/bus/http.py"
 ACCESS_KEY = "outbox/ops/access_key.py"
 
 OF_PROCESSOR = "functions/test_processor.py"
+OF_BLUEPRINT = "functions/test_blueprint.py"
+OF_APP_FILES = "functions/test_app_files.py"
+OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
 OF_LETTERS = "functions/test_stored_dead_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
 OF_STOPPED = "unit/stores/test_blocked_sessions.py"
@@ -62,7 +69,8 @@ OF_KEYS = "wire/test_cli_access_key.py"
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
     """A planted fault; `found_by` names a test below `tests/`."""
-    about = "trigger" if "functions" in file else "letters" if "letters" in file else "settlement"
+    about = "trigger" if "function" in file else "letters" if "letters" in file else "settlement"
+    about = "jobs" if file.startswith("spark_jobs/") else about
     return Mutant(name, about, (found_by,), file, edits)
 
 
@@ -86,7 +94,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: a refused message is done before it is kept", TRIGGER_BUS,
         f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_stored_is_released",
-        ('        if settle.how == "dead-letter":\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
+        ('        if settle.how == "dead-letter":\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n'),
     ),
     mutant(
         "two attempts of one process: what is staged for the next version is reclaimed", LEFT,
@@ -432,6 +440,56 @@ DIRECT_MUTANTS = (
         "log: a password whose end is cut off is shown", REDACTING,
         f"{OF_REDACTING}::test_a_password_whose_end_is_behind_the_cut_is_redacted",
         ("        is_open = is_cut and end == len(text)\n", "        is_open = False\n"),
+    ),
+    # The Functions app
+    mutant(
+        "site: a processor is used before it is open", SITES,
+        f"{OF_BLUEPRINT}::test_no_invocation_uses_a_processor_that_could_not_be_opened",
+        ("                await made.open()\n                self._processor = made\n",
+         "                self._processor = made\n                await made.open()\n"),
+    ),
+    mutant(
+        "site: another loop uses the clients of the first", SITES, f"{OF_BLUEPRINT}::test_another_loop_opens_its_own",
+        ("            self._backend = self._processor = None\n", "            self._processor = None\n"),
+    ),
+    mutant(
+        "trigger: a message rests for longer than its lock is renewed", PROCESSOR,
+        f"{OF_PROCESSOR}::test_in_order_a_message_that_is_due_much_later_is_released_while_its_lock_is_held",
+        ("asyncio.sleep(max(0.0, min(rest_s, self._settings.rest_s)))", "asyncio.sleep(max(0.0, rest_s))"),
+    ),
+    mutant(
+        "trigger: an expiry that means never is a time to live", FUNCTIONS_MESSAGES,
+        f"{OF_PROCESSOR}::test_a_message_of_a_trigger_lives_as_long_as_its_broker_says",
+        ("expires is None or expires.year >= _NEVER_YEAR or not enqueued_ms", "expires is None or not enqueued_ms"),
+    ),
+    mutant(
+        "trigger: a sweep leaves nobody time to finish", PROCESSOR,
+        f"{OF_PROCESSOR}::test_a_failed_push_is_repeated_on_redelivery",
+        ("sweep(grace_s=self._settings.sweep_grace_s)", "sweep(grace_s=0.0)"),
+    ),
+    mutant(
+        "app: queues and containers are made unless a setting forbids it", APP_SETTINGS,
+        f"{OF_APP_FILES}::test_queues_and_containers_are_made_only_where_a_setting_says_so",
+        ("in (\"1\", \"true\", \"yes\")", "not in (\"0\", \"false\", \"no\")"),
+    ),
+    mutant(
+        "app: a field begins a line of its own", APP_LOGS, "infra/test_alerts.py::test_no_field_begins_a_line_of_its_own",
+        ("printable(str(value))", "str(value)"),
+    ),
+    mutant(
+        "app: a timer gives up where it is throttled", APP_SPARK,
+        f"{OF_SPARK_TRIGGERS}::test_a_timer_asks_again_for_the_same_run_while_the_bus_is_away",
+        ("retry_if_exception_type((OutcomeUnknown, Throttled))", "retry_if_exception_type(OutcomeUnknown)"),
+    ),
+    mutant(
+        "app: a timer that is made up for is older than retention", APP_SPARK,
+        f"{OF_SPARK_TRIGGERS}::test_a_timer_that_is_started_again_for_the_same_time_starts_one_run",
+        ("created = due if datetime.now(UTC) - due < OUTAGE else None", "created = due"),
+    ),
+    mutant(
+        "app: a timer's run is one for each start", APP_SPARK,
+        f"{OF_SPARK_TRIGGERS}::test_a_timer_that_is_started_again_for_the_same_time_starts_one_run",
+        ("{due:%Y%m%dT%H%M%SZ}", "{datetime.now(UTC):%Y%m%dT%H%M%S%f}"),
     ),
 )  # fmt: skip
 
