@@ -30,6 +30,23 @@ SITES = "outbox/azure/functions/sites.py"
 APP_SETTINGS = "function_app/settings.py"
 APP_LOGS = "function_app/logs.py"
 APP_SPARK = "function_app/spark.py"
+RECORDING = "outbox/verify/recorded/recording.py"
+GUARD = "outbox/ops/connection_guard.py"
+COMMANDS = "outbox/ops/commands.py"
+CONTROL = "outbox/ops/control.py"
+REMOTE = "outbox/ops/remote.py"
+CONTROL_FILE = "outbox/ops/control_file.py"
+AMQP_CHANNEL = "outbox/emulator/amqp/channel.py"
+AMQP_LINK = "outbox/emulator/amqp/link.py"
+MANAGEMENT = "outbox/emulator/bus/management.py"
+RECEIVERS = "outbox/emulator/bus/receivers.py"
+FAULTY_BUS = "outbox/emulator/bus/faulty.py"
+BUS_TRANSPORT = "outbox/emulator/bus/transport.py"
+BUS_PEER = "outbox/emulator/bus/peer.py"
+JUDGED_COMMITS = "outbox/verify/recorded/commits.py"
+JUDGED_FLOW = "outbox/verify/recorded/flow.py"
+JUDGED_LIVES = "outbox/verify/recorded/linear.py"
+JUDGED_PENDING = "outbox/verify/recorded/pending.py"
 STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
@@ -47,6 +64,15 @@ OF_PROCESSOR = "functions/test_processor.py"
 OF_BLUEPRINT = "functions/test_blueprint.py"
 OF_APP_FILES = "functions/test_app_files.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
+OF_RECORDING = "unit/verify/test_recording.py"
+OF_GUARD = "unit/ops/test_connection_guard.py"
+OF_CLI = "unit/ops/test_cli.py"
+OF_CONTROL = "unit/ops/test_control.py"
+OF_AMQP = "unit/amqp/test_amqp_connection.py"
+OF_MANAGEMENT = "unit/emulator/test_management.py"
+OF_RECEIVERS = "unit/emulator/test_receivers.py"
+OF_LIVES = "unit/verify/test_linear_lives.py"
+OF_APART_HISTORIES = "unit/verify/test_linear_stores.py"
 OF_LETTERS = "functions/test_stored_dead_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
 OF_STOPPED = "unit/stores/test_blocked_sessions.py"
@@ -70,7 +96,8 @@ OF_KEYS = "wire/test_cli_access_key.py"
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
     """A planted fault; `found_by` names a test below `tests/`."""
     about = "trigger" if "function" in file else "letters" if "letters" in file else "settlement"
-    about = "jobs" if file.startswith("spark_jobs/") else about
+    about = "jobs" if file.startswith("spark_jobs/") else "judge" if "/verify/" in file else about
+    about = "ops" if "/ops/" in file else "emulator" if "/emulator/" in file else about
     return Mutant(name, about, (found_by,), file, edits)
 
 
@@ -490,6 +517,124 @@ DIRECT_MUTANTS = (
         "app: a timer's run is one for each start", APP_SPARK,
         f"{OF_SPARK_TRIGGERS}::test_a_timer_that_is_started_again_for_the_same_time_starts_one_run",
         ("{due:%Y%m%dT%H%M%SZ}", "{datetime.now(UTC):%Y%m%dT%H%M%S%f}"),
+    ),
+    # The judge of histories
+    mutant(
+        "judge: a commit that failed and was followed is no finding", JUDGED_COMMITS,
+        f"{OF_LIVES}::test_effects_of_a_commit_that_failed_are_found",
+        ("if pending is not None and pending.status == EFFECTIVE:\n            text", "if False:\n            text"),
+    ),
+    mutant(
+        "judge: an output that may be of several is nobody's when they failed", JUDGED_PENDING,
+        f"{OF_LIVES}::test_of_two_that_may_have_sent_an_output_one_did",
+        ("(*map(step_of, pending.commit.changes), *map(step_of, pending.commit.outputs))",
+         "map(step_of, pending.commit.changes)"),
+    ),
+    mutant(
+        "judge: a settlement that a death cut off is taken as done", JUDGED_LIVES,
+        f"{OF_APART_HISTORIES}::test_a_delivery_that_was_being_settled_when_its_process_died_may_be_redelivered",
+        ("            self._flow.settle_perhaps(settled)\n        self._settles.clear()",
+         "            self._flow.settle(settled, self._line)\n        self._settles.clear()"),
+    ),
+    mutant(
+        "judge: what is not due at a quiesce is never owed", JUDGED_FLOW,
+        f"{OF_LIVES}::test_what_was_not_due_at_one_quiesce_is_owed_at_the_next",
+        ("                self._fresh.append(id)\n                continue", "                continue"),
+    ),
+    mutant(
+        "judge: what is redelivered in the same attempt was resubmitted", JUDGED_FLOW,
+        f"{OF_LIVES}::test_a_dead_letter_may_be_resubmitted_and_is_then_no_lost_commit",
+        ("delivery.attempt > attempt:", "delivery.attempt >= attempt:"),
+    ),
+    mutant(
+        "judge: a renewal of some is one of all", RECORDING,
+        f"{OF_RECORDING}::test_only_a_renewal_of_all_says_that_they_are_still_there",
+        ("        if count == len(deliveries):  # else", "        if count:  # else"),
+    ),
+    # Endpoints and command line
+    mutant(
+        "ops: the end of a head in two reads is missed", GUARD,
+        f"{OF_GUARD}::test_a_head_in_two_pieces_is_a_request_and_its_answer_may_take_long",
+        ("self._tail[-3:] + data", "self._tail[-2:] + data"),
+    ),
+    mutant(
+        "ops: a client that reads on is cut off", GUARD, f"{OF_GUARD}::test_a_client_that_reads_on_is_not_cut_off",
+        ("    def resume_writing(self) -> None:\n        self._end_stall()\n", "    def resume_writing(self) -> None:\n"),
+    ),
+    mutant(
+        "ops: a client that does not read holds up a stop", GUARD,
+        f"{OF_GUARD}::test_a_client_that_does_not_read_does_not_hold_up_a_stop",
+        ("            connection.stop()\n", "            pass\n"),
+    ),
+    mutant(
+        "ops: a list of dead letters ends with its first page", COMMANDS,
+        f"{OF_CLI}::test_every_page_of_dead_letters_is_listed",
+        ("            if len(page) < BATCH_COUNT_MAX:\n                break\n", "            break\n"),
+    ),
+    mutant(
+        "ops: requests that have ended still count", CONTROL, f"{OF_CONTROL}::test_only_so_many_requests_are_under_way",
+        ("            self._free += 1\n", "            pass\n"),
+    ),
+    mutant(
+        "ops: a lost answer is taken as refused", REMOTE,
+        f"{OF_CONTROL}::test_a_lost_answer_to_a_send_is_an_unknown_outcome",
+        ("        return OutcomeUnknown(\n", "        return Refused(\n"),
+    ),
+    mutant(
+        "ops: the repr of a control file shows its token", CONTROL_FILE,
+        f"{OF_CONTROL}::test_the_control_file_is_its_owners_alone_and_goes_with_the_host",
+        ("pid={self.pid})\"", "pid={self.pid}, token={self.token})\""),
+    ),
+    # The Service Bus endpoint
+    mutant(
+        "emulator: the last of a long disposition is not settled", AMQP_CHANNEL,
+        f"{OF_AMQP}::test_a_disposition_settles_its_first_and_its_last_delivery_and_none_beside",
+        ("if first <= number <= last]", "if first <= number < last]"),
+    ),
+    mutant(
+        "emulator: a sender's credit is not granted anew", AMQP_LINK,
+        f"{OF_AMQP}::test_a_sender_gets_credit_at_once_and_again_before_it_runs_out",
+        ("self.credit < CREDIT_GRANTED // 2", "self.credit < 0"),
+    ),
+    mutant(
+        "emulator: an aborted transfer keeps its room", AMQP_LINK,
+        "wire/test_servicebus_limits.py::test_unfinished_messages_of_a_connection_have_a_limit",
+        ("        self._parts.clear()\n        self.session.quota.give_back(self._parts_held_bytes)\n", "        self._parts.clear()\n"),
+    ),
+    mutant(
+        "emulator: anybody takes a session's deferred message", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_deferred_message_of_a_session_is_for_who_holds_the_session",
+        ("            self._session_lock(path, session_id)\n        claims", "            pass\n        claims"),
+    ),
+    mutant(
+        "emulator: the answer to a peek has no limit", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_peek_gives_no_more_than_one_answer_holds_and_goes_on_behind_it",
+        ("            if size_bytes > REPLY_SIZE_MAX_BYTES:\n", "            if False:\n"),
+    ),
+    mutant(
+        "emulator: a settlement drops the description", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_settlement_dead_letters_with_reason_and_description",
+        ("reason=reason, description=description)", "reason=reason)"),
+    ),
+    mutant(
+        "emulator: what is not scheduled is cancelled", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_only_what_is_scheduled_is_cancelled",
+        ("if self._engine.broker.cancel(path, sequences) < len(sequences):", "if not self._engine.broker.cancel(path, sequences):"),
+    ),
+    mutant(
+        "emulator: a connection that breaks keeps the claim that met it", FAULTY_BUS,
+        f"{OF_RECEIVERS}::test_a_connection_that_breaks_under_a_delivery_keeps_no_claim",
+        ("for unsent in claims[at:]:", "for unsent in claims[at + 1 :]:"),
+    ),
+    mutant(
+        "emulator: a connection that breaks releases its session", RECEIVERS,
+        f"{OF_RECEIVERS}::test_only_a_client_that_closes_its_session_releases_it",
+        ("        if release and self.lock is not None:", "        if self.lock is not None:"),
+    ),
+    mutant(
+        "emulator: a receiver that waits for room is forgotten", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_was_not_sent_for_want_of_room_is_sent_once_there_is_some",
+        ("        elif not self._reading or self.blocked:", "        elif not self._reading:"),
     ),
 )  # fmt: skip
 

@@ -270,6 +270,19 @@ def test_a_disposition_over_all_ids_costs_no_more_than_what_is_tracked() -> None
     assert (len(event.deliveries), event.unknown) == (1, [])
 
 
+@pytest.mark.parametrize("count", [1, 4, 300])
+def test_a_disposition_settles_its_first_and_its_last_delivery_and_none_beside(count: int) -> None:
+    made = connection()
+    link = attached(made, receiver=True).link
+    for number in range(count + 2):
+        link.send(number.to_bytes(16, "big"), b"", settled=False)
+    accepted = performatives.outcome_state(performatives.ACCEPTED)
+    [event] = made.receive(client.disposition(1, count, accepted))
+    assert isinstance(event, Settled)
+    assert [one.delivery_id for one in event.deliveries] == list(range(1, count + 1))
+    assert sorted(link.session.unsettled) == [0, count + 1]
+
+
 def script() -> bytes:
     """A session that uses every performative."""
     return b"".join(

@@ -19,6 +19,7 @@ from outbox.engine.log import records
 from outbox.engine.log.closed import CLOSED_NAME
 from outbox.engine.state.documents import STATES
 from outbox.message import Message
+from outbox.ops import commands, engine_operator
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
 
@@ -384,3 +385,16 @@ def test_names_and_texts_of_peers_reach_no_terminal_as_they_are(cli: Cli, disk_p
 def test_a_line_of_the_log_stays_one_line() -> None:
     record = logging.makeLogRecord({"msg": "%s: 1 messages", "args": ("q\n2026 ERROR\x1b[2J",), "id": "a\nb"})
     assert LogFormatter("%(message)s").format(record) == "q\\n2026 ERROR\\x1b[2J: 1 messages id=a\\nb"
+
+
+def test_every_page_of_dead_letters_is_listed(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.open(folder)
+    engine.broker.send("transfers", [Message(body=b"{}", outbox_id=f"b{n}") for n in range(4)])
+    for claim in engine.broker.claim("transfers", 10):
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no")
+    engine.close()
+    monkeypatch.setattr(commands, "BATCH_COUNT_MAX", 2)
+    monkeypatch.setattr(engine_operator, "BATCH_COUNT_MAX", 2)
+    code, out, _ = cli("dead-letters", "list", "transfers", "--json")
+    assert code == 0
+    assert sorted(one["id"] for one in json.loads(out)) == ["b0", "b1", "b2", "b3", "bad", "m1"]

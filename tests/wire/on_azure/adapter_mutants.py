@@ -23,6 +23,8 @@ MESSAGES = "outbox/azure/servicebus/messages.py"
 LETTERS = "outbox/azure/servicebus/dead_letters.py"
 PLACED = "outbox/azure/cosmos/placed_states.py"
 CONNECTING = "outbox/azure/connecting.py"
+ENTITIES = "outbox/azure/servicebus/entities.py"
+CLIENTS = "outbox/azure/operations.py"
 BLOB_ACCOUNT = "outbox/azure/blobs/account.py"
 BLOB_OUTCOMES = "outbox/azure/blobs/outcomes.py"
 BLOB_STATES = "outbox/azure/blobs/state_store.py"
@@ -36,6 +38,7 @@ OF_CONNECTING = "test_connecting"
 OF_BREAKS = "test_servicebus_breaks"
 OF_PLACED = "test_placed_states"
 OF_BLOBS = "test_blob_requests"
+OF_ANSWERS = "test_bus_answers"
 OF_BLOB_CONTRACT = "test_blob_contract"
 
 
@@ -444,6 +447,43 @@ ADAPTER_MUTANTS = (
     mutant(
         "blobs: a server error is a busy account", BLOB_OUTCOMES, "test_an_answer_means_what_azure_documents",
         ("(status == 503 and getattr(error, \"error_code\", None) == \"ServerBusy\")", "status == 503"),
+    ),
+    # What Service Bus answers
+    mutant(
+        "a full queue is an unknown outcome", BUS_OUTCOMES, "test_a_failed_send_means_what_service_bus_documents",
+        ("ServiceBusServerBusyError | ServiceBusQuotaExceededError", "ServiceBusServerBusyError"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a queue that is disabled is an unknown outcome", BUS_OUTCOMES,
+        "test_a_failed_send_means_what_service_bus_documents",
+        ("(MessagingEntityNotFoundError, MessagingEntityDisabledError)", "(MessagingEntityNotFoundError,)"),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "a page of dead letters begins too late", LETTERS, "test_every_page_of_dead_letters_is_listed",
+        ("found[-1].sequence + 1", "found[-1].sequence + 2"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "dead letters that were looked at stay locked", LETTERS, "test_every_page_of_dead_letters_is_listed",
+        ("                        if not message._settled:\n", "                        if False:\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a time to live is more than the wire can say", MESSAGES,
+        "test_a_time_to_live_is_what_the_wire_can_say_of_it",
+        ("min(message.time_to_live_ms, TTL_MS_MAX) or None", "message.time_to_live_ms or None"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "what is scheduled for a subscription does not count", ENTITIES,
+        "test_a_subscription_is_not_drained_while_its_topic_has_a_scheduled_message",
+        ("            if slash:  # what is scheduled lies in the topic", "            if False:"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a client gives up where it is throttled", CLIENTS, "test_a_client_sends_the_same_again_until_it_is_known",
+        ("except (OutcomeUnknown, Throttled):", "except OutcomeUnknown:"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a client's last failure is none", CLIENTS, "test_a_client_sends_the_same_again_until_it_is_known",
+        ("                    raise\n", "                    return\n"), of=OF_ANSWERS,
     ),
 )  # fmt: skip
 
