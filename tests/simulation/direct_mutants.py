@@ -30,6 +30,11 @@ SITES = "outbox/azure/functions/sites.py"
 APP_SETTINGS = "function_app/settings.py"
 APP_LOGS = "function_app/logs.py"
 APP_SPARK = "function_app/spark.py"
+LANDING = "spark_jobs/draining/landing.py"
+FEED = "spark_jobs/feed.py"
+ONCE = "spark_jobs/submitting/once.py"
+RUN_DOCUMENTS = "spark_jobs/submitting/documents.py"
+SUBMITTED = "spark_jobs/submitted.py"
 RECORDING = "outbox/verify/recorded/recording.py"
 GUARD = "outbox/ops/connection_guard.py"
 COMMANDS = "outbox/ops/commands.py"
@@ -64,6 +69,9 @@ OF_PROCESSOR = "functions/test_processor.py"
 OF_BLUEPRINT = "functions/test_blueprint.py"
 OF_APP_FILES = "functions/test_app_files.py"
 OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
+OF_LANDING = "spark/test_landing.py"
+OF_CHUNKS = "spark/test_feed_chunks.py"
+OF_SUBMIT_TIMES = "spark/test_submit_times.py"
 OF_RECORDING = "unit/verify/test_recording.py"
 OF_GUARD = "unit/ops/test_connection_guard.py"
 OF_CLI = "unit/ops/test_cli.py"
@@ -635,6 +643,104 @@ DIRECT_MUTANTS = (
         "emulator: a receiver that waits for room is forgotten", BUS_TRANSPORT,
         f"{OF_RECEIVERS}::test_what_was_not_sent_for_want_of_room_is_sent_once_there_is_some",
         ("        elif not self._reading or self.blocked:", "        elif not self._reading:"),
+    ),
+    # Spark jobs
+    mutant(
+        "consume: messages are completed before they are on disk", LANDING,
+        f"{OF_LANDING}::test_a_message_is_completed_when_it_is_on_disk",
+        ("                self.land(messages)\n                self._complete(messages)\n",
+         "                self._complete(messages)\n                self.land(messages)\n"),
+    ),
+    mutant(
+        "consume: a batch that could not be written is completed", LANDING,
+        f"{OF_LANDING}::test_nothing_is_completed_of_a_batch_that_could_not_be_written",
+        ("                self.land(messages)\n",
+         "                with __import__('contextlib').suppress(OSError):\n                    self.land(messages)\n"),
+    ),
+    mutant(
+        "consume: more is taken than the budget", LANDING, f"{OF_LANDING}::test_no_more_is_taken_than_the_budget",
+        ("wanted = min(BATCH_COUNT, self.budget - self.landed)", "wanted = min(BATCH_COUNT, self.budget)"),
+    ),
+    mutant(
+        "consume: what a broken connection left is not counted", LANDING,
+        f"{OF_LANDING}::test_what_cannot_be_completed_is_counted_and_the_drain_goes_on",
+        ("                self.lost += len(messages) - index\n", "                pass\n"),
+    ),
+    mutant(
+        "consume: a queue without another session is an outage", LANDING,
+        f"{OF_LANDING}::test_a_queue_without_another_session_is_idle_and_no_outage",
+        ("            if not (self.settings.sessions and isinstance(error, NO_SESSION)):\n", "            if True:\n"),
+    ),
+    mutant(
+        "consume: an outage is an idle queue", LANDING,
+        f"{OF_LANDING}::test_an_outage_is_neither_idle_nor_borne_for_ever",
+        ("elif not self.patience.failures and time", "elif time"),
+    ),
+    mutant(
+        "feed: what no queue takes is set aside nowhere", FEED,
+        f"{OF_CHUNKS}::test_what_no_queue_takes_is_set_aside_before_its_chunk_is_done",
+        ("    if record.oversize:\n        lines", "    if False:\n        lines"),
+    ),
+    mutant(
+        "feed: a chunk of which a part was not sent is done", FEED,
+        f"{OF_CHUNKS}::test_a_chunk_of_which_a_part_was_not_sent_is_not_done",
+        ("    if failed:\n        raise OutcomeUnknown(", "    if len(failed) > 1:\n        raise OutcomeUnknown("),
+    ),
+    mutant(
+        "feed: just as many bad rows as are allowed stop it", FEED,
+        f"{OF_CHUNKS}::test_more_bad_rows_than_the_ratio_stop_a_feed_before_it_sends",
+        ("if bad > job.pace.bad_ratio_max * manifest.rows:", "if bad >= job.pace.bad_ratio_max * manifest.rows:"),
+    ),
+    mutant(
+        "submit: a claim that took too long is used", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_claim_that_took_too_long_is_given_up_and_nothing_is_asked_for",
+        ("            if within_s <= 0:\n", "            if False:\n"),
+    ),
+    mutant(
+        "submit: what is left of a claim is read behind the list", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_claim_that_ends_while_batches_are_listed_is_waited_for",
+        ("        if left_ms > 0 and document.lease is None:\n",
+         "        if claim is not None and claim.until_ms > self._now_ms() and document.lease is None:\n"),
+    ),
+    mutant(
+        "submit: a run that was cancelled while its batch was made goes on", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_run_that_is_cancelled_while_its_batch_is_made_ends_it",
+        ("        if document.is_cancelled and batch is not None:\n", "        if False:\n"),
+    ),
+    mutant(
+        "submit: a document that was written without an answer is lost", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_a_document_whose_writing_got_no_answer_is_read_to_see_who_won",
+        ("            return note is not None and bytes(note.body) == body", "            return False"),
+    ),
+    mutant(
+        "submit: a document that another wrote is ours", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_a_document_whose_writing_got_no_answer_is_read_to_see_who_won",
+        ("            return note is not None and bytes(note.body) == body", "            return note is not None"),
+    ),
+    mutant(
+        "submit: a job works until its lease is over", SUBMITTED,
+        f"{OF_SUBMIT_TIMES}::test_a_job_stops_in_time_where_a_renewal_does_not_answer",
+        ("times.lease_s - times.renew_s - times.spare_s)", "times.lease_s)"),
+    ),
+    mutant(
+        "submit: a run in other hands is written down as ended", SUBMITTED,
+        "spark/test_submitted.py::test_a_lease_that_ran_out_is_taken_over_and_its_first_holder_stops",
+        ("return ended(now, phase, detail) if is_ours else now", "return ended(now, phase, detail)"),
+    ),
+    mutant(
+        "ledger: a commit that is missing is passed over", "spark_jobs/draining/manifest.py",
+        "spark/test_manifest_log.py::test_a_missing_version_is_noticed",
+        ("                if commit.version != state.version + 1:\n", "                if False:\n"),
+    ),
+    mutant(
+        "sweep: records live as short as the shortest", "spark_jobs/sweep.py",
+        "spark/test_sweeping.py::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
+        ("return max(lives), max(margins)", "return min(lives), max(margins)"),
+    ),
+    mutant(
+        "sweep: what is foreign counts as swept", "spark_jobs/sweep.py",
+        "spark/test_sweeping.py::test_a_sweep_has_succeeded_when_all_that_is_old_enough_is_finished",
+        ("self.is_whole and not self.left and not self.foreign", "self.is_whole and not self.left"),
     ),
 )  # fmt: skip
 

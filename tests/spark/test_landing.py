@@ -119,8 +119,8 @@ def test_what_cannot_be_completed_is_counted_and_the_drain_goes_on(
 def test_a_queue_without_another_session_is_idle_and_no_outage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    queue = Queue(["a"], [], error)
-    found = incoming(queue, tmp_path, monkeypatch, sessions=True, idle_s=0.0)
+    queue = Queue(["a"], error)
+    found = incoming(queue, tmp_path, monkeypatch, sessions=True, timeout_s=0.0)
     found.drain()
     assert found.idle and found.landed == 1 and found.patience.failures == 0
 

@@ -485,6 +485,34 @@ ADAPTER_MUTANTS = (
         "a client's last failure is none", CLIENTS, "test_a_client_sends_the_same_again_until_it_is_known",
         ("                    raise\n", "                    return\n"), of=OF_ANSWERS,
     ),
+    # Answers that leave something out, and what was given
+    mutant(
+        "a batch without all versions is won", COSMOS, "test_a_write_that_is_answered_without_a_version_is_unknown",
+        ("if len(versions) - versions.count(\"\") < len(items) - items.count(None):", "if False:"),
+    ),
+    mutant(
+        "a write without a version is won", COSMOS, "test_a_write_that_is_answered_without_a_version_is_unknown",
+        ("if not version and not isinstance(operation, Delete):", "if False:"),
+    ),
+    mutant(
+        "a credential that was given is closed", CONNECTING, "test_a_credential_is_closed_by_whoever_gave_it",
+        ("made, self._made = self._made, None\n", "made, self._made = self._made or self._given, None\n"),
+        of=OF_CONNECTING,
+    ),
+    mutant(
+        "a status that asks to come again is an unknown outcome", OUTCOMES,
+        "test_throttling_within_a_batch_is_waited_out_with_the_conditions_kept",
+        ("_LATER = frozenset((429, 449))", "_LATER = frozenset((429,))"),
+    ),
+    mutant(
+        "a time to live is shorter than was asked for", ITEMS,
+        "test_a_time_to_live_is_whole_seconds_and_never_shorter",
+        ("math.ceil(write.ttl_s)", "math.floor(write.ttl_s)"), of="test_cosmos_items",
+    ),
+    mutant(
+        "whole numbers that are no doubles are kept as numbers", ITEMS, "test_a_body_comes_back_as_it_was",
+        ("EXACT_MAX = 1 << 53", "EXACT_MAX = 1 << 62"), of="test_cosmos_items",
+    ),
 )  # fmt: skip
 
 TABLE = Table(

@@ -48,6 +48,19 @@ def everything_about(value: object, depth: int = 6) -> str:
     return "\n".join(texts)
 
 
+async def test_a_credential_is_closed_by_whoever_gave_it() -> None:
+    closed = list[str]()
+
+    class Given(Token):
+        async def close(self) -> None:
+            closed.append("given")
+
+    hosts = {"cosmos": "https://bank.documents.azure.com", "servicebus": "bank.servicebus.windows.net"}
+    async with azure.connect(**hosts, database="bank", credential=Given()):
+        pass
+    assert closed == []
+
+
 def test_no_key_is_ever_shown() -> None:
     backend = azure.connect(cosmos=COSMOS, database="bank", servicebus=BUS, blobs=BLOBS)
     shown = everything_about(backend) + everything_about(backend.ports())

@@ -265,3 +265,33 @@ async def test_requests_and_their_units_are_counted_by_kind(ground: CosmosGround
 
 
 OF_ITEMS = ("batch", "item.create", "item.read")
+
+
+# Answers that leave something out
+
+
+class Answered(list[dict[str, Any]]):
+    """What a batch is answered, as the SDK has it."""
+
+    def get_response_headers(self) -> dict[str, str]:
+        return {}
+
+
+class Terse:
+    """A container that answers writes without all versions."""
+
+    async def execute_item_batch(self, operations: list[Any], partition: str) -> Answered:
+        return Answered([{"eTag": "1"}, {}][: len(operations)])
+
+    async def create_item(self, item: Any, *, response_hook: Any, **options: Any) -> None:
+        response_hook({})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_write_that_is_answered_without_a_version_is_unknown(count: int) -> None:
+    async def container() -> Any:
+        return Terse()
+
+    creates = [Create(DocumentKey("p", str(n)), b"1") for n in range(count)]
+    with pytest.raises(OutcomeUnknown, match="without"):
+        await CosmosStateStore(container).write(creates)
