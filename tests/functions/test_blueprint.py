@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from outbox import App, Engine
 from outbox.azure import functions
 from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.sites import edge
+from outbox.azure.functions.triggers import Names
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import OutcomeUnknown, Refused
 
@@ -95,6 +97,16 @@ def message(id: str, **properties: Any) -> func.ServiceBusMessage:
 
 async def test_every_entry_and_source_has_a_function(site: Site) -> None:
     assert sorted(site.functions) == ["http_get_shops_id", "http_put_shops_id_orders", "queue_orders", "sweep"]
+
+
+def test_the_host_can_tell_all_functions_apart() -> None:
+    names = Names()
+    texts = ["Orders", "orders", "a/{b}", "a_b", "x" * 200, "x" * 201, "é", "è"]
+    found = [names.name("queue", text) for text in texts]
+    assert len({name.lower() for name in found}) == len(texts)
+    assert found[0] == "queue_Orders" and all(re.fullmatch(r"[A-Za-z0-9_-]{1,127}", name) for name in found)
+    with pytest.raises(Refused, match="is there twice"):
+        names.name("queue", "orders")
 
 
 @pytest.mark.parametrize("prefix", ["", "/api", "/deep/er"])

@@ -17,7 +17,7 @@ from azure.functions.servicebus import ServiceBusMessage
 from outbox import App, Context, Engine, Reject, Retries, Retry
 from outbox.azure import functions
 from outbox.azure.functions.messages import to_delivery
-from outbox.azure.functions.processor import Processor, pause_s
+from outbox.azure.functions.processor import KEPT, Processor, pause_s
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable, Refused
@@ -423,3 +423,22 @@ class Pause:
         if self.left == -1:
             self.reached.set()
             await self.over.wait()
+
+
+@pytest.mark.parametrize(("own", "brokers", "told"), [("c1", "c2", "c1"), ("", "c2", "c2"), ("c1", None, "c1")])
+def test_a_senders_own_correlation_goes_before_the_brokers(own: str, brokers: str | None, told: str) -> None:
+    properties = {"correlation-id": own} if own else {}
+    message = received("o1", b"{}", 1, properties=properties, correlation_id=brokers)
+    assert to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).message.correlation_id == told
+
+
+async def test_a_sweep_names_the_queues_that_keep_refused_messages(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    await host.processor.sweep()
+    assert KEPT not in caplog.text
+    for n in range(2):
+        await host.deliver(f"o{n}", 0)
+    await host.processor.sweep()
+    [told] = [record.__dict__ for record in caplog.records if record.getMessage() == KEPT]
+    assert (told["levelname"], told["queue"], told["count"]) == ("ERROR", "orders", 2)

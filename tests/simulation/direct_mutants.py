@@ -742,6 +742,88 @@ DIRECT_MUTANTS = (
         "spark/test_sweeping.py::test_a_sweep_has_succeeded_when_all_that_is_old_enough_is_finished",
         ("self.is_whole and not self.left and not self.foreign", "self.is_whole and not self.left"),
     ),
+    # Names, limits and what is left
+    mutant(
+        "site: two functions have names that differ in case", "outbox/azure/functions/triggers.py",
+        f"{OF_BLUEPRINT}::test_the_host_can_tell_all_functions_apart",
+        ("self._taken.add(name.lower())", "self._taken.add(name)"),
+    ),
+    mutant(
+        "trigger: the broker's correlation takes the place of the sender's", FUNCTIONS_MESSAGES,
+        f"{OF_PROCESSOR}::test_a_senders_own_correlation_goes_before_the_brokers",
+        ("if not properties.get(\"correlation-id\") and received", "if received"),
+    ),
+    mutant(
+        "trigger: nobody is told of refused messages that are kept", PROCESSOR,
+        f"{OF_PROCESSOR}::test_a_sweep_names_the_queues_that_keep_refused_messages",
+        ("log.error(KEPT, ", "log.debug(KEPT, "),
+    ),
+    mutant(
+        "ops: a line has no limit", "outbox/ops/send_lines.py",
+        "unit/ops/test_sending.py::test_a_line_without_an_end_is_refused_before_it_fills_the_memory",
+        ("        if len(rest) > LINE_MAX_BYTES:\n", "        if False:\n"),
+    ),
+    mutant(
+        "ops: a batch has no limit in bytes", "outbox/ops/send_lines.py",
+        "unit/ops/test_sending.py::test_a_batch_is_bounded_by_count_and_by_bytes",
+        ("if len(batch) >= BATCH_COUNT or size_bytes >= BATCH_MAX_BYTES:", "if len(batch) >= BATCH_COUNT:"),
+    ),
+    mutant(
+        "ops: an export that breaks off replaces the last", COMMANDS,
+        f"{OF_CLI}::test_an_export_that_breaks_off_leaves_the_file_of_the_last",
+        ("options.output.with_name(options.output.name + \".tmp\")", "options.output"),
+    ),
+    mutant(
+        "ops: one that cannot be moved keeps the others", "outbox/ops/store_operator.py",
+        "unit/ops/test_store_operator.py::test_one_that_cannot_be_moved_does_not_keep_the_others",
+        ("                left += 1\n", "                raise\n"),
+    ),
+    mutant(
+        "ops: others can read the control file", CONTROL_FILE,
+        f"{OF_CONTROL}::test_the_control_file_is_its_owners_alone_and_goes_with_the_host",
+        ("os.O_NOFOLLOW, 0o600)", "os.O_NOFOLLOW, 0o644)"),
+    ),
+    mutant(
+        "emulator: a message in two transfers loses its format", AMQP_LINK,
+        f"{OF_AMQP}::test_a_message_in_several_transfers_is_what_its_first_says",
+        ("delivery_id, message_format = self._first\n", "delivery_id, message_format = self._first[0], 0\n"),
+    ),
+    mutant(
+        "emulator: a rule without a count fires once", "outbox/emulator/faults.py",
+        "unit/emulator/test_fault_rules.py::test_a_rule_fires_as_often_as_it_says_or_always",
+        ("(rule.count is not None and self.fired_count >= rule.count)", "(self.fired_count >= (rule.count or 1))"),
+    ),
+    mutant(
+        "emulator: a rule passes one match too few", "outbox/emulator/faults.py",
+        "unit/emulator/test_fault_rules.py::test_a_rule_fires_once_after_those_that_it_lets_pass",
+        ("self.matched_count <= rule.after or", "self.matched_count < rule.after or"),
+    ),
+    mutant(
+        "feed: a batch holds messages of several sessions", "spark_jobs/feeding/sending.py",
+        "spark/test_sending_rows.py::test_a_batch_holds_messages_of_one_session",
+        ("        if session != self._session:", "        if False:"),
+    ),
+    mutant(
+        "feed: a batch without an answer counts as sent", "spark_jobs/feeding/sending.py",
+        "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
+        ("            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n        self.patience",
+         "            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n                break\n        self.patience"),
+    ),
+    mutant(
+        "feed: a batch is sent again on the connection that broke", "spark_jobs/feeding/sending.py",
+        "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
+        ("        self.close()\n        self.retries += 1\n", "        self.retries += 1\n"),
+    ),
+    mutant(
+        "feed: all outages together are one", "spark_jobs/common/patience.py",
+        "spark/test_sending_rows.py::test_patience_is_for_one_outage_and_not_for_all_of_them",
+        ("        self.failures = 0\n", "        return\n"),
+    ),
+    mutant(
+        "feed: who may not send tries again", "spark_jobs/common/patience.py",
+        "spark/test_sending_rows.py::test_who_may_not_send_is_told_at_once",
+        ("        if isinstance(error, RIGHTS):\n", "        if False:\n"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(

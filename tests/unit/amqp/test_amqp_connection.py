@@ -261,6 +261,16 @@ def test_another_protocol_is_answered_with_ours_and_closed() -> None:
     assert (made.take_output(), made.state) == (HEADER_AMQP, State.OVER)
 
 
+def test_a_message_in_several_transfers_is_what_its_first_says() -> None:
+    made = connection()
+    link = attached(made, receiver=False).link
+    batched = 0x80013700
+    assert made.receive(client.transfer(0, 7, b"one", more=True, message_format=batched)) == []
+    [event] = made.receive(client.transfer(0, 0, b"two"))
+    assert isinstance(event, Delivery)
+    assert (event.link, event.delivery_id, event.message_format, event.payload) == (link, 7, batched, b"onetwo")
+
+
 def test_a_disposition_over_all_ids_costs_no_more_than_what_is_tracked() -> None:
     made = connection()
     link = attached(made, receiver=True).link

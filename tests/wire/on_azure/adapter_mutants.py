@@ -513,6 +513,47 @@ ADAPTER_MUTANTS = (
         "whole numbers that are no doubles are kept as numbers", ITEMS, "test_a_body_comes_back_as_it_was",
         ("EXACT_MAX = 1 << 53", "EXACT_MAX = 1 << 62"), of="test_cosmos_items",
     ),
+    # Limits
+    mutant(
+        "a link that died stays open", SOURCES, "test_a_link_that_died_under_a_receiver_is_closed_at_once",
+        ("                self._tasks.start(link.close())\n                raise link.error\n",
+         "                raise link.error\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "any number of messages may be out", BUS, "test_of_more_messages_than_may_be_out_the_oldest_is_held_no_more",
+        ("        if len(self._locked) >= LOCKED_COUNT_MAX:\n", "        if False:\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "the words of a dead letter are not cut", LINKS,
+        "test_the_words_of_a_dead_letter_are_cut_to_what_a_property_holds",
+        ("= cut(settle.reason), cut(settle.description)", "= settle.reason, settle.description"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a message rests under its lock for as long as it likes", BUS,
+        "test_no_message_rests_under_its_lock_for_longer_than_the_limit",
+        ("min(DELAY_S_MAX, (settle.due_ms - self._now_ms()) / 1_000)", "((settle.due_ms - self._now_ms()) / 1_000)"),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "a session is held while others wait for its room", SOURCES,
+        "test_a_session_is_let_go_when_it_is_quiet_and_sooner_where_others_may_wait",
+        ("is_long = crowded and now_s - link.opened_s > HELD_S", "is_long = False"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a session with messages that are ready is let go", SOURCES,
+        "test_a_session_is_let_go_when_it_is_quiet_and_sooner_where_others_may_wait",
+        ("(not link.ready and (is_quiet or is_long))", "is_quiet or is_long"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "throttling is waited out without an end", COSMOS,
+        "test_no_caller_waits_longer_for_throttling_than_the_limit",
+        ("if count == THROTTLED_COUNT_MAX or waited_s > THROTTLED_WAIT_S_MAX:", "if count == THROTTLED_COUNT_MAX:"),
+    ),
+    mutant(
+        "a client that could not be opened is left behind", ACCOUNT,
+        "test_a_client_that_could_not_be_opened_is_closed",
+        ("            await client.close()\n            raise\n", "            raise\n"), of=OF_CONNECTING,
+    ),
 )  # fmt: skip
 
 TABLE = Table(
