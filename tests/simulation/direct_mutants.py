@@ -824,6 +824,21 @@ DIRECT_MUTANTS = (
         "spark/test_sending_rows.py::test_who_may_not_send_is_told_at_once",
         ("        if isinstance(error, RIGHTS):\n", "        if False:\n"),
     ),
+    mutant(
+        "ledger: what has landed and is not merged is swept", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
+        ("[file for file in landing.glob(\"*.parquet\") if file.name in consumed]", "list(landing.glob(\"*.parquet\"))"),
+    ),
+    mutant(
+        "ledger: what a writer is at is swept", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
+        ("older_than(gone, age_s)", "older_than(gone, 0)"),
+    ),
+    mutant(
+        "ledger: committed files are swept", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
+        ("if part.name not in named]", "]"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(
@@ -831,7 +846,7 @@ TABLE = Table(
     "tests/",
     (
         "aiohttp.web", "azure.cosmos.aio", "azure.functions", "azure.identity.aio", "azure.servicebus.aio",
-        "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "msgspec", "pytest_asyncio",
-        "tenacity",
+        "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "msgspec", "pyarrow.parquet",
+        "pyspark.sql", "pytest_asyncio", "tenacity",
     ),
 )  # fmt: skip
