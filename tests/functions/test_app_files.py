@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from function_app.settings import connect, read
+from outbox import azure
 from outbox.azure.connecting import AzureBackend
 from outbox.errors import Refused
 from tools.local_functions.settings import read_host_file
@@ -56,6 +57,18 @@ def test_states_have_a_container_of_their_own_where_a_setting_names_it() -> None
     for settings, is_apart in ((LOCAL, False), (LOCAL | {"OUTBOX_STATES": "accounts"}, True)):
         backend = connect(settings)
         assert isinstance(backend, AzureBackend) and (backend.infrastructure is not None) is is_apart
+
+
+@pytest.mark.parametrize(
+    ("text", "is_made"),
+    [(None, False), ("", False), ("0", False), ("no", False), ("1", True), ("true", True), ("Yes", True)],
+)
+def test_queues_and_containers_are_made_only_where_a_setting_says_so(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, is_made: bool
+) -> None:
+    monkeypatch.setattr(azure, "connect", lambda **given: given["create"])
+    settings = {name: value for name, value in LOCAL.items() if name != "OUTBOX_CREATE"}
+    assert connect(settings if text is None else settings | {"OUTBOX_CREATE": text}) is is_made  # type: ignore[comparison-overlap]
 
 
 def test_settings_hold_the_schedule_and_no_secret_shows() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,9 +17,11 @@ from azure.functions.servicebus import ServiceBusMessage
 
 from outbox import App, Engine
 from outbox.azure import functions
+from outbox.azure.functions.processor import Processor
 from outbox.azure.functions.sites import edge
+from outbox.azure.functions.triggers import Names
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.errors import Refused
+from outbox.errors import OutcomeUnknown, Refused
 
 
 @dataclass
@@ -96,6 +99,16 @@ async def test_every_entry_and_source_has_a_function(site: Site) -> None:
     assert sorted(site.functions) == ["http_get_shops_id", "http_put_shops_id_orders", "queue_orders", "sweep"]
 
 
+def test_the_host_can_tell_all_functions_apart() -> None:
+    names = Names()
+    texts = ["Orders", "orders", "a/{b}", "a_b", "x" * 200, "x" * 201, "é", "è"]
+    found = [names.name("queue", text) for text in texts]
+    assert len({name.lower() for name in found}) == len(texts)
+    assert found[0] == "queue_Orders" and all(re.fullmatch(r"[A-Za-z0-9_-]{1,127}", name) for name in found)
+    with pytest.raises(Refused, match="is there twice"):
+        names.name("queue", "orders")
+
+
 @pytest.mark.parametrize("prefix", ["", "/api", "/deep/er"])
 async def test_a_request_finds_its_entry_under_any_prefix(site: Site, prefix: str) -> None:
     url = f"https://shop.example{prefix}/shops/a%2Fb"
@@ -140,6 +153,28 @@ async def test_a_backend_that_cannot_be_opened_fails_each_invocation_until_it_ca
     broken.clear()
     await functions.process(site.app, message("m1"))
     assert (await functions.answer(site.app, asked, "/shops/s1")).get_body() == b'{"items":2}'
+
+
+async def test_no_invocation_uses_a_processor_that_could_not_be_opened(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, open_ = list[str](), Processor.open
+    gate = asyncio.Event()
+
+    async def opens(processor: Processor) -> None:
+        opened.append("begun")
+        await gate.wait()
+        if len(opened) == 1:
+            raise OutcomeUnknown("no answer")
+        await open_(processor)
+
+    monkeypatch.setattr(Processor, "open", opens)
+    both = [asyncio.ensure_future(site.functions["queue_orders"](message(f"m{n}"))) for n in range(2)]
+    await asyncio.sleep(0.05)
+    assert not any(one.done() for one in both)
+    gate.set()
+    first, second = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(first, OutcomeUnknown) and second is None and len(opened) == 2
 
 
 async def test_a_trigger_of_ones_own_needs_settings_and_a_source_that_is_clear(site: Site) -> None:

@@ -17,7 +17,7 @@ from azure.functions.servicebus import ServiceBusMessage
 from outbox import App, Context, Engine, Reject, Retries, Retry
 from outbox.azure import functions
 from outbox.azure.functions.messages import to_delivery
-from outbox.azure.functions.processor import Processor, pause_s
+from outbox.azure.functions.processor import KEPT, Processor, pause_s
 from outbox.azure.functions.settings import FunctionsSettings
 from outbox.engine.backend.store_scopes import NarrowEngine
 from outbox.errors import NotRegistrable, Refused
@@ -52,6 +52,8 @@ def made(**options: Any) -> App:
             raise ValueError("unlucky")
         if order.items == 14:
             raise Retry("later", after_s=0.05)
+        if order.items == 17:
+            raise Retry("tomorrow", after_s=86_400)
         if order.items == 15:
             raise asyncio.CancelledError
         if order.items == 16:
@@ -230,6 +232,11 @@ async def test_in_order_a_rescheduled_message_waits_and_is_released(host: Host) 
     assert not await host.deliver("o1", 14, source="ordered", session_id="ann")
     assert asyncio.get_running_loop().time() - began_s >= 0.04 and host.waiting("ordered") == []
     assert await host.deliver("o2", 1, source="ordered", session_id="ann", customer="bob")
+
+
+async def test_in_order_a_message_that_is_due_much_later_is_released_while_its_lock_is_held(host: Host) -> None:
+    async with asyncio.timeout(5):
+        assert not await host.deliver("o1", 17, source="ordered", session_id="ann")
 
 
 async def test_a_resubmitted_dead_letter_runs_again(host: Host) -> None:
@@ -416,3 +423,22 @@ class Pause:
         if self.left == -1:
             self.reached.set()
             await self.over.wait()
+
+
+@pytest.mark.parametrize(("own", "brokers", "told"), [("c1", "c2", "c1"), ("", "c2", "c2"), ("c1", None, "c1")])
+def test_a_senders_own_correlation_goes_before_the_brokers(own: str, brokers: str | None, told: str) -> None:
+    properties = {"correlation-id": own} if own else {}
+    message = received("o1", b"{}", 1, properties=properties, correlation_id=brokers)
+    assert to_delivery("orders", message, lock=1, lock_ms=1, now_ms=1).message.correlation_id == told
+
+
+async def test_a_sweep_names_the_queues_that_keep_refused_messages(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    await host.processor.sweep()
+    assert KEPT not in caplog.text
+    for n in range(2):
+        await host.deliver(f"o{n}", 0)
+    await host.processor.sweep()
+    [told] = [record.__dict__ for record in caplog.records if record.getMessage() == KEPT]
+    assert (told["levelname"], told["queue"], told["count"]) == ("ERROR", "orders", 2)

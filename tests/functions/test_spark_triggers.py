@@ -6,16 +6,18 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import azure.functions as func
 import pytest
+from tenacity import wait_none
 
 from function_app import spark
 from outbox import App, Engine, Worker
 from outbox.azure import functions
 from outbox.engine.backend.store_scopes import NarrowEngine
-from outbox.errors import OutcomeUnknown, Refused
+from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.spark import RunId, RunRequest, RunStatus
 from tests.functions.test_indexing import deployed, index
 
@@ -110,6 +112,28 @@ async def test_a_timer_that_is_started_again_for_the_same_time_starts_one_run(si
     feed = RunRequest("feed", ("--input", "/data/a b.csv", "--queue", "transfers"))
     assert site.runs.started == {f"feed-{due:%Y%m%d}T000000Z": feed for due in (tonight, last_night, long_ago)}
     assert len(site.runs.asked) == 3
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Throttled("busy", retry_after_s=1)])
+async def test_a_timer_asks_again_for_the_same_run_while_the_bus_is_away(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    asked: list[tuple[str, datetime | None]] = []
+
+    class Client:
+        async def send(self, queue: str, request: RunRequest, *, id: str, created: datetime | None) -> None:
+            asked.append((id, created))
+            if len(asked) < 3:
+                raise error
+
+    async def processor_of(app: App) -> Any:
+        return SimpleNamespace(client=Client())
+
+    monkeypatch.setattr(functions, "processor_of", processor_of)
+    monkeypatch.setattr(spark, "wait_random_exponential", lambda **_: wait_none())
+    due = datetime.now(UTC).replace(microsecond=0)
+    run = await spark.trigger(App("shop"), RunRequest("feed", ()), due)
+    assert asked == [(run, due)] * 3
 
 
 def test_only_jobs_with_a_schedule_have_a_timer(site: Site) -> None:

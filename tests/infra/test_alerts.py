@@ -127,6 +127,12 @@ def test_an_error_keeps_its_traceback_and_other_libraries_their_lines() -> None:
     assert handler.lines == ["request"]
 
 
+def test_no_field_begins_a_line_of_its_own() -> None:
+    logger, handler = logged("outbox.functions")
+    logger.error("message dead-lettered", extra={"id": "m1\nswept oldest_s=0", "queue": "\x1b[2J"})
+    assert "\n" not in handler.lines[0] and "\x1b" not in handler.lines[0]
+
+
 def test_a_handler_keeps_its_form() -> None:
     logger, handler = logging.Logger("outbox"), WorkersHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))

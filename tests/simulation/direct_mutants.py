@@ -26,6 +26,32 @@ from tests.simulation.thread_mutants import THREAD_MUTANTS
 TRIGGER_BUS = "outbox/azure/functions/bus.py"
 PROCESSOR = "outbox/azure/functions/processor.py"
 FUNCTIONS_MESSAGES = "outbox/azure/functions/messages.py"
+SITES = "outbox/azure/functions/sites.py"
+APP_SETTINGS = "function_app/settings.py"
+APP_LOGS = "function_app/logs.py"
+APP_SPARK = "function_app/spark.py"
+LANDING = "spark_jobs/draining/landing.py"
+FEED = "spark_jobs/feed.py"
+ONCE = "spark_jobs/submitting/once.py"
+RUN_DOCUMENTS = "spark_jobs/submitting/documents.py"
+SUBMITTED = "spark_jobs/submitted.py"
+RECORDING = "outbox/verify/recorded/recording.py"
+GUARD = "outbox/ops/connection_guard.py"
+COMMANDS = "outbox/ops/commands.py"
+CONTROL = "outbox/ops/control.py"
+REMOTE = "outbox/ops/remote.py"
+CONTROL_FILE = "outbox/ops/control_file.py"
+AMQP_CHANNEL = "outbox/emulator/amqp/channel.py"
+AMQP_LINK = "outbox/emulator/amqp/link.py"
+MANAGEMENT = "outbox/emulator/bus/management.py"
+RECEIVERS = "outbox/emulator/bus/receivers.py"
+FAULTY_BUS = "outbox/emulator/bus/faulty.py"
+BUS_TRANSPORT = "outbox/emulator/bus/transport.py"
+BUS_PEER = "outbox/emulator/bus/peer.py"
+JUDGED_COMMITS = "outbox/verify/recorded/commits.py"
+JUDGED_FLOW = "outbox/verify/recorded/flow.py"
+JUDGED_LIVES = "outbox/verify/recorded/linear.py"
+JUDGED_PENDING = "outbox/verify/recorded/pending.py"
 STORED_LETTERS = "outbox/runtime/delivery/stored_dead_letters.py"
 BUS_LETTERS = "outbox/azure/servicebus/dead_letters.py"
 OPERATIONS = "outbox/runtime/store_operations.py"
@@ -40,6 +66,21 @@ ADMINISTRATION = "outbox/emulator/bus/http.py"
 ACCESS_KEY = "outbox/ops/access_key.py"
 
 OF_PROCESSOR = "functions/test_processor.py"
+OF_BLUEPRINT = "functions/test_blueprint.py"
+OF_APP_FILES = "functions/test_app_files.py"
+OF_SPARK_TRIGGERS = "functions/test_spark_triggers.py"
+OF_LANDING = "spark/test_landing.py"
+OF_CHUNKS = "spark/test_feed_chunks.py"
+OF_SUBMIT_TIMES = "spark/test_submit_times.py"
+OF_RECORDING = "unit/verify/test_recording.py"
+OF_GUARD = "unit/ops/test_connection_guard.py"
+OF_CLI = "unit/ops/test_cli.py"
+OF_CONTROL = "unit/ops/test_control.py"
+OF_AMQP = "unit/amqp/test_amqp_connection.py"
+OF_MANAGEMENT = "unit/emulator/test_management.py"
+OF_RECEIVERS = "unit/emulator/test_receivers.py"
+OF_LIVES = "unit/verify/test_linear_lives.py"
+OF_APART_HISTORIES = "unit/verify/test_linear_stores.py"
 OF_LETTERS = "functions/test_stored_dead_letters.py"
 OF_CONNECTING = "wire/on_azure/test_connecting.py"
 OF_STOPPED = "unit/stores/test_blocked_sessions.py"
@@ -62,7 +103,9 @@ OF_KEYS = "wire/cli/test_access_key.py"
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
     """A planted fault; `found_by` names a test below `tests/`."""
-    about = "trigger" if "functions" in file else "letters" if "letters" in file else "settlement"
+    about = "trigger" if "function" in file else "letters" if "letters" in file else "settlement"
+    about = "jobs" if file.startswith("spark_jobs/") else "judge" if "/verify/" in file else about
+    about = "ops" if "/ops/" in file else "emulator" if "/emulator/" in file else about
     return Mutant(name, about, (found_by,), file, edits)
 
 
@@ -86,7 +129,7 @@ DIRECT_MUTANTS = (
     mutant(
         "trigger: a refused message is done before it is kept", TRIGGER_BUS,
         f"{OF_PROCESSOR}::test_a_refusal_that_cannot_be_stored_is_released",
-        ('        if settle.how == "dead-letter":\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._letters.keep(delivery, settle.reason, settle.description)\n'),
+        ('        if settle.how == "dead-letter":\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n        invocation = self._invocations.get(delivery.lock)\n', '        invocation = self._invocations.get(delivery.lock)\n        if settle.how == "dead-letter" and invocation is not None:\n            invocation.is_done = True\n            await self._dead_letters.keep(delivery, settle.reason, settle.description)\n'),
     ),
     mutant(
         "two attempts of one process: what is staged for the next version is reclaimed", LEFT,
@@ -433,6 +476,369 @@ DIRECT_MUTANTS = (
         f"{OF_REDACTING}::test_a_password_whose_end_is_behind_the_cut_is_redacted",
         ("        is_open = is_cut and end == len(text)\n", "        is_open = False\n"),
     ),
+    # The Functions app
+    mutant(
+        "site: a processor is used before it is open", SITES,
+        f"{OF_BLUEPRINT}::test_no_invocation_uses_a_processor_that_could_not_be_opened",
+        ("                await made.open()\n                self._processor = made\n",
+         "                self._processor = made\n                await made.open()\n"),
+    ),
+    mutant(
+        "site: another loop uses the clients of the first", SITES, f"{OF_BLUEPRINT}::test_another_loop_opens_its_own",
+        ("            self._backend = self._processor = None\n", "            self._processor = None\n"),
+    ),
+    mutant(
+        "trigger: a message rests for longer than its lock is renewed", PROCESSOR,
+        f"{OF_PROCESSOR}::test_in_order_a_message_that_is_due_much_later_is_released_while_its_lock_is_held",
+        ("asyncio.sleep(max(0.0, min(rest_s, self._settings.rest_s)))", "asyncio.sleep(max(0.0, rest_s))"),
+    ),
+    mutant(
+        "trigger: an expiry that means never is a time to live", FUNCTIONS_MESSAGES,
+        f"{OF_PROCESSOR}::test_a_message_of_a_trigger_lives_as_long_as_its_broker_says",
+        ("expires is None or expires.year >= _NEVER_YEAR or not enqueued_ms", "expires is None or not enqueued_ms"),
+    ),
+    mutant(
+        "trigger: a sweep leaves nobody time to finish", PROCESSOR,
+        f"{OF_PROCESSOR}::test_a_failed_push_is_repeated_on_redelivery",
+        ("sweep(grace_s=self._settings.sweep_grace_s)", "sweep(grace_s=0.0)"),
+    ),
+    mutant(
+        "app: queues and containers are made unless a setting forbids it", APP_SETTINGS,
+        f"{OF_APP_FILES}::test_queues_and_containers_are_made_only_where_a_setting_says_so",
+        ("in (\"1\", \"true\", \"yes\")", "not in (\"0\", \"false\", \"no\")"),
+    ),
+    mutant(
+        "app: a field begins a line of its own", APP_LOGS, "infra/test_alerts.py::test_no_field_begins_a_line_of_its_own",
+        ("printable(str(value))", "str(value)"),
+    ),
+    mutant(
+        "app: a timer gives up where it is throttled", APP_SPARK,
+        f"{OF_SPARK_TRIGGERS}::test_a_timer_asks_again_for_the_same_run_while_the_bus_is_away",
+        ("retry_if_exception_type((OutcomeUnknown, Throttled))", "retry_if_exception_type(OutcomeUnknown)"),
+    ),
+    mutant(
+        "app: a timer that is made up for is older than retention", APP_SPARK,
+        f"{OF_SPARK_TRIGGERS}::test_a_timer_that_is_started_again_for_the_same_time_starts_one_run",
+        ("created = due if datetime.now(UTC) - due < OUTAGE else None", "created = due"),
+    ),
+    mutant(
+        "app: a timer's run is one for each start", APP_SPARK,
+        f"{OF_SPARK_TRIGGERS}::test_a_timer_that_is_started_again_for_the_same_time_starts_one_run",
+        ("{due:%Y%m%dT%H%M%SZ}", "{datetime.now(UTC):%Y%m%dT%H%M%S%f}"),
+    ),
+    # The judge of histories
+    mutant(
+        "judge: a commit that failed and was followed is no finding", JUDGED_COMMITS,
+        f"{OF_LIVES}::test_effects_of_a_commit_that_failed_are_found",
+        ("if pending is not None and pending.status == EFFECTIVE:\n            text", "if False:\n            text"),
+    ),
+    mutant(
+        "judge: an output that may be of several is nobody's when they failed", JUDGED_PENDING,
+        f"{OF_LIVES}::test_of_two_that_may_have_sent_an_output_one_did",
+        ("(*map(step_of, pending.commit.changes), *map(step_of, pending.commit.outputs))",
+         "map(step_of, pending.commit.changes)"),
+    ),
+    mutant(
+        "judge: a settlement that a death cut off is taken as done", JUDGED_LIVES,
+        f"{OF_APART_HISTORIES}::test_a_delivery_that_was_being_settled_when_its_process_died_may_be_redelivered",
+        ("            self._flow.settle_perhaps(settled)\n        self._settles.clear()",
+         "            self._flow.settle(settled, self._line)\n        self._settles.clear()"),
+    ),
+    mutant(
+        "judge: what is not due at a quiesce is never owed", JUDGED_FLOW,
+        f"{OF_LIVES}::test_what_was_not_due_at_one_quiesce_is_owed_at_the_next",
+        ("                self._fresh.append(id)\n                continue", "                continue"),
+    ),
+    mutant(
+        "judge: what is redelivered in the same attempt was resubmitted", JUDGED_FLOW,
+        f"{OF_LIVES}::test_a_dead_letter_may_be_resubmitted_and_is_then_no_lost_commit",
+        ("delivery.attempt > attempt:", "delivery.attempt >= attempt:"),
+    ),
+    mutant(
+        "judge: a renewal of some is one of all", RECORDING,
+        f"{OF_RECORDING}::test_only_a_renewal_of_all_says_that_they_are_still_there",
+        ("        if count == len(deliveries):  # else", "        if count:  # else"),
+    ),
+    # Endpoints and command line
+    mutant(
+        "ops: the end of a head in two reads is missed", GUARD,
+        f"{OF_GUARD}::test_a_head_in_two_pieces_is_a_request_and_its_answer_may_take_long",
+        ("self._tail[-3:] + data", "self._tail[-2:] + data"),
+    ),
+    mutant(
+        "ops: a client that reads on is cut off", GUARD, f"{OF_GUARD}::test_a_client_that_reads_on_is_not_cut_off",
+        ("    def resume_writing(self) -> None:\n        self._end_stall()\n", "    def resume_writing(self) -> None:\n"),
+    ),
+    mutant(
+        "ops: a client that does not read holds up a stop", GUARD,
+        f"{OF_GUARD}::test_a_client_that_does_not_read_does_not_hold_up_a_stop",
+        ("            connection.stop()\n", "            pass\n"),
+    ),
+    mutant(
+        "ops: a list of dead letters ends with its first page", COMMANDS,
+        f"{OF_CLI}::test_every_page_of_dead_letters_is_listed",
+        ("            if len(page) < BATCH_COUNT_MAX:\n                break\n", "            break\n"),
+    ),
+    mutant(
+        "ops: requests that have ended still count", CONTROL, f"{OF_CONTROL}::test_only_so_many_requests_are_under_way",
+        ("            self._free += 1\n", "            pass\n"),
+    ),
+    mutant(
+        "ops: a lost answer is taken as refused", REMOTE,
+        f"{OF_CONTROL}::test_a_lost_answer_to_a_send_is_an_unknown_outcome",
+        ("        return OutcomeUnknown(\n", "        return Refused(\n"),
+    ),
+    mutant(
+        "ops: the repr of a control file shows its token", CONTROL_FILE,
+        f"{OF_CONTROL}::test_the_control_file_is_its_owners_alone_and_goes_with_the_host",
+        ("pid={self.pid})\"", "pid={self.pid}, token={self.token})\""),
+    ),
+    # The Service Bus endpoint
+    mutant(
+        "emulator: the last of a long disposition is not settled", AMQP_CHANNEL,
+        f"{OF_AMQP}::test_a_disposition_settles_its_first_and_its_last_delivery_and_none_beside",
+        ("if first <= number <= last]", "if first <= number < last]"),
+    ),
+    mutant(
+        "emulator: a sender's credit is not granted anew", AMQP_LINK,
+        f"{OF_AMQP}::test_a_sender_gets_credit_at_once_and_again_before_it_runs_out",
+        ("self.credit < CREDIT_GRANTED // 2", "self.credit < 0"),
+    ),
+    mutant(
+        "emulator: an aborted transfer keeps its room", AMQP_LINK,
+        "wire/test_servicebus_limits.py::test_unfinished_messages_of_a_connection_have_a_limit",
+        ("        self._parts.clear()\n        self.session.quota.give_back(self._parts_held_bytes)\n", "        self._parts.clear()\n"),
+    ),
+    mutant(
+        "emulator: anybody takes a session's deferred message", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_deferred_message_of_a_session_is_for_who_holds_the_session",
+        ("            self._session_lock(path, session_id)\n        claims", "            pass\n        claims"),
+    ),
+    mutant(
+        "emulator: the answer to a peek has no limit", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_peek_gives_no_more_than_one_answer_holds_and_goes_on_behind_it",
+        ("            if size_bytes > REPLY_SIZE_MAX_BYTES:\n", "            if False:\n"),
+    ),
+    mutant(
+        "emulator: a settlement drops the description", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_a_settlement_dead_letters_with_reason_and_description",
+        ("reason=reason, description=description)", "reason=reason)"),
+    ),
+    mutant(
+        "emulator: what is not scheduled is cancelled", MANAGEMENT,
+        f"{OF_MANAGEMENT}::test_only_what_is_scheduled_is_cancelled",
+        ("if self._engine.broker.cancel(path, sequences) < len(sequences):", "if not self._engine.broker.cancel(path, sequences):"),
+    ),
+    mutant(
+        "emulator: a connection that breaks keeps the claim that met it", FAULTY_BUS,
+        f"{OF_RECEIVERS}::test_a_connection_that_breaks_under_a_delivery_keeps_no_claim",
+        ("for unsent in claims[at:]:", "for unsent in claims[at + 1 :]:"),
+    ),
+    mutant(
+        "emulator: a connection that breaks releases its session", RECEIVERS,
+        f"{OF_RECEIVERS}::test_only_a_client_that_closes_its_session_releases_it",
+        ("        if release and self.lock is not None:", "        if self.lock is not None:"),
+    ),
+    mutant(
+        "emulator: a receiver that waits for room is forgotten", BUS_TRANSPORT,
+        f"{OF_RECEIVERS}::test_what_was_not_sent_for_want_of_room_is_sent_once_there_is_some",
+        ("        elif not self._reading or self.blocked:", "        elif not self._reading:"),
+    ),
+    # Spark jobs
+    mutant(
+        "consume: messages are completed before they are on disk", LANDING,
+        f"{OF_LANDING}::test_a_message_is_completed_when_it_is_on_disk",
+        ("                self.land(messages)\n                self._complete(messages)\n",
+         "                self._complete(messages)\n                self.land(messages)\n"),
+    ),
+    mutant(
+        "consume: a batch that could not be written is completed", LANDING,
+        f"{OF_LANDING}::test_nothing_is_completed_of_a_batch_that_could_not_be_written",
+        ("                self.land(messages)\n",
+         "                with __import__('contextlib').suppress(OSError):\n                    self.land(messages)\n"),
+    ),
+    mutant(
+        "consume: more is taken than the budget", LANDING, f"{OF_LANDING}::test_no_more_is_taken_than_the_budget",
+        ("wanted = min(BATCH_COUNT, self.budget - self.landed)", "wanted = min(BATCH_COUNT, self.budget)"),
+    ),
+    mutant(
+        "consume: what a broken connection left is not counted", LANDING,
+        f"{OF_LANDING}::test_what_cannot_be_completed_is_counted_and_the_drain_goes_on",
+        ("                self.lost += len(messages) - index\n", "                pass\n"),
+    ),
+    mutant(
+        "consume: a queue without another session is an outage", LANDING,
+        f"{OF_LANDING}::test_a_queue_without_another_session_is_idle_and_no_outage",
+        ("            if not (self.settings.sessions and isinstance(error, NO_SESSION)):\n", "            if True:\n"),
+    ),
+    mutant(
+        "consume: an outage is an idle queue", LANDING,
+        f"{OF_LANDING}::test_an_outage_is_neither_idle_nor_borne_for_ever",
+        ("elif not self.patience.failures and time", "elif time"),
+    ),
+    mutant(
+        "feed: what no queue takes is set aside nowhere", FEED,
+        f"{OF_CHUNKS}::test_what_no_queue_takes_is_set_aside_before_its_chunk_is_done",
+        ("    if record.oversize:\n        lines", "    if False:\n        lines"),
+    ),
+    mutant(
+        "feed: a chunk of which a part was not sent is done", FEED,
+        f"{OF_CHUNKS}::test_a_chunk_of_which_a_part_was_not_sent_is_not_done",
+        ("    if failed:\n        raise OutcomeUnknown(", "    if len(failed) > 1:\n        raise OutcomeUnknown("),
+    ),
+    mutant(
+        "feed: just as many bad rows as are allowed stop it", FEED,
+        f"{OF_CHUNKS}::test_more_bad_rows_than_the_ratio_stop_a_feed_before_it_sends",
+        ("if bad > job.pace.bad_ratio_max * manifest.rows:", "if bad >= job.pace.bad_ratio_max * manifest.rows:"),
+    ),
+    mutant(
+        "submit: a claim that took too long is used", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_claim_that_took_too_long_is_given_up_and_nothing_is_asked_for",
+        ("            if within_s <= 0:\n", "            if False:\n"),
+    ),
+    mutant(
+        "submit: what is left of a claim is read behind the list", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_claim_that_ends_while_batches_are_listed_is_waited_for",
+        ("        if left_ms > 0 and document.lease is None:\n",
+         "        if claim is not None and claim.until_ms > self._now_ms() and document.lease is None:\n"),
+    ),
+    mutant(
+        "submit: a run that was cancelled while its batch was made goes on", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_a_run_that_is_cancelled_while_its_batch_is_made_ends_it",
+        ("        if document.is_cancelled and batch is not None:\n", "        if False:\n"),
+    ),
+    mutant(
+        "submit: a document that was written without an answer is lost", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_a_document_whose_writing_got_no_answer_is_read_to_see_who_won",
+        ("            return note is not None and bytes(note.body) == body", "            return False"),
+    ),
+    mutant(
+        "submit: a document that another wrote is ours", RUN_DOCUMENTS,
+        f"{OF_SUBMIT_TIMES}::test_a_document_whose_writing_got_no_answer_is_read_to_see_who_won",
+        ("            return note is not None and bytes(note.body) == body", "            return note is not None"),
+    ),
+    mutant(
+        "submit: a job works until its lease is over", SUBMITTED,
+        f"{OF_SUBMIT_TIMES}::test_a_job_stops_in_time_where_a_renewal_does_not_answer",
+        ("times.lease_s - times.renew_s - times.spare_s)", "times.lease_s)"),
+    ),
+    mutant(
+        "submit: a run in other hands is written down as ended", SUBMITTED,
+        "spark/test_submitted.py::test_a_lease_that_ran_out_is_taken_over_and_its_first_holder_stops",
+        ("return ended(now, phase, detail) if is_ours else now", "return ended(now, phase, detail)"),
+    ),
+    mutant(
+        "ledger: a commit that is missing is passed over", "spark_jobs/draining/manifest.py",
+        "spark/test_manifest_log.py::test_a_missing_version_is_noticed",
+        ("                if commit.version != state.version + 1:\n", "                if False:\n"),
+    ),
+    mutant(
+        "sweep: records live as short as the shortest", "spark_jobs/sweep.py",
+        "spark/test_sweeping.py::test_a_record_is_kept_for_the_longest_time_that_anybody_registered",
+        ("return max(lives), max(margins)", "return min(lives), max(margins)"),
+    ),
+    mutant(
+        "sweep: what is foreign counts as swept", "spark_jobs/sweep.py",
+        "spark/test_sweeping.py::test_a_sweep_has_succeeded_when_all_that_is_old_enough_is_finished",
+        ("self.is_whole and not self.left and not self.foreign", "self.is_whole and not self.left"),
+    ),
+    # Names, limits and what is left
+    mutant(
+        "site: two functions have names that differ in case", "outbox/azure/functions/triggers.py",
+        f"{OF_BLUEPRINT}::test_the_host_can_tell_all_functions_apart",
+        ("self._taken.add(name.lower())", "self._taken.add(name)"),
+    ),
+    mutant(
+        "trigger: the broker's correlation takes the place of the sender's", FUNCTIONS_MESSAGES,
+        f"{OF_PROCESSOR}::test_a_senders_own_correlation_goes_before_the_brokers",
+        ("if not properties.get(\"correlation-id\") and received", "if received"),
+    ),
+    mutant(
+        "trigger: nobody is told of refused messages that are kept", PROCESSOR,
+        f"{OF_PROCESSOR}::test_a_sweep_names_the_queues_that_keep_refused_messages",
+        ("log.error(KEPT, ", "log.debug(KEPT, "),
+    ),
+    mutant(
+        "ops: a line has no limit", "outbox/ops/send_lines.py",
+        "unit/ops/test_sending.py::test_a_line_without_an_end_is_refused_before_it_fills_the_memory",
+        ("        if len(rest) > LINE_MAX_BYTES:\n", "        if False:\n"),
+    ),
+    mutant(
+        "ops: a batch has no limit in bytes", "outbox/ops/send_lines.py",
+        "unit/ops/test_sending.py::test_a_batch_is_bounded_by_count_and_by_bytes",
+        ("if len(batch) >= BATCH_COUNT or size_bytes >= BATCH_MAX_BYTES:", "if len(batch) >= BATCH_COUNT:"),
+    ),
+    mutant(
+        "ops: an export that breaks off replaces the last", COMMANDS,
+        f"{OF_CLI}::test_an_export_that_breaks_off_leaves_the_file_of_the_last",
+        ("options.output.with_name(options.output.name + \".tmp\")", "options.output"),
+    ),
+    mutant(
+        "ops: one that cannot be moved keeps the others", "outbox/ops/store_operator.py",
+        "unit/ops/test_store_operator.py::test_one_that_cannot_be_moved_does_not_keep_the_others",
+        ("                left += 1\n", "                raise\n"),
+    ),
+    mutant(
+        "ops: others can read the control file", CONTROL_FILE,
+        f"{OF_CONTROL}::test_the_control_file_is_its_owners_alone_and_goes_with_the_host",
+        ("os.O_NOFOLLOW, 0o600)", "os.O_NOFOLLOW, 0o644)"),
+    ),
+    mutant(
+        "emulator: a message in two transfers loses its format", AMQP_LINK,
+        f"{OF_AMQP}::test_a_message_in_several_transfers_is_what_its_first_says",
+        ("delivery_id, message_format = self._first\n", "delivery_id, message_format = self._first[0], 0\n"),
+    ),
+    mutant(
+        "emulator: a rule without a count fires once", "outbox/emulator/faults.py",
+        "unit/emulator/test_fault_rules.py::test_a_rule_fires_as_often_as_it_says_or_always",
+        ("(rule.count is not None and self.fired_count >= rule.count)", "(self.fired_count >= (rule.count or 1))"),
+    ),
+    mutant(
+        "emulator: a rule passes one match too few", "outbox/emulator/faults.py",
+        "unit/emulator/test_fault_rules.py::test_a_rule_fires_once_after_those_that_it_lets_pass",
+        ("self.matched_count <= rule.after or", "self.matched_count < rule.after or"),
+    ),
+    mutant(
+        "feed: a batch holds messages of several sessions", "spark_jobs/feeding/sending.py",
+        "spark/test_sending_rows.py::test_a_batch_holds_messages_of_one_session",
+        ("        if session != self._session:", "        if False:"),
+    ),
+    mutant(
+        "feed: a batch without an answer counts as sent", "spark_jobs/feeding/sending.py",
+        "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
+        ("            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n        self.patience",
+         "            except (ServiceBusError, OSError) as error:\n                self._failed(error)\n                break\n        self.patience"),
+    ),
+    mutant(
+        "feed: a batch is sent again on the connection that broke", "spark_jobs/feeding/sending.py",
+        "spark/test_sending_rows.py::test_a_batch_without_an_answer_is_sent_again_under_the_same_ids_on_another_connection",
+        ("        self.close()\n        self.retries += 1\n", "        self.retries += 1\n"),
+    ),
+    mutant(
+        "feed: all outages together are one", "spark_jobs/common/patience.py",
+        "spark/test_sending_rows.py::test_patience_is_for_one_outage_and_not_for_all_of_them",
+        ("        self.failures = 0\n", "        return\n"),
+    ),
+    mutant(
+        "feed: who may not send tries again", "spark_jobs/common/patience.py",
+        "spark/test_sending_rows.py::test_who_may_not_send_is_told_at_once",
+        ("        if isinstance(error, RIGHTS):\n", "        if False:\n"),
+    ),
+    mutant(
+        "ledger: what has landed and is not merged is swept", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
+        ("[file for file in landing.glob(\"*.parquet\") if file.name in consumed]", "list(landing.glob(\"*.parquet\"))"),
+    ),
+    mutant(
+        "ledger: what a writer is at is swept", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
+        ("older_than(gone, age_s)", "older_than(gone, 0)"),
+    ),
+    mutant(
+        "ledger: committed files are swept", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
+        ("if part.name not in named]", "]"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(
@@ -440,7 +846,7 @@ TABLE = Table(
     "tests/",
     (
         "aiohttp.web", "azure.cosmos.aio", "azure.functions", "azure.identity.aio", "azure.servicebus.aio",
-        "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "msgspec", "pytest_asyncio",
-        "tenacity",
+        "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "msgspec", "pyarrow.parquet",
+        "pyspark.sql", "pytest_asyncio", "tenacity",
     ),
 )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 from tests.simulation.planting import Mutant
 from tests.simulation.run_mutant import ROOT
 
-ALL_WITHIN_S = 600.0
+ALL_WITHIN_S = 900.0
 
 Found = dict[str, Any]
 

@@ -13,7 +13,7 @@ from outbox.errors import OutcomeUnknown, Refused
 from outbox.ports import Document, DocumentKey
 from outbox.runtime.start.retention import PastRetention, RegisteredRetention
 from spark_jobs import sweeping
-from spark_jobs.sweep import longest_life
+from spark_jobs.sweep import SweepReport, longest_life
 from spark_jobs.sweeping import Counts, Guarded, Lane, Part, Reading, sweep_lane, swept_once
 
 FAR_S = 1e12
@@ -121,3 +121,13 @@ async def test_a_record_is_kept_for_the_longest_time_that_anybody_registered() -
 
     store: Any = Notes()
     assert await longest_life(store) == (410, 30)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_ok"),
+    [({}, True), ({"young": 1}, True), ({"left": 1}, False), ({"foreign": 1}, False), ({"is_whole": False}, False)],
+)
+def test_a_sweep_has_succeeded_when_all_that_is_old_enough_is_finished(fields: dict[str, Any], is_ok: bool) -> None:
+    counts: dict[str, Any] = dict.fromkeys(("finished", "young", "foreign", "left", "unsent"), 0)
+    given = counts | {"parts": 1, "reads": 1, "oldest_s": 0.0, "seconds": 0.0, "is_whole": True, "troubles": []}
+    assert SweepReport(**given | fields).ok is is_ok

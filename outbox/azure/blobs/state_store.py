@@ -159,8 +159,6 @@ class BlobStateStore:
             known = await self._find(name_of(operation.key), operation.key)
             if known is not None and self._is_over(known[1]):  # what is over gives way, if it is still that
                 outcome = await self._write(Replace(operation.key, operation.body, known[0].version, operation.ttl_s))
-        elif isinstance(operation, Replace | Delete) and isinstance(outcome, Lost):
-            return Lost(0)
         return outcome
 
     async def _write(self, operation: Write) -> Won | Lost:

@@ -261,6 +261,16 @@ def test_another_protocol_is_answered_with_ours_and_closed() -> None:
     assert (made.take_output(), made.state) == (HEADER_AMQP, State.OVER)
 
 
+def test_a_message_in_several_transfers_is_what_its_first_says() -> None:
+    made = connection()
+    link = attached(made, receiver=False).link
+    batched = 0x80013700
+    assert made.receive(client.transfer(0, 7, b"one", more=True, message_format=batched)) == []
+    [event] = made.receive(client.transfer(0, 0, b"two"))
+    assert isinstance(event, Delivery)
+    assert (event.link, event.delivery_id, event.message_format, event.payload) == (link, 7, batched, b"onetwo")
+
+
 def test_a_disposition_over_all_ids_costs_no_more_than_what_is_tracked() -> None:
     made = connection()
     link = attached(made, receiver=True).link
@@ -268,6 +278,19 @@ def test_a_disposition_over_all_ids_costs_no_more_than_what_is_tracked() -> None
     [event] = made.receive(client.disposition(0, 2**32 - 1, performatives.outcome_state(performatives.RELEASED)))
     assert isinstance(event, Settled)
     assert (len(event.deliveries), event.unknown) == (1, [])
+
+
+@pytest.mark.parametrize("count", [1, 4, 300])
+def test_a_disposition_settles_its_first_and_its_last_delivery_and_none_beside(count: int) -> None:
+    made = connection()
+    link = attached(made, receiver=True).link
+    for number in range(count + 2):
+        link.send(number.to_bytes(16, "big"), b"", settled=False)
+    accepted = performatives.outcome_state(performatives.ACCEPTED)
+    [event] = made.receive(client.disposition(1, count, accepted))
+    assert isinstance(event, Settled)
+    assert [one.delivery_id for one in event.deliveries] == list(range(1, count + 1))
+    assert sorted(link.session.unsettled) == [0, count + 1]
 
 
 def script() -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from outbox.engine.entities import QueueSettings, Settlement
 from outbox.engine.log import records
 from outbox.engine.log.closed import CLOSED_NAME
 from outbox.engine.state.documents import STATES
+from outbox.errors import Refused
 from outbox.message import Message
+from outbox.ops import commands, engine_operator
 from outbox.ops.cli import main
 from outbox.ops.text import LogFormatter
 
@@ -384,3 +388,37 @@ def test_names_and_texts_of_peers_reach_no_terminal_as_they_are(cli: Cli, disk_p
 def test_a_line_of_the_log_stays_one_line() -> None:
     record = logging.makeLogRecord({"msg": "%s: 1 messages", "args": ("q\n2026 ERROR\x1b[2J",), "id": "a\nb"})
     assert LogFormatter("%(message)s").format(record) == "q\\n2026 ERROR\\x1b[2J: 1 messages id=a\\nb"
+
+
+def test_every_page_of_dead_letters_is_listed(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.open(folder)
+    engine.broker.send("transfers", [Message(body=b"{}", outbox_id=f"b{n}") for n in range(4)])
+    for claim in engine.broker.claim("transfers", 10):
+        engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason="no")
+    engine.close()
+    monkeypatch.setattr(commands, "BATCH_COUNT_MAX", 2)
+    monkeypatch.setattr(engine_operator, "BATCH_COUNT_MAX", 2)
+    code, out, _ = cli("dead-letters", "list", "transfers", "--json")
+    assert code == 0
+    assert sorted(one["id"] for one in json.loads(out)) == ["b0", "b1", "b2", "b3", "bad", "m1"]
+
+
+class Breaking:
+    """An operator whose export breaks off."""
+
+    async def export(self, type: str) -> AsyncIterator[bytes]:
+        yield b'{"key":"a"}\n'
+        raise Refused("the host broke off the export")
+
+
+def test_an_export_that_breaks_off_leaves_the_file_of_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def connected(options: Any) -> AsyncIterator[Breaking]:
+        yield Breaking()
+
+    monkeypatch.setattr(commands, "_connected", connected)
+    output = tmp_path / "states.jsonl"
+    output.write_bytes(b"the last one\n")
+    with pytest.raises(Refused, match="broke off"):
+        commands.export(argparse.Namespace(output=output, type="", json=False))
+    assert output.read_bytes() == b"the last one\n"

@@ -17,6 +17,7 @@ from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.errors import Refused
 from outbox.message import Message
+from outbox.ops import send_lines
 from outbox.ops.cli import main
 from outbox.ops.control import serve_control
 from outbox.ops.control_file import read_control_file
@@ -193,3 +194,28 @@ def test_of_lines_the_one_that_does_not_fit_is_named(
         ("a", "a")
     ]
     engine.close()
+
+
+async def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(send_lines, "LINE_MAX_BYTES", 10_000)
+    monkeypatch.setattr(send_lines, "READ_BYTES", 8_192)
+    (tmp_path / "lines").write_bytes(b"short\n" + b"x" * 400_000)
+    found = list[bytes]()
+    with (tmp_path / "lines").open("rb") as stream:
+        with pytest.raises(Refused, match="a line is over 10000 bytes"):
+            async for lines in send_lines._lines(stream):
+                found += lines
+        assert found == [b"short"] and stream.tell() < 200_000
+
+
+async def test_a_batch_is_bounded_by_count_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_lines, "BATCH_COUNT", 3)
+    monkeypatch.setattr(send_lines, "BATCH_MAX_BYTES", 10)
+
+    async def found() -> AsyncIterator[list[NewMessage]]:
+        yield [NewMessage(id=str(n), body=msgspec.Raw(b"1" * size)) for n, size in enumerate((6, 6, 1, 1, 1, 20, 1))]
+
+    sizes = [[len(bytes(one.body)) for one in batch] async for batch in send_lines._batches(found())]
+    assert sizes == [[6, 6], [1, 1, 1], [20], [1]]

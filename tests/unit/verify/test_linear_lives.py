@@ -94,6 +94,19 @@ def test_of_two_that_may_have_made_a_version_one_did() -> None:
     assert first([*begun, Ok(op=1), Ok(op=2), Quiesce(queues=[])]).what == "forked version"
 
 
+def test_of_two_that_may_have_sent_an_output_one_did() -> None:
+    two = [Commit(op=n, outputs=[Emitted("k-0", NEXT, 1, "x")], applied=["k"]) for n in (1, 2)]
+    follow: list[Event] = [
+        Claim(deliveries=[Delivered("k-0", NEXT, 2, outside=False, digest=1)]),
+        Commit(op=3, ended=[Ended(NEXT, 2, "k-0")], applied=["m"]),
+        Ok(op=3),
+    ]
+    begun: list[Event] = [Life(is_empty=True), *two, *follow]
+    assert check([*begun, Fail(op=1), Ok(op=2), Quiesce(queues=[NEXT])]).ok
+    assert first([*begun, Fail(op=1), Fail(op=2), Quiesce(queues=[NEXT])]).what == "ghost commit"
+    assert first([*begun, Ok(op=1), Ok(op=2), Quiesce(queues=[NEXT])]).what == "applied twice"
+
+
 def test_attempts_that_differ_are_found_when_determinism_is_asked_for() -> None:
     ended = [Ended(IN, 1, "t0")]
     one = Commit(op=1, ended=ended, changes=[Change("A:1", 0, 1, 7)], applied=["k"])

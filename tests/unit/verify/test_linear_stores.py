@@ -105,6 +105,14 @@ def test_a_delivery_settled_with_an_unknown_outcome_may_be_redelivered() -> None
     assert check(settled(Unknown(op=1), Claim(deliveries=[Delivered("t0", IN, 1)]), again, Ok(op=2))).ok
 
 
+def test_a_delivery_that_was_being_settled_when_its_process_died_may_be_redelivered() -> None:
+    died = settled(Life())
+    assert check(died).ok
+    how, claim = died[4], Claim(deliveries=[Delivered("t0", IN, 1)])
+    assert check([*died[:-1], claim, how, Ok(op=1), died[-1]]).ok
+    assert first([*died[:-1], claim, died[-1]]).what == "lost message"
+
+
 def test_a_message_completed_without_a_record_is_lost() -> None:
     events = settled(Ok(op=1))
     assert first([*events[:2], *events[4:]]).what == "completed without a commit"

@@ -17,13 +17,14 @@ from outbox.client import Client
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.errors import OutcomeUnknown
+from outbox.message import Message
 from outbox.ops.audit import Audit, dead, tallies
 from outbox.ports import Backend, Commit, Conflict, Delivery, Journal, Marker, Ports, StateDocument
 from outbox.retries import Retries
 from outbox.verify.guarantees import check
 from outbox.verify.history import History
-from outbox.verify.recorded.events import Event, Life
-from outbox.verify.recorded.recording import recorded
+from outbox.verify.recorded.events import Event, Held, Life
+from outbox.verify.recorded.recording import RecordedJournal, recorded
 from outbox.verify.recorded.verdict import Verdict
 
 app = App("bank", retry=Retries(limit=2, delays_s=(0.01,)))
@@ -377,3 +378,22 @@ def test_events_are_what_a_reader_gets() -> None:
     history.life()
     (event,) = history.events()
     assert isinstance(event, Event)
+
+
+@pytest.mark.parametrize(("renewed_count", "is_held"), [(2, True), (1, False), (0, False)])
+async def test_only_a_renewal_of_all_says_that_they_are_still_there(renewed_count: int, is_held: bool) -> None:
+    class Renewing(Doubtful):
+        async def renew(self, deliveries: Sequence[Delivery]) -> int:
+            return renewed_count
+
+    history = History()
+    async with Engine.in_memory() as engine:
+        journal = RecordedJournal(Renewing(engine.ports().journal, random.Random(1)), history)
+        messages = [Message(body=b"1", message_id=str(n)) for n in range(2)]
+        deliveries = [
+            Delivery("q", n, one, n, enqueued_ms=0, locked_until_ms=0, delivery_count=0)
+            for n, one in enumerate(messages)
+        ]
+        assert await journal.renew(deliveries) == renewed_count
+    held = [event.deliveries for event in history.events() if isinstance(event, Held)]
+    assert held == ([[("q", 0), ("q", 1)]] if is_held else [])

@@ -23,6 +23,12 @@ MESSAGES = "outbox/azure/servicebus/messages.py"
 LETTERS = "outbox/azure/servicebus/dead_letters.py"
 PLACED = "outbox/azure/cosmos/placed_states.py"
 CONNECTING = "outbox/azure/connecting.py"
+ENTITIES = "outbox/azure/servicebus/entities.py"
+CLIENTS = "outbox/azure/operations.py"
+BLOB_ACCOUNT = "outbox/azure/blobs/account.py"
+BLOB_OUTCOMES = "outbox/azure/blobs/outcomes.py"
+BLOB_STATES = "outbox/azure/blobs/state_store.py"
+BLOBS = "outbox/azure/blobs/store.py"
 
 OF_COSMOS = "test_cosmos_traps"
 OF_SENDING = "test_servicebus_traps"
@@ -31,6 +37,9 @@ OF_SESSIONS = "test_servicebus_session_traps"
 OF_CONNECTING = "test_connecting"
 OF_BREAKS = "test_servicebus_breaks"
 OF_PLACED = "test_placed_states"
+OF_BLOBS = "test_blob_requests"
+OF_ANSWERS = "test_bus_answers"
+OF_BLOB_CONTRACT = "test_blob_contract"
 
 
 IN_TWO = """async def in_two(items: Any, fresh: list[Any], partition: str) -> Any:
@@ -46,8 +55,9 @@ IN_TWO = """async def in_two(items: Any, fresh: list[Any], partition: str) -> An
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str], of: str = "") -> Mutant:
     """A planted fault; `found_by` names a test, `of` its module where the file does not say."""
     service = "cosmos" if "/cosmos" in file or file == CONNECTION or of == OF_PLACED else "bus"
+    service = "blobs" if "/blobs/" in file else service
     module = of or {LINKS: OF_SETTLING, BUS: OF_SETTLING, SOURCES: OF_SESSIONS, LETTERS: OF_CONNECTING}.get(
-        file, OF_COSMOS if service == "cosmos" else OF_SENDING
+        file, {"cosmos": OF_COSMOS, "bus": OF_SENDING, "blobs": OF_BLOBS}[service]
     )
     return Mutant(name, service, (f"{module}.py::{found_by}",), file, edits)
 
@@ -334,6 +344,215 @@ ADAPTER_MUTANTS = (
         "ports keep the infrastructure to themselves", CONNECTING,
         "test_what_does_not_go_together_is_refused_with_the_reason",
         ("self.blobs, self.infrastructure)", "self.blobs)"), of=OF_PLACED,
+    ),
+    # Blob Storage
+    mutant(
+        "blobs: a condition that does not hold is an unknown outcome", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("_LOSING = frozenset((404, 409, 412))", "_LOSING = frozenset((404, 409))"),
+    ),
+    mutant(
+        "blobs: a delete of what is gone is refused", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("_LOSING = frozenset((404, 409, 412))", "_LOSING = frozenset((409, 412))"),
+    ),
+    mutant(
+        "blobs: a replace has no condition", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("\"overwrite\": True, \"etag\": operation.if_match, \"match_condition\": MatchConditions.IfNotModified}",
+         "\"overwrite\": True}"),
+    ),
+    mutant(
+        "blobs: a delete has no condition", BLOB_STATES,
+        "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
+        ("container.delete_blob(name, **condition)", "container.delete_blob(name)"),
+    ),
+    mutant(
+        "blobs: a write to a missing container has lost", BLOB_STATES,
+        "test_a_container_that_is_not_there_is_neither_an_absent_document_nor_a_lost_condition",
+        ("in _LOSING and not is_no_container(error):", "in _LOSING:"),
+    ),
+    mutant(
+        "blobs: a document of a missing container is absent", BLOB_STATES,
+        "test_a_container_that_is_not_there_is_neither_an_absent_document_nor_a_lost_condition",
+        ("            if is_no_container(error):\n                raise as_error(error, what) from error\n", ""),
+    ),
+    mutant(
+        "blobs: a blob of a missing container is absent", BLOBS,
+        "test_a_container_that_is_not_there_is_neither_an_absent_document_nor_a_lost_condition",
+        ("            if is_no_container(error):\n                raise as_error(error, what) from error\n", ""),
+    ),
+    mutant(
+        "blobs: what has expired gives way without a condition", BLOB_STATES,
+        "test_of_two_creates_over_what_has_expired_one_wins",
+        ("Replace(operation.key, operation.body, known[0].version, operation.ttl_s)",
+         "Replace(operation.key, operation.body, \"*\", operation.ttl_s)"),
+    ),
+    mutant(
+        "blobs: what was renewed is purged", BLOB_STATES, "test_what_was_renewed_while_the_container_is_purged_stays",
+        ("if known is not None and self._is_over(known[1]):\n                    count",
+         "if known is not None:\n                    count"),
+    ),
+    mutant(
+        "blobs: what the index still has is unfinished", BLOB_STATES,
+        "test_what_is_finished_is_not_unfinished_while_the_index_is_behind",
+        ("if document is not None and is_pending(document.body):  # tags lag behind", "if document is not None:"),
+    ),
+    mutant(
+        "blobs: a listing ends with its first page", BLOB_STATES, "test_every_page_of_a_listing_is_read",
+        ("            for item in page:\n                yield item\n",
+         "            for item in page:\n                yield item\n            return\n"),
+    ),
+    mutant(
+        "blobs: a listing that breaks off has ended", BLOB_STATES,
+        "test_a_listing_that_breaks_off_is_told_and_does_not_end",
+        ("            except FAILURES as error:\n                raise as_error(error, \"list of blobs\") from error\n",
+         "            except FAILURES:\n                return\n"),
+    ),
+    mutant(
+        "blobs: a second write changes a blob", BLOBS, "test_blob_storage_is_a_blob_store",
+        ("overwrite=False, max_concurrency=1", "overwrite=True, max_concurrency=1"), of=OF_BLOB_CONTRACT,
+    ),
+    mutant(
+        "blobs: one over the limit is read cut", BLOBS, "test_blob_storage_is_a_blob_store",
+        ("length=bytes_max + 1", "length=bytes_max"), of=OF_BLOB_CONTRACT,
+    ),
+    mutant(
+        "blobs: all of one over the limit is read", BLOBS,
+        "test_no_more_of_a_blob_is_read_than_tells_that_it_is_too_large",
+        (", offset=0, length=bytes_max + 1)", ")"),
+    ),
+    mutant(
+        "blobs: the SDK sends again", BLOB_ACCOUNT, "test_an_answer_means_what_azure_documents",
+        ("\"retry_total\": 0", "\"retry_total\": 1"),
+    ),
+    mutant(
+        "blobs: aiohttp sends again", BLOB_ACCOUNT,
+        "test_a_write_whose_answer_is_lost_is_sent_once_and_told_as_unknown",
+        (", \"transport\": OnceTransport()}", "}"),
+    ),
+    mutant(
+        "blobs: a container is made unasked", BLOB_ACCOUNT, "test_only_an_account_that_may_create_makes_its_container",
+        ("        if create:\n            try:", "        if True:\n            try:"),
+    ),
+    mutant(
+        "blobs: a failure is not counted as one", BLOB_ACCOUNT,
+        "test_what_is_asked_for_is_counted_and_so_is_what_failed",
+        ("            usage.note(kind, failed=failed)", "            usage.note(kind)"),
+    ),
+    mutant(
+        "blobs: an unknown outcome is taken as refused", BLOB_OUTCOMES, "test_an_answer_means_what_azure_documents",
+        ("    return OutcomeUnknown(f\"{what}: outcome", "    return Refused(f\"{what}: outcome"),
+    ),
+    mutant(
+        "blobs: a server error is a busy account", BLOB_OUTCOMES, "test_an_answer_means_what_azure_documents",
+        ("(status == 503 and getattr(error, \"error_code\", None) == \"ServerBusy\")", "status == 503"),
+    ),
+    # What Service Bus answers
+    mutant(
+        "a full queue is an unknown outcome", BUS_OUTCOMES, "test_a_failed_send_means_what_service_bus_documents",
+        ("ServiceBusServerBusyError | ServiceBusQuotaExceededError", "ServiceBusServerBusyError"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a queue that is disabled is an unknown outcome", BUS_OUTCOMES,
+        "test_a_failed_send_means_what_service_bus_documents",
+        ("(MessagingEntityNotFoundError, MessagingEntityDisabledError)", "(MessagingEntityNotFoundError,)"),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "a page of dead letters begins too late", LETTERS, "test_every_page_of_dead_letters_is_listed",
+        ("found[-1].sequence + 1", "found[-1].sequence + 2"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "dead letters that were looked at stay locked", LETTERS, "test_every_page_of_dead_letters_is_listed",
+        ("                        if not message._settled:\n", "                        if False:\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a time to live is more than the wire can say", MESSAGES,
+        "test_a_time_to_live_is_what_the_wire_can_say_of_it",
+        ("min(message.time_to_live_ms, TTL_MS_MAX) or None", "message.time_to_live_ms or None"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "what is scheduled for a subscription does not count", ENTITIES,
+        "test_a_subscription_is_not_drained_while_its_topic_has_a_scheduled_message",
+        ("            if slash:  # what is scheduled lies in the topic", "            if False:"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a client gives up where it is throttled", CLIENTS, "test_a_client_sends_the_same_again_until_it_is_known",
+        ("except (OutcomeUnknown, Throttled):", "except OutcomeUnknown:"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a client's last failure is none", CLIENTS, "test_a_client_sends_the_same_again_until_it_is_known",
+        ("                    raise\n", "                    return\n"), of=OF_ANSWERS,
+    ),
+    # Answers that leave something out, and what was given
+    mutant(
+        "a batch without all versions is won", COSMOS, "test_a_write_that_is_answered_without_a_version_is_unknown",
+        ("if len(versions) - versions.count(\"\") < len(items) - items.count(None):", "if False:"),
+    ),
+    mutant(
+        "a write without a version is won", COSMOS, "test_a_write_that_is_answered_without_a_version_is_unknown",
+        ("if not version and not isinstance(operation, Delete):", "if False:"),
+    ),
+    mutant(
+        "a credential that was given is closed", CONNECTING, "test_a_credential_is_closed_by_whoever_gave_it",
+        ("made, self._made = self._made, None\n", "made, self._made = self._made or self._given, None\n"),
+        of=OF_CONNECTING,
+    ),
+    mutant(
+        "a status that asks to come again is an unknown outcome", OUTCOMES,
+        "test_throttling_within_a_batch_is_waited_out_with_the_conditions_kept",
+        ("_LATER = frozenset((429, 449))", "_LATER = frozenset((429,))"),
+    ),
+    mutant(
+        "a time to live is shorter than was asked for", ITEMS,
+        "test_a_time_to_live_is_whole_seconds_and_never_shorter",
+        ("math.ceil(write.ttl_s)", "math.floor(write.ttl_s)"), of="test_cosmos_items",
+    ),
+    mutant(
+        "whole numbers that are no doubles are kept as numbers", ITEMS, "test_a_body_comes_back_as_it_was",
+        ("EXACT_MAX = 1 << 53", "EXACT_MAX = 1 << 62"), of="test_cosmos_items",
+    ),
+    # Limits
+    mutant(
+        "a link that died stays open", SOURCES, "test_a_link_that_died_under_a_receiver_is_closed_at_once",
+        ("                self._tasks.start(link.close())\n                raise link.error\n",
+         "                raise link.error\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "any number of messages may be out", BUS, "test_of_more_messages_than_may_be_out_the_oldest_is_held_no_more",
+        ("        if len(self._locked) >= LOCKED_COUNT_MAX:\n", "        if False:\n"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "the words of a dead letter are not cut", LINKS,
+        "test_the_words_of_a_dead_letter_are_cut_to_what_a_property_holds",
+        ("= cut(settle.reason), cut(settle.description)", "= settle.reason, settle.description"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a message rests under its lock for as long as it likes", BUS,
+        "test_no_message_rests_under_its_lock_for_longer_than_the_limit",
+        ("min(DELAY_S_MAX, (settle.due_ms - self._now_ms()) / 1_000)", "((settle.due_ms - self._now_ms()) / 1_000)"),
+        of=OF_ANSWERS,
+    ),
+    mutant(
+        "a session is held while others wait for its room", SOURCES,
+        "test_a_session_is_let_go_when_it_is_quiet_and_sooner_where_others_may_wait",
+        ("is_long = crowded and now_s - link.opened_s > HELD_S", "is_long = False"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "a session with messages that are ready is let go", SOURCES,
+        "test_a_session_is_let_go_when_it_is_quiet_and_sooner_where_others_may_wait",
+        ("(not link.ready and (is_quiet or is_long))", "is_quiet or is_long"), of=OF_ANSWERS,
+    ),
+    mutant(
+        "throttling is waited out without an end", COSMOS,
+        "test_no_caller_waits_longer_for_throttling_than_the_limit",
+        ("if count == THROTTLED_COUNT_MAX or waited_s > THROTTLED_WAIT_S_MAX:", "if count == THROTTLED_COUNT_MAX:"),
+    ),
+    mutant(
+        "a client that could not be opened is left behind", ACCOUNT,
+        "test_a_client_that_could_not_be_opened_is_closed",
+        ("            await client.close()\n            raise\n", "            raise\n"), of=OF_CONNECTING,
     ),
 )  # fmt: skip
 

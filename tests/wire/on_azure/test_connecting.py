@@ -12,6 +12,7 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
 from outbox import App, Client, Reject, Retries, Worker, azure
+from outbox.azure.cosmos import account as cosmos_account
 from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.emulator.faults import FaultRule
 from outbox.errors import OutboxError, OutcomeUnknown, Refused
@@ -46,6 +47,19 @@ def everything_about(value: object, depth: int = 6) -> str:
             if type(inner).__module__.startswith("outbox"):
                 texts.append(everything_about(inner, depth - 1))
     return "\n".join(texts)
+
+
+async def test_a_credential_is_closed_by_whoever_gave_it() -> None:
+    closed = list[str]()
+
+    class Given(Token):
+        async def close(self) -> None:
+            closed.append("given")
+
+    cosmos, servicebus = "https://bank.documents.azure.com", "bank.servicebus.windows.net"
+    async with azure.connect(cosmos=cosmos, servicebus=servicebus, database="bank", credential=Given()):
+        pass
+    assert closed == []
 
 
 def test_no_key_is_ever_shown() -> None:
@@ -342,3 +356,21 @@ async def test_a_client_repeats_a_send_of_unknown_outcome() -> None:
         await world.servicebus.__aexit__(None, None, None)
         with pytest.raises(OutcomeUnknown):
             await client.send("orders", Order("alice", 3), id="3")
+
+
+async def test_a_client_that_could_not_be_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[str]()
+
+    class Client:
+        def __init__(self, *given: Any, **options: Any) -> None: ...
+
+        async def __aenter__(self) -> None:
+            raise OSError("no route")
+
+        async def close(self) -> None:
+            told.append("closed")
+
+    monkeypatch.setattr(cosmos_account, "CosmosClient", Client)
+    with pytest.raises(OSError, match="no route"):
+        await cosmos_account.CosmosAccount("https://bank.documents.azure.com", "bank", KEY).client()
+    assert told == ["closed"]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from outbox.azure.cosmos import store
+from outbox.azure.cosmos.outcomes import FAILURES
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.emulator.faults import FaultRule
 from outbox.errors import OutcomeUnknown, Refused, Throttled
@@ -265,3 +267,54 @@ async def test_requests_and_their_units_are_counted_by_kind(ground: CosmosGround
 
 
 OF_ITEMS = ("batch", "item.create", "item.read")
+
+
+# Answers that leave something out
+
+
+class Answered(list[dict[str, Any]]):
+    """What a batch is answered, as the SDK has it."""
+
+    def get_response_headers(self) -> dict[str, str]:
+        return {}
+
+
+class Terse:
+    """A container that answers writes without all versions."""
+
+    async def execute_item_batch(self, operations: list[Any], partition: str) -> Answered:
+        return Answered([{"eTag": "1"}, {}][: len(operations)])
+
+    async def create_item(self, item: Any, *, response_hook: Any, **options: Any) -> None:
+        response_hook({})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_write_that_is_answered_without_a_version_is_unknown(count: int) -> None:
+    async def container() -> Any:
+        return Terse()
+
+    creates = [Create(DocumentKey("p", str(n)), b"1") for n in range(count)]
+    with pytest.raises(OutcomeUnknown, match="without"):
+        await CosmosStateStore(container).write(creates)
+
+
+class Throttling(Exception):
+    """What the SDK raises for a request that is to come again after a minute."""
+
+    status_code, sub_status, headers = 429, 0, {"x-ms-retry-after-ms": "60000"}
+
+
+async def test_no_caller_waits_longer_for_throttling_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "FAILURES", (*FAILURES, Throttling))
+    slept = list[float]()
+
+    async def sleep(pause_s: float) -> None:
+        slept.append(pause_s)
+
+    async def container() -> Any:
+        raise Throttling
+
+    with pytest.raises(Throttled) as caught:
+        await CosmosStateStore(container, sleep=sleep, chance=lambda: 0.0).read(A)
+    assert slept == [] and caught.value.retry_after_s == 60

@@ -1,0 +1,225 @@
+"""What each failure of Service Bus lets the adapter conclude, and that no page and no limit loses a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import pytest_asyncio
+from azure.core.exceptions import AzureError
+from azure.servicebus import exceptions
+from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition
+
+from outbox.azure import operations
+from outbox.azure.operations import AzureOperations
+from outbox.azure.servicebus import bus as servicebus_bus
+from outbox.azure.servicebus import dead_letters
+from outbox.azure.servicebus.dead_letters import ServiceBusDeadLetters
+from outbox.azure.servicebus.entities import ServiceBusEntities
+from outbox.azure.servicebus.links import TEXT_LENGTH_MAX
+from outbox.azure.servicebus.messages import TTL_MS_MAX, to_wire
+from outbox.azure.servicebus.outcomes import as_error
+from outbox.azure.servicebus.sources import CROWDED_QUIET_S, HELD_S, QUIET_S, SessionSource
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, Throttled, TooLarge, UnknownDestination
+from outbox.message import Message
+from outbox.ports import Output, Settle
+from tests.wire.on_azure.bus_calls import QUEUE, ids, output, received
+from tests.wire.on_azure.ground import BusGround, bus_ground
+
+
+@pytest_asyncio.fixture
+async def ground() -> AsyncIterator[BusGround]:
+    async with bus_ground() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("error", "meant"),
+    [
+        (exceptions.MessageLockLostError(), LockLost),
+        (exceptions.SessionLockLostError(), LockLost),
+        (exceptions.SessionCannotBeLockedError(), LockLost),
+        (exceptions.MessageNotFoundError(), LockLost),
+        (exceptions.MessageAlreadySettled(), LockLost),
+        (exceptions.MessageSizeExceededError(), TooLarge),
+        (exceptions.ServiceBusServerBusyError(), Throttled),
+        (exceptions.ServiceBusQuotaExceededError(), Throttled),
+        (exceptions.MessagingEntityNotFoundError(), UnknownDestination),
+        (exceptions.MessagingEntityDisabledError(), UnknownDestination),
+        (exceptions.ServiceBusAuthenticationError(), Refused),
+        (exceptions.ServiceBusAuthorizationError(), Refused),
+        (exceptions.ServiceBusConnectionError(), OutcomeUnknown),
+        (exceptions.ServiceBusCommunicationError(), OutcomeUnknown),
+        (exceptions.OperationTimeoutError(), OutcomeUnknown),
+        (exceptions.ServiceBusError("any other"), OutcomeUnknown),
+        (AMQPException(ErrorCondition.InternalError), OutcomeUnknown),
+        (AzureError("any other"), OutcomeUnknown),
+        (TimeoutError(), OutcomeUnknown),
+        (ConnectionResetError(), OutcomeUnknown),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_a_failed_send_means_what_service_bus_documents(error: Exception, meant: type[OutboxError]) -> None:
+    assert type(as_error(error, "send to orders", sends=True)) is meant
+    asked = as_error(error, "receive from orders")
+    assert type(asked) is (Refused if meant is UnknownDestination else meant)
+
+
+async def test_of_more_messages_than_may_be_out_the_oldest_is_held_no_more(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicebus_bus, "LOCKED_COUNT_MAX", 2)
+    bus = ground.bus()
+    await bus.send([output(str(n)) for n in range(3)])
+    oldest, *others = await received(bus, count=3)
+    with pytest.raises(LockLost):
+        await bus.settle(oldest, Settle("complete"))
+    for delivery in others:
+        await bus.settle(delivery, Settle("complete"))
+    assert ids(ground) == [oldest.message.identity]
+
+
+async def test_the_words_of_a_dead_letter_are_cut_to_what_a_property_holds(ground: BusGround) -> None:
+    bus = ground.bus()
+    await bus.send([output("a")])
+    [delivery] = await received(bus)
+    await bus.settle(delivery, Settle("dead-letter", reason="r" * 5_000, description="d" * 5_000))
+    [letter] = await ServiceBusDeadLetters(ground.namespaces[0], bus).list(QUEUE)
+    for text, letter_of in ((letter.reason, "r"), (letter.description, "d")):
+        assert text == letter_of * (TEXT_LENGTH_MAX - 3) + "..."
+
+
+async def test_no_message_rests_under_its_lock_for_longer_than_the_limit(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicebus_bus, "DELAY_S_MAX", 0.05)
+    bus = ground.bus()
+    await bus.send([output("a")])
+    [delivery] = await received(bus)
+    await bus.settle(delivery, Settle("abandon", due_ms=servicebus_bus.wall_ms() + 86_400_000))
+    [again] = await received(bus)
+    assert again.message.identity == "a"
+
+
+class Held:
+    """A link of a session of which nothing is out."""
+
+    def __init__(self, opened_s: float, used_s: float, ready: list[str]) -> None:
+        self.opened_s, self.used_s, self.ready = opened_s, used_s, ready
+        self.out_count, self.is_spent, self.error = 0, False, None
+
+    def expire(self) -> bool:
+        return False
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize(
+    ("held_s", "quiet_s", "ready", "room_count", "is_let_go"),
+    [
+        (HELD_S + 1, 0.0, [], 1, True),  # others may wait for its room
+        (HELD_S + 1, 0.0, [], 2, False),
+        (HELD_S + 1, 0.0, ["a"], 1, False),
+        (HELD_S - 1, 0.0, [], 1, False),
+        (1.0, CROWDED_QUIET_S + 0.1, [], 1, True),
+        (1.0, CROWDED_QUIET_S + 0.1, [], 2, False),
+        (QUIET_S + 1, QUIET_S + 1, [], 2, True),
+        (QUIET_S + 1, QUIET_S + 1, ["a"], 2, False),
+    ],
+)
+async def test_a_session_is_let_go_when_it_is_quiet_and_sooner_where_others_may_wait(
+    held_s: float, quiet_s: float, ready: list[str], room_count: int, is_let_go: bool
+) -> None:
+    unused = cast(Any, None)
+    source = SessionSource(
+        unused, "orders", now_ms=lambda: 0, session_count_max=room_count, monotonic_s=lambda: 1_000.0
+    )
+    source._links.append(cast(Any, Held(1_000.0 - held_s, 1_000.0 - quiet_s, ready)))
+    source._tidy()
+    assert (source._links == []) is is_let_go
+    await source.close()
+
+
+async def test_a_link_that_died_under_a_receiver_is_closed_at_once(ground: BusGround) -> None:
+    bus = ground.bus()
+    await bus.send([output("a")])
+    await received(bus)
+    source: Any = bus._sources[QUEUE]
+    link = source._link
+    link._die(OutcomeUnknown("its connection broke"))
+    source._link, source._open = link, _nothing  # it dies while a caller waits
+    with pytest.raises(OutcomeUnknown, match="broke"):
+        await bus.receive(QUEUE, count_max=1, wait_s=1)
+    async with asyncio.timeout(5):
+        while not link.receiver._shutdown.is_set():  # noqa: ASYNC110  # the SDK has no event of this loop
+            await asyncio.sleep(0.01)
+
+
+async def _nothing() -> None:
+    return
+
+
+async def test_every_page_of_dead_letters_is_listed(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "PAGE_COUNT", 2)
+    bus, names = ground.bus(), [str(n) for n in range(5)]
+    await bus.send([output(name) for name in names])
+    for delivery in await received(bus, count=5):
+        await bus.settle(delivery, Settle("dead-letter", reason="test"))
+    letters = ServiceBusDeadLetters(ground.namespaces[0], bus)
+    listed = await letters.list(QUEUE)
+    assert sorted(one.message.identity for one in listed) == names
+    for one in (listed[-1], listed[0]):  # those before and behind it are free again at once
+        await letters.discard(QUEUE, one.sequence)
+    assert [one.sequence for one in await letters.list(QUEUE)] == [one.sequence for one in listed[1:-1]]
+
+
+@pytest.mark.parametrize(("lives_ms", "told"), [(0, None), (1, 1), (TTL_MS_MAX, TTL_MS_MAX), (1 << 40, TTL_MS_MAX)])
+def test_a_time_to_live_is_what_the_wire_can_say_of_it(lives_ms: int, told: int | None) -> None:
+    wire = to_wire(Output("orders", 0, Message(body=b"1", time_to_live_ms=lives_ms)))
+    assert wire.header is not None and wire.header.time_to_live == told
+
+
+@pytest.mark.parametrize(("scheduled_count", "is_drained"), [(0, True), (1, False)])
+async def test_a_subscription_is_not_drained_while_its_topic_has_a_scheduled_message(
+    scheduled_count: int, is_drained: bool
+) -> None:
+    """On Azure a scheduled message lies in its topic until it is due, and no subscription counts it."""
+
+    class Administration:
+        async def get_subscription_runtime_properties(self, topic: str, name: str) -> Any:
+            return SimpleNamespace(total_message_count=0)
+
+        async def get_topic_runtime_properties(self, topic: str) -> Any:
+            return SimpleNamespace(scheduled_message_count=scheduled_count)
+
+    entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration)))
+    assert await entities.is_drained(["news/Subscriptions/all"]) is is_drained
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("no answer"), Throttled("busy", retry_after_s=1.0)])
+async def test_a_client_sends_the_same_again_until_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, error: OutboxError
+) -> None:
+    monkeypatch.setattr(operations, "SEND_PAUSE_S", 0.0)
+    sent, failing = list[Sequence[Output]](), operations.SEND_COUNT_MAX - 1
+
+    class Bus:
+        async def send(self, outputs: Sequence[Output]) -> None:
+            sent.append(outputs)
+            if len(sent) <= failing:
+                raise error
+
+    unused = cast(Any, None)
+    asked = AzureOperations(cast(Any, Bus()), unused, unused, prepare=unused, create=False, now_ms=unused)
+    outputs = [Output("orders", 0, Message(body=b"1", message_id="m1"))]
+    await asked.send(outputs)
+    assert sent == [outputs] * operations.SEND_COUNT_MAX
+    failing = 100
+    sent.clear()
+    with pytest.raises(type(error)):
+        await asked.send(outputs)
+    assert len(sent) == operations.SEND_COUNT_MAX
