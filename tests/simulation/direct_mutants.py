@@ -606,7 +606,7 @@ DIRECT_MUTANTS = (
     ),
     mutant(
         "emulator: an aborted transfer keeps its room", AMQP_LINK,
-        "wire/test_servicebus_limits.py::test_unfinished_messages_of_a_connection_have_a_limit",
+        "wire/servicebus/test_limits.py::test_unfinished_messages_of_a_connection_have_a_limit",
         ("        self._parts.clear()\n        self.session.quota.give_back(self._parts_held_bytes)\n", "        self._parts.clear()\n"),
     ),
     mutant(
