@@ -89,3 +89,23 @@ async def test_a_compaction_in_the_background_lets_sends_go_on(disk_path: Path) 
     async with Engine.open(disk_path / "data") as engine:
         assert engine.log is not None and engine.log.recovered.snapshot >= ordinal > 0
         assert engine.broker.queue("q").counts()["active"] == sent
+
+
+def test_a_job_that_finds_nothing_new_writes_nothing() -> None:
+    disk, clock = MemoryDisk("nothing"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    engine.declare(QueueSettings("q"))
+    ordinal = engine.compact()
+    before = len(disk.calls)
+    assert ordinal and snapshot.compact_sealed(disk) == 0 and len(disk.calls) == before
+
+
+def test_a_snapshot_holds_no_id_whose_window_is_over() -> None:
+    disk, clock = MemoryDisk("windows"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    engine.declare(QueueSettings("q", duplicate_window_s=10), QueueSettings("other"))
+    engine.broker.send("q", [Message(body=b"x", message_id="1")])
+    for left in ({"1"}, set[str]()):
+        assert snapshot.decode(snapshot.encode(engine.state, 0))[0].paths["q"].seen.keys() == left
+        clock.seconds += 10
+        engine.broker.send("other", [Message(body=b"x")])
