@@ -14,10 +14,11 @@ from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state import state as states
 from outbox.engine.state.tasks import Task
 from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ports import Commit, Output, Postponement, Refusal
+from outbox.ports import Commit, Output, Postponement, Refusal, StateChange
 from outbox.testing import START_S, VirtualClock
 
 
@@ -241,3 +242,21 @@ def test_a_dead_letter_is_resubmitted_for_as_long_as_its_refusal_is_on_record() 
             with pytest.raises(Refused, match="the record of it is gone"):
                 engine.dead_letters.resubmit("q", task.sequence)
         assert (len(engine.broker.peek("q", 0, 9)) == 1) is (age_s < 10)
+
+
+def test_so_many_operations_are_remembered_and_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "OPERATION_COUNT_MAX", 2)
+    engine = opened(MemoryDisk("operations"))
+    for id in ("a", "b", "a", "c"):
+        engine.documents.modify(records.Modify(operation_id=id))
+    assert list(engine.state.operations) == ["b", "c"]
+
+
+async def test_a_state_that_was_deleted_is_none_to_a_client() -> None:
+    engine = opened(MemoryDisk("tombstone"))
+    now_ms = engine.now_ms()
+    for value in (b"1", b""):
+        change = {"s": StateChange(value, 1, 1)}
+        engine.core.do(records.Committed(now_ms, now_ms + 9_000, {}, change, [], {}, {}, [], []))
+        found = await engine.ports().operations.state("s")
+        assert (found is not None) is bool(value)

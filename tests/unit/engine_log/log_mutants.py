@@ -539,6 +539,40 @@ LOG_MUTANTS = (
         f"{LOCKS}::test_a_copy_of_a_resubmitted_message_stays_with_its_lock_holder",
         ("other.status != LOCKED and is_copy", "is_copy"),
     ),
+    mutant(
+        "any number of operations is remembered", STATE,
+        f"{OF_REMEMBERED}::test_so_many_operations_are_remembered_and_the_oldest_is_forgotten_first",
+        ("            while len(self.operations) > OPERATION_COUNT_MAX:\n                del self.operations[next(iter(self.operations))]\n", ""),
+    ),
+    mutant(
+        "a state that was deleted is shown to clients", OPERATIONS,
+        f"{OF_REMEMBERED}::test_a_state_that_was_deleted_is_none_to_a_client",
+        ("found if found is not None and found.value else None", "found"),
+    ),
+    mutant(
+        "the rules of a subscription outlive it", STATE,
+        "engine/test_rules.py::test_a_subscription_that_is_declared_again_takes_everything",
+        ("        self.rules.pop(path, None)\n", ""),
+    ),
+    mutant(
+        "true is one to a rule", RULES, "engine/test_rules.py::test_a_property_must_be_equal_in_kind_as_well",
+        ("return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted", "return value == wanted"),
+    ),
+    mutant(
+        "what was shown behind a block is never shown again", ORDER,
+        "engine/test_stopped_keys.py::test_what_waits_is_shown_again_when_it_was_resubmitted_meanwhile",
+        ("            if task.sequence not in self._tasks:\n                session.shown.discard(task.sequence)\n", ""),
+    ),
+    mutant(
+        "a modification leaves its message claimed", STATE,
+        "engine/test_stopped_keys.py::test_a_key_goes_on_when_a_modification_changes_what_was_claimed_of_it",
+        ("        task = queue.tasks.pop(item.sequence)\n        queue.order.unlocked(task)\n", "        task = queue.tasks.pop(item.sequence)\n"),
+    ),
+    mutant(
+        "a scheduled message ages before it is due", STATE,
+        "engine/test_expiry.py::test_a_scheduled_message_begins_to_age_when_it_is_due",
+        ("max(now_ms, due_ms) + min(", "now_ms + min("),
+    ),
 )  # fmt: skip
 
 TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))
