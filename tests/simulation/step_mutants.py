@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.simulation.planting import Mutant
 
 OF_STEPS = "unit/test_runtime_steps.py"
+OF_HOSTS = "unit/test_host_steps.py"
 OF_NOTES = "unit/test_registrations.py"
 
 
@@ -209,23 +210,23 @@ STEP_MUTANTS = (
     ),
     mutant(
         "letters: a resubmission has failed before", "resubmission.py",
-        f"{OF_STEPS}::test_a_resubmission_has_not_failed_yet_and_begins_a_chain",
+        f"{OF_HOSTS}::test_a_resubmission_has_not_failed_yet_and_begins_a_chain",
         ("failures=0, hops=0)", "hops=0)"),
     ),
     mutant(
         "letters: a resubmission goes on with its chain", "resubmission.py",
-        f"{OF_STEPS}::test_a_resubmission_has_not_failed_yet_and_begins_a_chain",
+        f"{OF_HOSTS}::test_a_resubmission_has_not_failed_yet_and_begins_a_chain",
         ("failures=0, hops=0)", "failures=0)"),
     ),
     # Requests, clients and workers
     mutant(
         "requests: a client is to come again in years", "runtime/http/responses.py",
-        f"{OF_STEPS}::test_a_client_is_asked_to_come_again_within_a_day",
+        f"{OF_HOSTS}::test_a_client_is_asked_to_come_again_within_a_day",
         ("min(max(after_s, AGAIN_AFTER_S), RETRY_AFTER_S_MAX)", "max(after_s, AGAIN_AFTER_S)"),
     ),
     mutant(
         "requests: any text is a trace", "runtime/http/requests.py",
-        f"{OF_STEPS}::test_only_a_trace_that_can_be_one_is_passed_on",
+        f"{OF_HOSTS}::test_only_a_trace_that_can_be_one_is_passed_on",
         ('return text if _TRACEPARENT(text) else ""', "return text"),
     ),
     mutant(
@@ -245,22 +246,93 @@ STEP_MUTANTS = (
     ),
     mutant(
         "client: a dead letter as old as retention needs no record", "client.py",
-        f"{OF_STEPS}::test_a_dead_letter_as_old_as_retention_needs_a_record",
+        f"{OF_HOSTS}::test_a_dead_letter_as_old_as_retention_needs_a_record",
         ("created_ms > plan.retention.oldest_ms(now_ms):", "created_ms >= plan.retention.oldest_ms(now_ms):"),
     ),
     mutant(
         "client: a blob that was changed is handed out", "client.py",
-        f"{OF_STEPS}::test_a_blob_that_was_changed_is_not_handed_out",
+        f"{OF_HOSTS}::test_a_blob_that_was_changed_is_not_handed_out",
         ("if data is None or sha256(data).hexdigest() != ref.digest:", "if data is None:"),
     ),
     mutant(
         "worker: locks are looked at as often as the shortest that ever was", "worker.py",
-        f"{OF_STEPS}::test_locks_are_looked_at_as_often_as_the_shortest_that_there_is_now",
+        f"{OF_HOSTS}::test_locks_are_looked_at_as_often_as_the_shortest_that_there_is_now",
         ("            self._shortest_ms = min(self._lock_ms.values(), default=sys.maxsize)\n", ""),
     ),
     mutant(
         "worker: what is in flight when it stops stays locked", "worker.py",
-        f"{OF_STEPS}::test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted",
+        f"{OF_HOSTS}::test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted",
         ("            await self._intake.release(left)\n", ""),
+    ),
+    # Edges of several of these
+    mutant(
+        "notes: an unknown outcome ends a worker's start", "runtime/start/notes.py",
+        f"{OF_NOTES}::test_a_registration_whose_outcome_is_unknown_is_looked_at_again",
+        ("    except OutcomeUnknown:\n        return False\n", "    except KeyError:\n        return False\n"),
+    ),
+    mutant(
+        "sweep: each begins at the front", "runtime/shell.py",
+        f"{OF_STEPS}::test_a_sweep_begins_where_the_last_was_cut_off",
+        ("        self._start = swept.next_start\n", ""),
+    ),
+    mutant(
+        "overflow: a read that may be old proves that nothing is staged", "runtime/commit/overflow.py",
+        f"{OF_STEPS}::test_that_nothing_is_staged_is_believed_behind_a_write_only",
+        ("            document = await confirmed(self._store, document)\n", ""),
+    ),
+    mutant(
+        "overflow: a blob goes before its record is marked", "runtime/commit/overflow.py",
+        "unit/stores/test_overflow.py::test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_it",
+        ("            return not record.pending", "            return True"),
+    ),
+    mutant(
+        "commit: what has changed counts as confirmed", "runtime/commit/store_io.py",
+        f"{OF_STEPS}::test_a_document_that_was_read_is_confirmed_while_it_is_unchanged_and_only_then",
+        ("    if isinstance(answer, Lost):\n        raise NothingCommitted\n", "    if isinstance(answer, Lost):\n        return document\n"),
+    ),
+    mutant(
+        "blocked: the last message that was refused blocks a session", "runtime/delivery/blocked_sessions.py",
+        f"{OF_STEPS}::test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_it",
+        ("if isinstance(answer, Lost) and attempt.is_blocker:", "if isinstance(answer, Lost):"),
+    ),
+    mutant(
+        "admission: a body at the limit goes to a blob", "runtime/delivery/claim_check.py",
+        f"{OF_STEPS}::test_a_body_at_the_limit_travels_in_its_message",
+        ("if len(output.message.body) > above_bytes:", "if len(output.message.body) >= above_bytes:"),
+    ),
+    mutant(
+        "settlement: a destination that is gone stops the worker", "runtime/delivery/settlement.py",
+        f"{OF_STEPS}::test_outputs_for_a_destination_that_is_gone_are_tried_again_and_then_wait_on_record",
+        ("        except (*MAY_RETRY, UnknownDestination):\n            pass", "        except MAY_RETRY:\n            pass"),
+    ),
+    mutant(
+        "settlement: failed pushes are noted for any number of destinations", "runtime/delivery/settlement.py",
+        f"{OF_STEPS}::test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all",
+        ("                if len(self._recent) >= FAILED_PUSH_DESTINATION_COUNT_MAX:\n                    continue\n", ""),
+    ),
+    mutant(
+        "requests: the turns of every state are kept", "runtime/delivery/lanes.py",
+        "unit/stores/test_http_entries.py::test_requests_of_one_state_take_turns_and_of_others_do_not_wait",
+        ("            inside.pop()\n            if not inside:\n                del self._lanes[lane]", "            inside.pop()"),
+    ),
+    mutant(
+        "requests: a body at the limit is too large", "http_entry.py",
+        f"{OF_HOSTS}::test_a_body_up_to_the_limit_is_taken",
+        ("if len(request.body) > self.body_bytes_max:", "if len(request.body) >= self.body_bytes_max:"),
+    ),
+    mutant(
+        "worker: it is idle while its handler runs", "worker.py",
+        f"{OF_HOSTS}::test_a_worker_is_not_idle_while_its_handler_runs_on_for_a_message_that_is_gone",
+        ("while self._is_busy or not await", "while not await"),
+    ),
+    mutant(
+        "client: only the first handler's record counts", "client.py",
+        f"{OF_HOSTS}::test_an_old_dead_letter_may_go_back_when_any_of_its_handlers_refused_it_on_record",
+        ("for branch in (work, *work.others):", "for branch in (work,):"),
+    ),
+    mutant(
+        "failures: a stack shows every cause", "runtime/failures/error_text.py",
+        f"{OF_HOSTS}::test_a_stack_shows_so_many_causes_and_no_more",
+        ("    while waiting and count < CHAIN_COUNT_MAX:", "    while waiting:"),
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from outbox import App, Engine
-from outbox.errors import NotRegistrable, UnknownDestination
+from outbox.errors import NotRegistrable, OutcomeUnknown, UnknownDestination
 from outbox.ports import Document, DocumentKey, Operations
 from outbox.runtime.start import retention
 from outbox.runtime.start.handler_names import HandlerName, TypeName, register_handlers, types_of
@@ -84,3 +84,18 @@ async def test_a_handler_may_have_another_name_when_its_source_is_gone(monkeypat
     with monkeypatch.context() as gone:
         gone.setattr(operations, "is_drained", is_drained)
         await register_handlers(depositing("new"), operations)
+
+
+async def test_a_registration_whose_outcome_is_unknown_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = Engine.in_memory(clock=VirtualClock(START_S)).ports().operations
+    write, writes = operations.write_note, list[str]()
+
+    async def unanswered(name: str, body: bytes, version: str) -> bool:
+        writes.append(name)
+        await write(name, body, version)
+        raise OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(operations, "write_note", unanswered)
+    await registered(operations, 1)
+    await register_handlers(depositing("note"), operations)
+    assert writes == ["retention:bank", "handlers:bank"]

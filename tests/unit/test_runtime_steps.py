@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -13,14 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from outbox import App, Client, Worker
-from outbox.context import BlobRef
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.engine.engine import Engine
-from outbox.engine.entities import Settlement as Settled
-from outbox.errors import OutcomeUnknown, PoisonMessage, Refused
-from outbox.http import Request
+from outbox.errors import OutcomeUnknown, PoisonMessage, UnknownDestination
 from outbox.message import Message
 from outbox.ports import (
     Create,
@@ -29,80 +24,39 @@ from outbox.ports import (
     Document,
     DocumentKey,
     Lost,
+    Output,
     Settle,
     StateDocument,
     Won,
     Write,
 )
-from outbox.resubmission import resubmission
+from outbox.runtime import shell
 from outbox.runtime.commit import marks
 from outbox.runtime.commit.engine_transaction import EngineTransaction
 from outbox.runtime.commit.handler_threads import HandlerThreads, Job
 from outbox.runtime.commit.marks import Lingering, Marks
 from outbox.runtime.commit.orphaned_staged import OrphanedStaged
+from outbox.runtime.commit.overflow import Overflows, announced
 from outbox.runtime.commit.state_cache import CachedState, StateCache
+from outbox.runtime.commit.store_io import confirmed
 from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
-from outbox.runtime.commit.sweeper import sweep
+from outbox.runtime.commit.sweeper import Swept, sweep
 from outbox.runtime.delivery import retrying, waiting
+from outbox.runtime.delivery import settlement as settlements
 from outbox.runtime.delivery.admission import Admission, admit
-from outbox.runtime.delivery.claim_check import to_claim
-from outbox.runtime.delivery.retrying import Backoff, RetryBackoff
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.claim_check import checked_outputs, to_claim
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
 from outbox.runtime.delivery.waiting import Waiting, waiting_commit
 from outbox.runtime.failures.failure_counts import FailureCounts
-from outbox.runtime.http import requests, responses
 from outbox.runtime.start import plan as plans
-from outbox.runtime.start.plan import KeyIdCache, Plan, compile_plan
+from outbox.runtime.start.plan import KeyIdCache
 from outbox.runtime.work import Attempt, Later, Work
 from outbox.stored import Record, StateItem, record_key, staged_key
 from outbox.testing import START_S, VirtualClock
-
-NOW_MS = round(START_S * 1_000)
-INBOX = b"i" * 32
-
-
-@dataclass
-class Add:
-    key: str
-
-
-@dataclass
-class Sum:
-    n: int = 0
-
-
-def adding() -> App:
-    app = App("steps")
-
-    @app.handler("adds", key="key")
-    def add(message: Add, total: Sum) -> None:
-        total.n += 1
-
-    return app
-
-
-PLAN: Plan = compile_plan(adding())
-(HANDLER,) = adding().handlers
-
-
-def delivery(body: bytes = b'{"key":"a"}', **fields: Any) -> Delivery:
-    message = Message(**{"body": body, "outbox_id": "1", "created_ms": NOW_MS, **fields})
-    return Delivery("adds", 1, message, 0, NOW_MS, 0)
-
-
-def work(**fields: Any) -> Work:
-    return Work(delivery(), HANDLER, inbox=INBOX, remembered=True, **fields)
-
-
-def engine_store() -> EngineStore:
-    engine = Engine.in_memory(clock=VirtualClock(START_S))
-    return EngineStore(engine.core, engine.documents)
-
-
-async def at_once(seconds: float) -> None:
-    """Sleep for no time."""
-
+from tests.unit.steps import HANDLER, INBOX, NOW_MS, PLAN, Sum, at_once, delivery, engine_store, work
 
 # Admission
 
@@ -157,6 +111,19 @@ async def test_the_pause_before_a_release_grows_until_something_is_committed(mon
     assert paused == [0.25, 0.5, 1.0, 0.25]
 
 
+def settlement(bus: Any, *, count_max: int = 12) -> Settlement:
+    """The settlement of a worker on this bus."""
+    return Settlement(
+        PLAN,
+        bus,
+        MemoryBlobStore(),
+        backoff=Backoff(at_once, count_max),
+        now_ms=lambda: NOW_MS,
+        new_tx=lambda: "tx",
+        settled=lambda _: None,
+    )
+
+
 class Bus:
     """Notes how deliveries are settled."""
 
@@ -169,20 +136,11 @@ class Bus:
 
 async def test_a_delivery_that_was_released_is_not_settled_again() -> None:
     bus: Any = Bus()
-    settlement = Settlement(
-        PLAN,
-        bus,
-        MemoryBlobStore(),
-        backoff=Backoff(at_once),
-        now_ms=lambda: NOW_MS,
-        new_tx=lambda: "tx",
-        settled=lambda _: None,
-    )
-    attempt = Attempt(work())
-    await settlement.release(attempt)
-    await settlement.release(attempt)
-    await settlement.settle(attempt, None)
-    assert bus.settled == ["release"] and not settlement.is_applied(attempt)
+    endings, attempt = settlement(bus), Attempt(work())
+    await endings.release(attempt)
+    await endings.release(attempt)
+    await endings.settle(attempt, None)
+    assert bus.settled == ["release"] and not endings.is_applied(attempt)
 
 
 async def test_dead_letters_are_counted_up_to_a_limit() -> None:
@@ -191,6 +149,45 @@ async def test_dead_letters_are_counted_up_to_a_limit() -> None:
         kept = msgspec.structs.replace(delivery(outbox_id=str(number)), sequence=number)
         await letters.keep(kept, "no", "")
     assert [await letters.count("adds", count_max=limit) for limit in (1, 3, 9)] == [1, 3, 4]
+
+
+async def test_outputs_for_a_destination_that_is_gone_are_tried_again_and_then_wait_on_record() -> None:
+    tried = list[str]()
+
+    class Gone:
+        async def send(self, outputs: Sequence[Output]) -> None:
+            tried.append("send")
+            raise UnknownDestination("told is not there")
+
+    bus: Any = Gone()
+    endings = settlement(bus, count_max=3)
+    with pytest.raises(NothingCommitted):
+        await endings.push([Output("told", 0, Message(body=b"{}", outbox_id="1"))])
+    assert len(tried) == 4 and [failed.ids for failed in endings.failed_pushes.take()] == [["1"]]
+
+
+def test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settlements, "FAILED_PUSH_DESTINATION_COUNT_MAX", 2)
+    failed = settlements.FailedPushes()
+    for name in ("a", "b", "c", "a"):
+        failed.note([Output(name, 0, Message(body=b"", outbox_id=name))], "no answer")
+    assert [(push.destination, push.count) for push in failed.take()] == [("a", 2), ("b", 1)]
+    assert failed.count == 4 and failed.take() == []
+
+
+async def test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_it() -> None:
+    blocked = BlockedSessions(engine_store(), MemoryBlobStore())
+    first, second = (Attempt(Work(delivery(outbox_id=id, session_id="s"), HANDLER)) for id in ("1", "2"))
+    for attempt in (first, second):
+        await blocked.block(attempt)
+    found = await blocked.blocked_behind(second.work.delivery)
+    assert found is not None and found.identity == "1"
+
+
+def test_a_body_at_the_limit_travels_in_its_message() -> None:
+    outputs = [Output("told", 0, Message(body=b"x" * size, outbox_id="1")) for size in (100, 101)]
+    checked, blobs = checked_outputs(outputs, above_bytes=100)
+    assert [bool(output.message.claim) for output in checked] == [False, True] and len(blobs) == 1
 
 
 # Waiting records
@@ -320,6 +317,21 @@ async def test_a_document_is_swept_when_its_grace_is_over() -> None:
     assert redone == ["60000", "60001"] and (swept.young_count, swept.finished_count) == (1, 2)
 
 
+async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = list[int]()
+
+    async def cut(*stores: Any, start: int, **options: Any) -> Swept:
+        starts.append(start)
+        return Swept(0, 0, 0, 0, 0.0, next_start=7 if len(starts) == 1 else 0)
+
+    monkeypatch.setattr(shell, "sweep", cut)
+    protocol: Any = None
+    recovery = shell.Recovery(protocol, [], settlements.FailedPushes(), now_ms=lambda: NOW_MS)
+    for _ in range(3):
+        await recovery.sweep()
+    assert starts == [0, 7, 0]
+
+
 # Threads
 
 
@@ -379,83 +391,36 @@ async def test_a_failure_count_lives_as_long_as_a_record_from_each_failure_on() 
     assert attempt.work.delivery_count == 6
 
 
-# Requests
+class Tagged:
+    """A store that notes what is written to it."""
+
+    def __init__(self, store: EngineStore) -> None:
+        self.read, self._write, self.tags = store.read, store.write, list[str]()
+
+    async def write(self, writes: Sequence[Write]) -> Won | Lost:
+        self.tags += [write.tag.what for write in writes if write.tag is not None]
+        return await self._write(writes)
 
 
-def test_a_client_is_asked_to_come_again_within_a_day() -> None:
-    for after_s, asked_s in ((0, "1"), (30, "30"), (1_000_000_000, "86400")):
-        headers = {name.lower(): text for name, text in responses.unavailable(after_s).headers.items()}
-        assert headers["retry-after"] == asked_s
+async def test_a_document_that_was_read_is_confirmed_while_it_is_unchanged_and_only_then() -> None:
+    store, key = engine_store(), DocumentKey("p", "a")
+    await store.write([Create(key, b"1")])
+    stale = await store.read(key)
+    assert stale is not None
+    fresh = await confirmed(store, stale)
+    assert (await confirmed(store, fresh)).body == b"1"
+    with pytest.raises(NothingCommitted):
+        await confirmed(store, stale)
 
 
-@pytest.mark.parametrize("given", ["00-" + "1" * 32 + "-" + "2" * 16 + "-01", "nonsense", "00-1-2-01", ""])
-def test_only_a_trace_that_can_be_one_is_passed_on(given: str) -> None:
-    request = Request("POST", "/", {"traceparent": given})
-    assert requests._traceparent(request) == (given if given.startswith("00-1111") else "")
-
-
-# Clients and workers
-
-
-def test_a_resubmission_has_not_failed_yet_and_begins_a_chain() -> None:
-    dead = Message(body=b"{}", outbox_id="1", failures=3, hops=2, attempt=4)
-    again = resubmission(dead, attempt=5, enqueued_ms=NOW_MS)
-    assert (again.failures, again.hops, again.attempt, again.created_ms) == (0, 0, 5, NOW_MS)
-
-
-@pytest.mark.parametrize("spare_ms", [0, 1])
-async def test_a_dead_letter_as_old_as_retention_needs_a_record(spare_ms: int) -> None:
-    engine, app = Engine.in_memory(clock=VirtualClock(START_S)), adding()
-    client = Client(app, engine)
-    await client.declare()
-    created_ms = engine.now_ms() - PLAN.retention_ms + spare_ms
-    engine.broker.send("adds", [msgspec.structs.replace(delivery().message, created_ms=created_ms)])
-    (claim,) = engine.broker.claim("adds", 1)
-    engine.broker.settle(claim.token, Settled.DEAD_LETTER, reason="no")
-    if spare_ms:
-        await client.resubmit("adds", "1")
-    else:
-        with pytest.raises(Refused, match="the record of it is gone"):
-            await client.resubmit("adds", "1")
-
-
-async def test_a_blob_that_was_changed_is_not_handed_out() -> None:
-    engine = Engine.in_memory()
-    client, digest = Client(adding(), engine), sha256(b"one").hexdigest()
-    for name, data in (("whole", b"one"), ("changed", b"two")):
-        await engine.blobs.write(name, data)
-    assert await client.blob(BlobRef("whole", 3, digest)) == b"one"
-    for name in ("changed", "missing"):
-        with pytest.raises(LookupError, match="gone or was changed"):
-            await client.blob(BlobRef(name, 3, digest))
-
-
-async def test_locks_are_looked_at_as_often_as_the_shortest_that_there_is_now() -> None:
-    async with Engine.in_memory(clock=VirtualClock(START_S)) as engine:
-        worker = Worker(adding(), engine)
-        (claims,) = worker._claim_groups
-        for lock_ms in (200, 60_000):
-            held = msgspec.structs.replace(delivery(), locked_until_ms=engine.now_ms() + lock_ms)
-            worker._note(claims, [held])
-        worker._look.set()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await worker._renew_loop()
-        assert worker._shortest_ms == 60_000
-
-
-async def test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted() -> None:
-    app = App("stops")
-    app.queue("adds")
-
-    @app.handler("adds")
-    async def wait(message: Add) -> None:
-        await asyncio.Event().wait()
-
-    async with Engine.in_memory() as engine:
-        async with Worker(app, engine, drain_s=0.01) as worker:
-            await worker.send("adds", Add("a"), id="1")
-            while not worker._is_busy:  # noqa: ASYNC110  # the worker does not tell
-                await asyncio.sleep(0.001)
-        (task,) = engine.broker.peek("adds", 0, 9)
-        assert (task.state, task.delivery_count) == ("active", 0)
+async def test_that_nothing_is_staged_is_believed_behind_a_write_only() -> None:
+    """A read may be older than the stage that it should see; one behind a write of its own is not."""
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    store: Any = Tagged(EngineStore(engine.core, engine.documents))
+    overflows = Overflows(PLAN, store, store, MemoryBlobStore(), now_ms=engine.now_ms)
+    key, overflow = announced("b", "mine", work(state_id="Sum:a"), 3, engine.now_ms())
+    await overflows.announce(key, overflow)
+    clock.seconds += 2 * PLAN.attempt_ms_max / 1_000 + 1
+    document = await store.read(key)
+    assert await overflows.collect(document, is_staged=True) and store.tags == ["overflow", "confirm", "collect"]

@@ -14,7 +14,7 @@ from outbox.engine.limits import EngineLimits
 from outbox.engine.log import snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.errors import OutboxError
+from outbox.errors import EngineStopped, OutboxError
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
 
@@ -109,3 +109,13 @@ def test_a_snapshot_holds_no_id_whose_window_is_over() -> None:
         assert snapshot.decode(snapshot.encode(engine.state, 0))[0].paths["q"].seen.keys() == left
         clock.seconds += 10
         engine.broker.send("other", [Message(body=b"x")])
+
+
+def test_a_folder_is_free_again_when_it_could_not_be_opened() -> None:
+    disk, clock = MemoryDisk("again"), VirtualClock(START_S)
+    with pytest.raises(ValueError, match="sync policy"):
+        opened(disk, clock, sync="sometimes")
+    disk.fail("create")
+    with pytest.raises(EngineStopped):
+        opened(disk, clock)
+    opened(disk, clock).close()

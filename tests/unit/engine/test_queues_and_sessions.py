@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import msgspec
 import pytest
@@ -13,7 +14,9 @@ from outbox.engine.backend.bus import EngineBus
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.log import records
+from outbox.engine.state.session_order import RUN_COUNT_MAX
 from outbox.errors import EngineStopped, LockLost, NotRegistrable
+from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Settle
 from outbox.testing import START_S, VirtualClock
@@ -130,6 +133,41 @@ def test_a_key_that_waits_behind_a_dead_letter_is_idle_to_who_does_not_handle_it
     assert not engine.broker.is_idle(["k"])
 
 
+def test_a_key_whose_message_was_deferred_goes_on(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"%d" % number, session_id="a") for number in range(2)])
+    lock = engine.sessions.accept("k", "a")
+    assert lock is not None
+    (claim,) = engine.broker.claim("k", 1, session="a")
+    engine.broker.settle(claim.token, Settlement.DEFER)
+    engine.sessions.release(lock.token)
+    assert [task.message.body for task in engine.broker.take(engine.broker.queue("k"), 9)] == [b"1"]
+
+
+def test_so_many_messages_of_one_key_are_handed_out_at_a_time(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key"))
+    for key in ("a", "b"):
+        engine.broker.send("k", [Message(body=b"", session_id=key) for _ in range(RUN_COUNT_MAX + 1)])
+    taken = engine.broker.take(engine.broker.queue("k"), 99)
+    assert Counter(task.message.session_id for task in taken) == {"a": RUN_COUNT_MAX, "b": RUN_COUNT_MAX}
+
+
+def test_a_look_at_a_session_counts_its_own_messages_only(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key"))
+    engine.broker.send("k", [Message(body=b"", session_id=key) for key in ("a", "a", "b", "b")])
+    assert [task.message.session_id for task in engine.broker.peek("k", 0, 2, session="b")] == ["b", "b"]
+
+
+def test_a_message_that_was_resubmitted_keeps_the_digest_of_its_payload(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    (sequence,) = engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
+    (claim,) = engine.broker.claim("q", 1)
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
+    engine.dead_letters.resubmit("q", sequence)
+    (task,) = engine.broker.peek("q", 0, 1)
+    assert task.external and task.fingerprint == fingerprint(b"1", "")
+
+
 # Declarations
 
 
@@ -171,6 +209,14 @@ async def test_who_waits_for_a_message_learns_that_the_engine_has_stopped(clock:
         await asyncio.wait_for(waiting, 1)
     with pytest.raises(EngineStopped, match="the disk failed"):
         await asyncio.wait_for(engine.broker.wait_any(["q"], 30), 1)
+
+
+async def test_nothing_passes_the_gate_of_an_engine_that_has_stopped(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    await engine.core.gate()
+    engine.core.stop(EngineStopped("the disk failed"))
+    with pytest.raises(EngineStopped, match="the disk failed"):
+        await engine.core.gate()
 
 
 class Order(msgspec.Struct):

@@ -573,6 +573,61 @@ LOG_MUTANTS = (
         "engine/test_expiry.py::test_a_scheduled_message_begins_to_age_when_it_is_due",
         ("max(now_ms, due_ms) + min(", "now_ms + min("),
     ),
+    mutant(
+        "an open that the disk fails keeps the folder", WAL,
+        "engine/test_open.py::test_a_folder_is_free_again_when_it_could_not_be_opened",
+        ("        except OSError as error:\n            disk.unlock()\n            raise", "        except OSError as error:\n            raise"),
+    ),
+    mutant(
+        "an open that is refused keeps the folder", ENGINE,
+        "engine/test_open.py::test_a_folder_is_free_again_when_it_could_not_be_opened",
+        ("        except BaseException:\n            log.close()\n            raise", "        except BaseException:\n            raise"),
+    ),
+    mutant(
+        "a salvage stands in for any number of records", SALVAGE,
+        "engine_log/test_log_salvage.py::test_a_log_that_misses_more_than_a_copy_can_stand_in_for_is_not_copied",
+        ("if self._lost_count > LOST_COUNT_MAX:", "if False:"),
+    ),
+    mutant(
+        "one frame says whose log it is", SALVAGE,
+        "engine_log/test_log_salvage.py::test_a_single_frame_without_a_header_is_no_record",
+        ("return seed if count > 1 else None", "return seed if count > 0 else None"),
+    ),
+    mutant(
+        "one key's messages are handed out without a limit", ORDER,
+        f"{OF_QUEUES}::test_so_many_messages_of_one_key_are_handed_out_at_a_time",
+        ("min(RUN_COUNT_MAX, count_max - len(taken))", "count_max - len(taken)"),
+    ),
+    mutant(
+        "a deferred message keeps its key", STATE,
+        f"{OF_QUEUES}::test_a_key_whose_message_was_deferred_goes_on",
+        ("                task.status, task.lock = DEFERRED, 0\n                queue.order.unlocked(task)\n", "                task.status, task.lock = DEFERRED, 0\n"),
+    ),
+    mutant(
+        "a resubmitted message has no digest", STATE,
+        f"{OF_QUEUES}::test_a_message_that_was_resubmitted_keeps_the_digest_of_its_payload",
+        ("            fresh.fingerprint = fingerprint(message.body, message.type)\n", "            pass\n"),
+    ),
+    mutant(
+        "a look at a session counts the messages of others", BROKER,
+        f"{OF_QUEUES}::test_a_look_at_a_session_counts_its_own_messages_only",
+        ("wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)", "wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)[:count_max]"),
+    ),
+    mutant(
+        "the gate of an engine that has stopped is open", CORE,
+        f"{OF_QUEUES}::test_nothing_passes_the_gate_of_an_engine_that_has_stopped",
+        ("        if self.stopped is not None:\n            raise self.stopped\n        if self._is_through:", "        if self._is_through:"),
+    ),
+    mutant(
+        "a snapshot that was taken over is taken over again", WAL,
+        "engine/test_open.py::test_a_running_engine_adopts_what_a_separate_job_compacted",
+        ("if self._retired_to < n < self._first]", "if n < self._first]"),
+    ),
+    mutant(
+        "a record may say that it was synced before it was written", "outbox/engine/log/framing.py",
+        "engine_log/test_log_framing.py::test_a_record_that_claims_its_own_sync_is_damage",
+        ("    if durable >= ordinal:", "    if durable > ordinal:"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))
