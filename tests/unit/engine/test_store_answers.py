@@ -67,6 +67,13 @@ async def test_what_a_store_answers_is_durable(reading: str) -> None:
     assert isinstance(answer, Lost) or reading != "a write that lost"
 
 
+async def test_that_nothing_is_unfinished_is_durable_when_it_is_answered() -> None:
+    site = Site()
+    change = records.DocWrite("p/p", "a", b"{}")
+    site.engine.documents.modify(records.Modify(documents=[change]))
+    assert await unfinished(site.store) == [] and site.is_synced
+
+
 @pytest.mark.parametrize("listed", ["scan", "unfinished"])
 async def test_what_is_written_while_documents_are_listed_is_durable_when_it_is_handed_out(listed: str) -> None:
     site = Site()

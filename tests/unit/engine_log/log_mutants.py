@@ -628,6 +628,11 @@ LOG_MUTANTS = (
         "engine_log/test_log_framing.py::test_a_record_that_claims_its_own_sync_is_damage",
         ("    if durable >= ordinal:", "    if durable > ordinal:"),
     ),
+    mutant(
+        "a list that finds nothing unfinished does not wait for the gate", STORE,
+        f"{OF_ANSWERS}::test_that_nothing_is_unfinished_is_durable_when_it_is_answered",
+        ("        await self._core.gate()\n        for name in sorted(spaces", "        for name in sorted(spaces"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))
