@@ -30,7 +30,7 @@ from outbox.engine.state.tasks import (
     pack_token,
     unpack_token,
 )
-from outbox.errors import LockLost, TooLarge, UnknownDestination
+from outbox.errors import EngineStopped, LockLost, TooLarge, UnknownDestination
 from outbox.message import Message
 from outbox.ports import Delivery
 
@@ -62,6 +62,7 @@ class Broker:
         self._watchers: dict[str, dict[asyncio.Future[None], Wanted]] = {}
         self.served: set[str] = set()
         """Queues from which handlers of this process have taken."""
+        core.dismiss_waiters = self._dismiss_all
 
     def queue(self, path: str) -> Queue:
         """The queue, subscription or dead-letter sub-queue of that path.
@@ -415,6 +416,10 @@ class Broker:
         """Wait until a claim of one of these queues (or of the session) may succeed; False when the time is over.
 
         With `blocked` also until `take_blocked` may.
+
+        Raises:
+            EngineStopped: the engine has stopped, now or meanwhile.
+            UnknownDestination: there is no such queue, or it was deleted meanwhile.
         """
         wanted = Wanted(session, blocked)
         if self._any_available(paths, wanted):
@@ -422,6 +427,8 @@ class Broker:
         watcher = asyncio.get_running_loop().create_future()
         deadline_s = self._core.clock.monotonic_s() + timeout_s
         while (left_s := deadline_s - self._core.clock.monotonic_s()) > 0:
+            if self._core.stopped is not None:
+                raise self._core.stopped
             for path in paths:
                 self._watchers.setdefault(path, {})[watcher] = wanted
             try:
@@ -431,15 +438,18 @@ class Broker:
                 return False
             finally:
                 self._unwatch(paths, watcher)
-            if self._core.stopped is not None:
-                raise self._core.stopped
             if self._any_available(paths, wanted):
                 return True
             watcher = asyncio.get_running_loop().create_future()
         return False
 
-    def dismiss(self, path: str, reason: UnknownDestination) -> None:
-        """Fail whoever waits for a queue that is gone."""
+    def _dismiss_all(self, reason: EngineStopped) -> None:
+        """Fail whoever waits for any queue, because the engine has stopped."""
+        for path in list(self._watchers):
+            self.dismiss(path, reason)
+
+    def dismiss(self, path: str, reason: UnknownDestination | EngineStopped) -> None:
+        """Fail whoever waits for a queue that is gone, or that nothing comes into any more."""
         for watcher in self._watchers.pop(path, {}):
             if not watcher.done():
                 watcher.set_exception(reason)

@@ -94,6 +94,9 @@ class Core:
         self._last_sync_s = self._monotonic_base_s
         self.flush_count = 0
         self.on_stop: Callable[[EngineStopped], None] | None = None
+        """Called with the reason, for a host."""
+        self.dismiss_waiters: Callable[[EngineStopped], None] | None = None
+        """Called with the reason: whoever waits for a message would wait in vain."""
 
     def now_ms(self) -> int:
         """Engine time, milliseconds since 1970: never behind the log, never running backwards."""
@@ -192,6 +195,8 @@ class Core:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_exception(reason)
+            if self.dismiss_waiters is not None:
+                self.dismiss_waiters(reason)
             if self.on_stop is not None:
                 self.on_stop(reason)
 

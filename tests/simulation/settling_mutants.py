@@ -65,9 +65,4 @@ SETTLING_MUTANTS = (
         ("min(era.until_ms, now_ms - era.retention_ms)", "min(era.until_ms, now_ms - self.retention_ms)"),
         copies=2, workers=2, earlier_retention=timedelta(minutes=20), faults={"jump": 1},
     ),
-    mutant(
-        "retention: eras of a longer retention are heeded, shorter ones not", "partition", "NoDuplicate", RETENTION,
-        ("if era.retention_ms < self.retention_ms)", "if era.retention_ms > self.retention_ms)"),
-        copies=2, workers=2, earlier_retention=timedelta(minutes=20), faults={"jump": 1},
-    ),
 )  # fmt: skip

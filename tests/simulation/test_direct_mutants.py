@@ -8,7 +8,7 @@ from tests.simulation.direct_mutants import TABLE
 from tests.simulation.planted import ALL_WITHIN_S, Found, check_found, outcomes
 from tests.simulation.planting import Mutant
 
-LEAST_COUNT = 95
+LEAST_COUNT = 255
 
 
 @pytest.fixture(scope="module")
@@ -25,5 +25,5 @@ def test_a_fault_planted_where_no_exploration_reaches_is_found(mutant: Mutant, f
 
 def test_every_edge_has_faults_planted() -> None:
     assert len({mutant.name for mutant in TABLE.mutants}) == len(TABLE.mutants) >= LEAST_COUNT
-    about = {"trigger", "letters", "settlement", "ages", "threads", "judge", "ops", "emulator", "jobs"}
+    about = {"trigger", "letters", "settlement", "ages", "threads", "judge", "ops", "emulator", "jobs", "steps"}
     assert {mutant.scope for mutant in TABLE.mutants} == about

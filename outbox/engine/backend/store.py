@@ -93,6 +93,7 @@ class EngineStore:
         for id in sorted(id for id in space if id.startswith(prefix)):
             document = self._read(DocumentKey(partition, id))
             if document is not None:
+                await self._core.gate()  # again: it may have been written since
                 yield document
 
     async def unfinished(self) -> AsyncIterator[Document]:
@@ -102,6 +103,7 @@ class EngineStore:
             for id in sorted(spaces[name]):
                 document = self._read(DocumentKey(name.removeprefix("p/"), id))
                 if document is not None and _is_pending(document.body):
+                    await self._core.gate()
                     yield document
 
 

@@ -337,7 +337,6 @@ class Log:
         if self._file is not None:
             self._room.give_back(self._file)
             self._file.sync()
-            self.synced = self.written
             if segment_ordinals(self._disk.names())[-1:] != [self._first]:  # opened by another behind a broken lock
                 raise OSError("another process opened the folder with a greater epoch")
             self._sizes_bytes[self._first] = self._file.size_bytes

@@ -32,7 +32,6 @@ class Markers:
             return
         for key in applied:
             if key in markers:
-                self.reply_bytes -= reply_bytes_of([markers[key]])
                 renewed[key] = max(renewed.get(key, 0), expire_ms)
         for key in refused:
             renewed[key] = max(renewed.get(key, 0), expire_ms)

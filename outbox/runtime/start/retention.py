@@ -72,7 +72,7 @@ class RetentionWindow:
         return PoisonMessage("too-old", self.too_old(created_ms, now_ms))
 
     def heed(self, eras: tuple[PastRetention, ...], now_ms: int) -> None:
-        self.eras = tuple(era for era in eras if era.retention_ms < self.retention_ms)
+        self.eras = eras
         spare_ms = [era.record_life_ms - min(era.retention_ms, self.retention_ms) for era in eras]
         self.attempt_ms_max = min([UNLIMITED_MS, *(ms // 2 for ms in spare_ms)])
         lives = [era.record_life_ms for era in eras if era.until_ms > now_ms]

@@ -60,6 +60,10 @@ CASES: dict[str, tuple[Act, str]] = {
     "delete of an absent document": (modified(document_deletes=[records.DocRef("nope", "x", 0)]), "nope/x"),
     "insert of a text": (modified(inserts=[INSERT]), "Modified.modify.inserts.message.body"),
     "a document of text": (modified(documents=[records.DocWrite("n", "x", "v")]), "value"),  # type: ignore[arg-type]  # what is tried
+    "a document that expires beyond all records": (
+        modified(documents=[records.DocWrite("n", "x", b"v", 0, 1 << 60)]),
+        "milliseconds",
+    ),
     "unknown ordering": (declared(ordering="total"), "ordering"),
     "infinite time to live": (declared(time_to_live_s=float("inf")), "time_to_live_s"),
     "no lock time": (declared(lock_s=float("nan")), "lock_s"),

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
 from outbox.engine.limits import EngineLimits
@@ -14,7 +15,7 @@ from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.errors import Throttled, TooLarge
 from outbox.message import Message
-from outbox.ports import StateChange
+from outbox.ports import Commit, StateChange
 from outbox.testing import START_S, VirtualClock
 
 BIG = b"x" * 60_000
@@ -64,6 +65,18 @@ def test_documents_count_and_what_replaces_them_counts_instead() -> None:
     )
     assert engine.state.body_bytes == 2
     assert engine.broker.send("q", [Message(body=b"")])[0] > 0
+
+
+async def test_a_request_is_refused_where_there_is_no_room_and_a_message_that_is_there_is_handled() -> None:
+    engine = opened(MemoryDisk("request"), VirtualClock(START_S))
+    journal = EngineJournal(engine.core, engine.broker)
+    for _ in range(2):
+        engine.broker.send("q", [Message(body=BIG)])
+    consumed = [*await journal.claim(["q"], count_max=1, wait_s=0)]
+    states, now_ms = {"s": StateChange(b"1", 1, 1)}, engine.now_ms()
+    with pytest.raises(Throttled):
+        await journal.commit(Commit(now_ms, now_ms, [], {"s": 0}, states, [], {}, {}, {}, [], [], []))
+    assert await journal.commit(Commit(now_ms, now_ms, consumed, {"s": 0}, states, [], {}, {}, {}, [], [], [])) is None
 
 
 def test_an_expired_tombstone_leaves_memory_and_one_written_again_does_not() -> None:

@@ -14,7 +14,7 @@ from outbox.engine.limits import EngineLimits
 from outbox.engine.log import snapshot
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
-from outbox.errors import OutboxError
+from outbox.errors import EngineStopped, OutboxError
 from outbox.message import Message
 from outbox.testing import START_S, VirtualClock
 
@@ -89,3 +89,33 @@ async def test_a_compaction_in_the_background_lets_sends_go_on(disk_path: Path) 
     async with Engine.open(disk_path / "data") as engine:
         assert engine.log is not None and engine.log.recovered.snapshot >= ordinal > 0
         assert engine.broker.queue("q").counts()["active"] == sent
+
+
+def test_a_job_that_finds_nothing_new_writes_nothing() -> None:
+    disk, clock = MemoryDisk("nothing"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    engine.declare(QueueSettings("q"))
+    ordinal = engine.compact()
+    before = len(disk.calls)
+    assert ordinal and snapshot.compact_sealed(disk) == 0 and len(disk.calls) == before
+
+
+def test_a_snapshot_holds_no_id_whose_window_is_over() -> None:
+    disk, clock = MemoryDisk("windows"), VirtualClock(START_S)
+    engine = opened(disk, clock)
+    engine.declare(QueueSettings("q", duplicate_window_s=10), QueueSettings("other"))
+    engine.broker.send("q", [Message(body=b"x", message_id="1")])
+    for left in ({"1"}, set[str]()):
+        assert snapshot.decode(snapshot.encode(engine.state, 0))[0].paths["q"].seen.keys() == left
+        clock.seconds += 10
+        engine.broker.send("other", [Message(body=b"x")])
+
+
+def test_a_folder_is_free_again_when_it_could_not_be_opened() -> None:
+    disk, clock = MemoryDisk("again"), VirtualClock(START_S)
+    with pytest.raises(ValueError, match="sync policy"):
+        opened(disk, clock, sync="sometimes")
+    disk.fail("create")
+    with pytest.raises(EngineStopped):
+        opened(disk, clock)
+    opened(disk, clock).close()

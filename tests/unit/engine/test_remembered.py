@@ -14,9 +14,11 @@ from outbox.engine.entities import QueueSettings, Settlement, dead_letter_path
 from outbox.engine.log import records
 from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
+from outbox.engine.state import state as states
 from outbox.engine.state.tasks import Task
+from outbox.errors import Refused
 from outbox.message import Message
-from outbox.ports import Commit, Output, Postponement, Refusal
+from outbox.ports import Commit, Output, Postponement, Refusal, StateChange
 from outbox.testing import START_S, VirtualClock
 
 
@@ -89,6 +91,19 @@ def test_an_id_is_free_again_when_its_own_window_is_over() -> None:
     assert engine.broker.send("q", [Message(body=b"2", message_id="short")])[0] > 0
     assert engine.broker.send("q", [Message(body=b"3", message_id="short")]) == [0]
     assert engine.broker.send("q", [Message(body=b"4", message_id="long")]) == [0]
+
+
+def test_an_id_that_comes_again_keeps_none_behind_it_in_memory() -> None:
+    clock = VirtualClock(START_S)
+    engine = opened(MemoryDisk("places"), clock)
+    for at_s, id, window_s in ((0, "long", 100), (0, "again", 10), (0, "short", 10), (20, "again", 200)):
+        clock.seconds = START_S + at_s
+        engine.declare(QueueSettings("q", duplicate_window_s=window_s))
+        assert engine.broker.send("q", [Message(body=b"1", message_id=id)])[0] > 0
+    queue = engine.broker.queue("q")
+    clock.seconds = START_S + 100
+    queue.forget_seen(engine.now_ms())
+    assert queue.seen.keys() == {"again"}
 
 
 @pytest.mark.parametrize("by", ["deliveries", "age"])
@@ -184,3 +199,64 @@ async def test_what_a_client_reads_is_durable_when_it_is_answered() -> None:
         assert log.synced < log.appended
         await reading()
         assert log.synced == log.appended
+
+
+async def test_what_is_released_is_uncounted_when_the_process_dies_right_behind_it() -> None:
+    disk = MemoryDisk("released")
+    engine = opened(disk)
+    engine.declare(QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"{}")])
+    journal = EngineJournal(engine.core, engine.broker)
+    await journal.release(await journal.claim(["q"], count_max=1, wait_s=0))
+    again = opened(disk.crash(Crash.PROCESS))
+    (task,) = again.broker.peek("q", 0, 1)
+    assert task.delivery_count == 0
+
+
+def test_a_document_is_gone_in_the_millisecond_in_which_it_expires() -> None:
+    clock = VirtualClock(START_S)
+    engine = opened(MemoryDisk("document"), clock)
+    write = records.DocWrite("n", "d", b"1", 0, engine.now_ms() + 1_000)
+    engine.documents.modify(records.Modify(documents=[write]))
+    clock.seconds += 0.999
+    assert engine.documents.read("n", "d") is not None
+    clock.seconds += 0.001
+    assert engine.documents.read("n", "d") is None and engine.documents.version("n", "d") == 0
+
+
+def test_a_dead_letter_is_resubmitted_for_as_long_as_its_refusal_is_on_record() -> None:
+    for age_s in (9.999, 10):
+        clock = VirtualClock(START_S)
+        engine = opened(MemoryDisk("refused"), clock)
+        engine.declare(QueueSettings("q"))
+        engine.broker.send("q", [Message(body=b"{}", outbox_id="1")])
+        (task,) = engine.broker.take(engine.broker.queue("q"), 1)
+        now_ms, refusal = engine.now_ms(), {b"key": Refusal(b"f", "no", "")}
+        buried = records.DeadLettered(0, task.sequence, "no", "", 1, False)
+        engine.core.do(records.Committed(now_ms, now_ms + 10_000, {}, {}, [], {}, refusal, [buried], []))
+        clock.seconds += age_s
+        engine.tick()
+        if b"key" in engine.state.markers.known:
+            engine.dead_letters.resubmit("q", task.sequence)
+        else:
+            with pytest.raises(Refused, match="the record of it is gone"):
+                engine.dead_letters.resubmit("q", task.sequence)
+        assert (len(engine.broker.peek("q", 0, 9)) == 1) is (age_s < 10)
+
+
+def test_so_many_operations_are_remembered_and_the_oldest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "OPERATION_COUNT_MAX", 2)
+    engine = opened(MemoryDisk("operations"))
+    for id in ("a", "b", "a", "c"):
+        engine.documents.modify(records.Modify(operation_id=id))
+    assert list(engine.state.operations) == ["b", "c"]
+
+
+async def test_a_state_that_was_deleted_is_none_to_a_client() -> None:
+    engine = opened(MemoryDisk("tombstone"))
+    now_ms = engine.now_ms()
+    for value in (b"1", b""):
+        change = {"s": StateChange(value, 1, 1)}
+        engine.core.do(records.Committed(now_ms, now_ms + 9_000, {}, change, [], {}, {}, [], []))
+        found = await engine.ports().operations.state("s")
+        assert (found is not None) is bool(value)

@@ -220,3 +220,12 @@ def test_numbers_are_used_again_and_a_replay_gives_the_same_queues() -> None:
     }
     assert [queue.path for queue in again.state.queues] == [queue.path for queue in engine.state.queues]
     assert snapshot.encode(copy, 0) == snapshot.encode(engine.state, 0)
+
+
+def test_a_subscription_that_is_declared_again_takes_everything() -> None:
+    engine = news("s")
+    engine.topology.set_rules(NEWS + "s", [RED])
+    engine.topology.delete(NEWS + "s")
+    engine.declare(TopicSettings("news", ("s",)))
+    engine.broker.send("news", [message("m")])
+    assert bodies(engine, NEWS + "s") == [b"m"] and list(engine.rules(NEWS + "s")) == ["$Default"]

@@ -92,3 +92,23 @@ def test_a_stopping_dead_letter_that_is_deleted_lets_its_key_go_on() -> None:
     engine.documents.modify(records.Modify(deletes=[records.TaskRef(DEAD, task.sequence, task.version)]))
     for found in (reopened(disk, engine), engine):
         assert [t.message.identity for t in found.broker.take(found.broker.queue("k"), 9)] == ["1"]
+
+
+def test_what_waits_is_shown_again_when_it_was_resubmitted_meanwhile() -> None:
+    engine, _ = stopped(MemoryDisk("again"))
+    queue = engine.broker.queue("k")
+    (second,) = engine.broker.take_blocked(queue, 9)
+    buried = records.DeadLettered(queue.number, second.sequence, "no", "", 1, False)
+    engine.core.do(records.Committed(1, 1, {}, {}, [], {}, {}, [buried], []))
+    engine.dead_letters.resubmit("k", second.sequence)
+    assert [task.message.identity for task in engine.broker.take_blocked(queue, 9)] == ["1"]
+
+
+def test_a_key_goes_on_when_a_modification_changes_what_was_claimed_of_it() -> None:
+    engine = Engine.in_memory(clock=VirtualClock(START_S))
+    engine.declare(QueueSettings("k", ordering="per_key"))
+    engine.broker.send("k", [Message(body=b"1", session_id="a")])
+    (task,) = engine.broker.take(engine.broker.queue("k"), 1)
+    change = records.TaskChange("k", task.sequence, task.version)
+    assert engine.documents.modify(records.Modify(changes=[change])) is not None
+    assert len(engine.broker.take(engine.broker.queue("k"), 1)) == 1

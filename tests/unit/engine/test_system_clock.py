@@ -8,7 +8,9 @@ import pytest
 
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings
+from outbox.engine.log.disk import MemoryDisk
 from outbox.message import Message
+from outbox.testing import START_S, VirtualClock
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system's clocks do not tell of a suspension")
@@ -30,3 +32,15 @@ def test_the_steady_clock_does_not_run_backwards() -> None:
     readings = [engine.now_ms() for _ in range(1_000)]
     assert readings == sorted(readings)
     engine.close()
+
+
+def test_time_goes_on_from_the_log_when_the_wall_clock_was_set_back() -> None:
+    disk, clock = MemoryDisk("back"), VirtualClock(START_S)
+    engine = Engine.open(disk, clock=clock)
+    engine.declare(QueueSettings("q"))
+    clock.seconds += 3_600
+    engine.broker.send("q", [Message(body=b"m")])
+    logged_ms = engine.now_ms()
+    engine.close()
+    again = Engine.open(disk, clock=VirtualClock(START_S))
+    assert again.now_ms() == logged_ms

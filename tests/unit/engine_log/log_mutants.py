@@ -20,6 +20,18 @@ SESSIONS = "outbox/engine/sessions.py"
 JOURNAL = "outbox/engine/backend/journal.py"
 ENGINE = "outbox/engine/engine.py"
 DISK = "outbox/engine/log/disk.py"
+CORE = "outbox/engine/core.py"
+TOPOLOGY = "outbox/engine/topology.py"
+DOCUMENTS = "outbox/engine/documents.py"
+DEAD_LETTERS = "outbox/engine/dead_letters.py"
+CHECKS = "outbox/engine/checks.py"
+STORE = "outbox/engine/backend/store.py"
+BUS = "outbox/engine/backend/bus.py"
+BLOBS = "outbox/engine/backend/blobs.py"
+OPERATIONS = "outbox/engine/backend/operations.py"
+QUEUE = "outbox/engine/state/queues.py"
+ORDER = "outbox/engine/state/session_order.py"
+RULES = "outbox/engine/state/rules.py"
 
 OF_CLOSED = "engine_log/test_log_closed.py"
 
@@ -48,6 +60,15 @@ CHANGED = "engine/test_replay.py::test_changed_settings_count_for_dead_letters_a
 LOCKS = "engine/test_locks.py"
 REFUSED = "engine/test_remembered.py::test_a_refusal_is_remembered_for_the_longest_of_its_ages"
 DRAWN = "engine/test_replay.py::test_what_an_open_finds_is_what_was_logged"
+OF_SYNCING = "engine/test_sync_policies.py"
+OF_QUEUES = "engine/test_queues_and_sessions.py"
+OF_ANSWERS = "engine/test_store_answers.py"
+OF_OPENING = "engine/test_open.py"
+OF_MEMORY = "engine/test_memory.py"
+OF_REMEMBERED = "engine/test_remembered.py"
+ANSWERED = f"{OF_ANSWERS}::test_what_a_store_answers_is_durable"
+LISTED = f"{OF_ANSWERS}::test_what_is_written_while_documents_are_listed_is_durable_when_it_is_handed_out"
+STOPPED = f"{OF_QUEUES}::test_who_waits_for_a_message_learns_that_the_engine_has_stopped"
 
 
 def mutant(name: str, file: str, found_by: str, *edits: tuple[str, str]) -> Mutant:
@@ -310,6 +331,307 @@ LOG_MUTANTS = (
     mutant(
         "one lock that is over keeps the others from being given back", JOURNAL, LOCKS,
         ("            with suppress(LockLost):\n", "            if True:\n"),
+    ),
+    # Syncing and time
+    mutant(
+        "time starts behind the log where the wall clock was set back", CORE,
+        "engine/test_system_clock.py::test_time_goes_on_from_the_log_when_the_wall_clock_was_set_back",
+        ("max(state.time_ms, clock.wall_ms())", "clock.wall_ms()"),
+    ),
+    mutant(
+        "every_n syncs one record too late", CORE, f"{OF_SYNCING}::test_every_n_syncs_the_nth_record_with_the_others",
+        ("log.written - log.synced >= sync.count", "log.written - log.synced > sync.count"),
+    ),
+    mutant(
+        "an interval that is over once is over for ever", CORE, f"{OF_SYNCING}::test_an_interval_begins_again_with_every_sync",
+        ("            self._last_sync_s = self.clock.monotonic_s()\n", ""),
+    ),
+    mutant(
+        "what time brings waits for somebody's gate", ENGINE,
+        f"{OF_SYNCING}::test_what_time_brings_is_written_although_nobody_waits_for_it",
+        ("                self.core.write()  # so that the buffer has room for what the time brings\n", ""),
+    ),
+    mutant(
+        "a waiter does not learn that the engine stops", CORE, STOPPED,
+        ("            if self.dismiss_waiters is not None:\n                self.dismiss_waiters(reason)\n", ""),
+    ),
+    mutant(
+        "a wait begins on an engine that has stopped", BROKER, STOPPED,
+        ("            if self._core.stopped is not None:\n                raise self._core.stopped\n", ""),
+    ),
+    # Answers before the gate
+    mutant(
+        "a write that lost does not wait for the gate", STORE, ANSWERED,
+        ("                await self._core.gate()\n                return Lost(", "                return Lost("),
+    ),
+    mutant(
+        "a scan that finds nothing does not wait for the gate", STORE, ANSWERED,
+        ("        await self._core.gate()\n        for id in sorted(id", "        for id in sorted(id"),
+    ),
+    mutant(
+        "a scan hands out what was written since it began", STORE, LISTED,
+        ("                await self._core.gate()  # again: it may have been written since\n", ""),
+    ),
+    mutant(
+        "a list of what is unfinished hands out what was written since it began", STORE, LISTED,
+        ("is_pending(document.body):\n                    await self._core.gate()\n", "is_pending(document.body):\n"),
+    ),
+    mutant(
+        "a full batch is refused", STORE, f"{OF_ANSWERS}::test_a_batch_is_taken_up_to_its_limit",
+        ("if len(operations) > BATCH_COUNT_MAX", "if len(operations) >= BATCH_COUNT_MAX"),
+    ),
+    mutant(
+        "what is released is not written", JOURNAL,
+        f"{OF_REMEMBERED}::test_what_is_released_is_uncounted_when_the_process_dies_right_behind_it",
+        ("Settlement.RELEASE)\n        self._core.write()\n", "Settlement.RELEASE)\n"),
+    ),
+    # Limits
+    mutant(
+        "a request needs no room", JOURNAL,
+        f"{OF_MEMORY}::test_a_request_is_refused_where_there_is_no_room_and_a_message_that_is_there_is_handled",
+        ("            check_room(self._state, core.limits)\n", "            pass\n"),
+    ),
+    mutant(
+        "a description has any length", BROKER, f"{OF_QUEUES}::test_both_texts_of_a_dead_letter_are_cut_to_their_limit",
+        ("reason[:cut], description[:cut]", "reason[:cut], description"),
+    ),
+    mutant(
+        "the numbers of deleted queues are not given again", TOPOLOGY,
+        f"{OF_QUEUES}::test_the_numbers_of_deleted_queues_count_as_free",
+        ("2 * (fresh - len(self._state.free))", "2 * fresh"),
+    ),
+    mutant(
+        "a document expires beyond all records", CHECKS, "engine/test_checks.py",
+        ("                check_due(write.expires_ms)", "                pass"),
+    ),
+    # Queues, copies and sessions
+    mutant(
+        "messages without an id are duplicates of each other", BROKER,
+        f"{OF_QUEUES}::test_a_message_without_an_id_is_no_duplicate_of_another",
+        ("            if message.broker_id:\n", "            if True:\n"),
+    ),
+    mutant(
+        "what is sent when its window ends is answered as dropped", BROKER,
+        f"{OF_QUEUES}::test_what_is_sent_when_its_window_ends_is_answered_as_the_new_message_that_it_is",
+        ("queue.seen.get(message.broker_id, 0) > now_ms", "queue.seen.get(message.broker_id, 0) >= now_ms"),
+    ),
+    mutant(
+        "a message that is cancelled takes its equals with it", BROKER,
+        f"{OF_QUEUES}::test_a_scheduled_message_that_is_cancelled_takes_its_own_copies_with_it_and_no_equal_one",
+        ("(task.version, task.message) == (original.version, original.message)", "task.message == original.message"),
+    ),
+    mutant(
+        "a deferred message is received in any session", BROKER,
+        f"{OF_QUEUES}::test_a_deferred_message_is_received_in_its_own_session_only",
+        (" or session not in (None, task.message.session_id)", ""),
+    ),
+    mutant(
+        "the delivery that the bus dead-letters does not count", BUS,
+        f"{OF_QUEUES}::test_the_delivery_that_the_bus_dead_letters_counts_too",
+        ("failures + 1, False", "failures, False"),
+    ),
+    mutant(
+        "a session that runs out counts no delivery", SESSIONS,
+        f"{OF_QUEUES}::test_what_a_receiver_had_claimed_counts_as_delivered_when_its_session_runs_out",
+        ("self._unlock(queue, session, Settlement.ABANDON)", "self._unlock(queue, session, Settlement.RELEASE)"),
+    ),
+    mutant(
+        "the locks on sessions outlive their queue", TOPOLOGY, f"{OF_QUEUES}::test_the_lock_on_a_session_is_lost_with_its_queue",
+        ("        self._sessions.drop(numbers)\n", ""),
+    ),
+    mutant(
+        "a key that waits keeps everybody's queue busy", BROKER,
+        f"{OF_QUEUES}::test_a_key_that_waits_behind_a_dead_letter_is_idle_to_who_does_not_handle_it",
+        ("if path in self.served and queue.order.has_blocked", "if queue.order.has_blocked"),
+    ),
+    mutant(
+        "another order is declared in vain", OPERATIONS,
+        f"{OF_QUEUES}::test_a_queue_that_is_declared_with_another_order_is_refused",
+        ("q.name not in known or known[q.name].ordering != q.ordering", "q.name not in known"),
+    ),
+    mutant(
+        "a modification wakes nobody", DOCUMENTS, f"{OF_QUEUES}::test_a_modification_wakes_who_waits_for_what_it_inserts",
+        ("        self._broker.wake()\n", ""),
+    ),
+    # Ages
+    mutant(
+        "a document is read in the millisecond in which it expires", DOCUMENTS,
+        f"{OF_REMEMBERED}::test_a_document_is_gone_in_the_millisecond_in_which_it_expires",
+        ("found.expires_ms <= self._core.now_ms()", "found.expires_ms < self._core.now_ms()"),
+    ),
+    mutant(
+        "a dead letter is resubmitted when the record of its refusal goes", DEAD_LETTERS,
+        f"{OF_REMEMBERED}::test_a_dead_letter_is_resubmitted_for_as_long_as_its_refusal_is_on_record",
+        ("not 0 < until_ms <= core.now_ms()", "not 0 < until_ms < core.now_ms()"),
+    ),
+    mutant(
+        "a dead letter does not know how long its refusal is on record", STATE,
+        f"{OF_REMEMBERED}::test_a_dead_letter_is_resubmitted_for_as_long_as_its_refusal_is_on_record",
+        ("                task.remembered_until_ms = record.markers_expire_ms\n", "                pass\n"),
+    ),
+    mutant(
+        "a snapshot holds ids whose window is over", SNAPSHOT,
+        f"{OF_OPENING}::test_a_snapshot_holds_no_id_whose_window_is_over",
+        ("        queue.forget_seen(now_ms)\n", ""),
+    ),
+    mutant(
+        "an id that comes again keeps its place among those that are over", QUEUE,
+        f"{OF_REMEMBERED}::test_an_id_that_comes_again_keeps_none_behind_it_in_memory",
+        ("        self.seen.pop(broker_id, None)  # over, behind one whose window was longer: the new one goes to the end\n", ""),
+    ),
+    # Files
+    mutant(
+        "what could not be put in place stays on a full disk", DISK,
+        "engine_log/test_disks.py::test_a_file_that_could_not_be_put_in_place_leaves_nothing_on_a_disk_that_is_full",
+        ("            with suppress(OSError):\n                disk.remove(temporary)\n", "            pass\n"),
+    ),
+    mutant(
+        "a disk that fails counts as a full one", DISK,
+        "engine_log/test_disks.py::test_only_a_disk_that_is_full_may_refuse_room",
+        ("            if error.errno not in NO_ROOM:\n                raise\n            return False", "            return False"),
+    ),
+    mutant(
+        "a snapshot does not prove what it holds durable", SEGMENTS,
+        "engine_log/test_log_life.py::test_a_job_that_finds_nothing_behind_the_snapshot_reads_up_to_that",
+        ("            recovery.durable = ordinal\n            break", "            break"),
+    ),
+    mutant(
+        "a job that finds nothing behind the snapshot reads up to nothing", SEGMENTS,
+        "engine_log/test_log_life.py::test_a_job_that_finds_nothing_behind_the_snapshot_reads_up_to_that",
+        ("        recovery.last_ordinal = max(recovery.last_ordinal, recovery.snapshot)\n", "        pass\n"),
+    ),
+    mutant(
+        "a job writes the snapshot that is there again", SNAPSHOT, f"{OF_OPENING}::test_a_job_that_finds_nothing_new_writes_nothing",
+        ("    if not recovered.records:\n        return 0\n", ""),
+    ),
+    # What else is synced, given back and shown
+    mutant(
+        "a blob's name is not synced", BLOBS,
+        "engine/test_blob_folder.py::test_a_blob_is_in_its_folder_for_good_whichever_process_wrote_it_first",
+        ("            sync_folder(self._folder)  # also where the blob was: whoever wrote it may have ended before this\n", ""),
+    ),
+    mutant(
+        "a blob's bytes are not synced", BLOBS,
+        "engine/test_blob_folder.py::test_a_blob_is_in_its_folder_for_good_whichever_process_wrote_it_first",
+        ("            os.fsync(file.fileno())\n", ""),
+    ),
+    mutant(
+        "a full buffer never has room again", WAL, "engine_log/test_log_life.py::test_the_buffer_and_a_record_are_limited",
+        ("self._buffered_bytes - self._released_bytes + size_bytes", "self._buffered_bytes + size_bytes"),
+    ),
+    mutant(
+        "a host fails of a newer job's snapshot", SNAPSHOT,
+        "engine/test_snapshot_races.py::test_a_host_leaves_a_snapshot_of_a_newer_format_alone",
+        ("    except FormatTooNew:\n        return 0\n", "    except KeyError:\n        return 0\n"),
+    ),
+    mutant(
+        "what waits behind a dead letter keeps what is ready waiting", JOURNAL,
+        "engine/test_blocked.py::test_what_is_ready_comes_before_what_waits_and_does_not_keep_it_for_ever",
+        ("are_first = is_their_turn and any(", "are_first = any("),
+    ),
+    mutant(
+        "what a receiver had for itself is not shown again", SESSIONS,
+        "engine/test_blocked.py::test_what_a_receiver_had_for_itself_is_shown_when_it_lets_go",
+        ("        queue.sessions.show_again(session)\n", ""),
+    ),
+    mutant(
+        "a resubmission takes a copy from its receiver", DEAD_LETTERS,
+        f"{LOCKS}::test_a_copy_of_a_resubmitted_message_stays_with_its_lock_holder",
+        ("other.status != LOCKED and is_copy", "is_copy"),
+    ),
+    mutant(
+        "any number of operations is remembered", STATE,
+        f"{OF_REMEMBERED}::test_so_many_operations_are_remembered_and_the_oldest_is_forgotten_first",
+        ("            while len(self.operations) > OPERATION_COUNT_MAX:\n                del self.operations[next(iter(self.operations))]\n", ""),
+    ),
+    mutant(
+        "a state that was deleted is shown to clients", OPERATIONS,
+        f"{OF_REMEMBERED}::test_a_state_that_was_deleted_is_none_to_a_client",
+        ("found if found is not None and found.value else None", "found"),
+    ),
+    mutant(
+        "the rules of a subscription outlive it", STATE,
+        "engine/test_rules.py::test_a_subscription_that_is_declared_again_takes_everything",
+        ("        self.rules.pop(path, None)\n", ""),
+    ),
+    mutant(
+        "true is one to a rule", RULES, "engine/test_rules.py::test_a_property_must_be_equal_in_kind_as_well",
+        ("return isinstance(value, bool) == isinstance(wanted, bool) and value == wanted", "return value == wanted"),
+    ),
+    mutant(
+        "what was shown behind a block is never shown again", ORDER,
+        "engine/test_stopped_keys.py::test_what_waits_is_shown_again_when_it_was_resubmitted_meanwhile",
+        ("            if task.sequence not in self._tasks:\n                session.shown.discard(task.sequence)\n", ""),
+    ),
+    mutant(
+        "a modification leaves its message claimed", STATE,
+        "engine/test_stopped_keys.py::test_a_key_goes_on_when_a_modification_changes_what_was_claimed_of_it",
+        ("        task = queue.tasks.pop(item.sequence)\n        queue.order.unlocked(task)\n", "        task = queue.tasks.pop(item.sequence)\n"),
+    ),
+    mutant(
+        "a scheduled message ages before it is due", STATE,
+        "engine/test_expiry.py::test_a_scheduled_message_begins_to_age_when_it_is_due",
+        ("max(now_ms, due_ms) + min(", "now_ms + min("),
+    ),
+    mutant(
+        "an open that the disk fails keeps the folder", WAL,
+        "engine/test_open.py::test_a_folder_is_free_again_when_it_could_not_be_opened",
+        ("        except OSError as error:\n            disk.unlock()\n            raise", "        except OSError as error:\n            raise"),
+    ),
+    mutant(
+        "an open that is refused keeps the folder", ENGINE,
+        "engine/test_open.py::test_a_folder_is_free_again_when_it_could_not_be_opened",
+        ("        except BaseException:\n            log.close()\n            raise", "        except BaseException:\n            raise"),
+    ),
+    mutant(
+        "a salvage stands in for any number of records", SALVAGE,
+        "engine_log/test_log_salvage.py::test_a_log_that_misses_more_than_a_copy_can_stand_in_for_is_not_copied",
+        ("if self._lost_count > LOST_COUNT_MAX:", "if False:"),
+    ),
+    mutant(
+        "one frame says whose log it is", SALVAGE,
+        "engine_log/test_log_salvage.py::test_a_single_frame_without_a_header_is_no_record",
+        ("return seed if count > 1 else None", "return seed if count > 0 else None"),
+    ),
+    mutant(
+        "one key's messages are handed out without a limit", ORDER,
+        f"{OF_QUEUES}::test_so_many_messages_of_one_key_are_handed_out_at_a_time",
+        ("min(RUN_COUNT_MAX, count_max - len(taken))", "count_max - len(taken)"),
+    ),
+    mutant(
+        "a deferred message keeps its key", STATE,
+        f"{OF_QUEUES}::test_a_key_whose_message_was_deferred_goes_on",
+        ("                task.status, task.lock = DEFERRED, 0\n                queue.order.unlocked(task)\n", "                task.status, task.lock = DEFERRED, 0\n"),
+    ),
+    mutant(
+        "a resubmitted message has no digest", STATE,
+        f"{OF_QUEUES}::test_a_message_that_was_resubmitted_keeps_the_digest_of_its_payload",
+        ("            fresh.fingerprint = fingerprint(message.body, message.type)\n", "            pass\n"),
+    ),
+    mutant(
+        "a look at a session counts the messages of others", BROKER,
+        f"{OF_QUEUES}::test_a_look_at_a_session_counts_its_own_messages_only",
+        ("wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)", "wanted = sorted(sequence for sequence in tasks if sequence >= from_sequence)[:count_max]"),
+    ),
+    mutant(
+        "the gate of an engine that has stopped is open", CORE,
+        f"{OF_QUEUES}::test_nothing_passes_the_gate_of_an_engine_that_has_stopped",
+        ("        if self.stopped is not None:\n            raise self.stopped\n        if self._is_through:", "        if self._is_through:"),
+    ),
+    mutant(
+        "a snapshot that was taken over is taken over again", WAL,
+        "engine/test_open.py::test_a_running_engine_adopts_what_a_separate_job_compacted",
+        ("if self._retired_to < n < self._first]", "if n < self._first]"),
+    ),
+    mutant(
+        "a record may say that it was synced before it was written", "outbox/engine/log/framing.py",
+        "engine_log/test_log_framing.py::test_a_record_that_claims_its_own_sync_is_damage",
+        ("    if durable >= ordinal:", "    if durable > ordinal:"),
+    ),
+    mutant(
+        "a list that finds nothing unfinished does not wait for the gate", STORE,
+        f"{OF_ANSWERS}::test_that_nothing_is_unfinished_is_durable_when_it_is_answered",
+        ("        await self._core.gate()\n        for name in sorted(spaces", "        for name in sorted(spaces"),
     ),
 )  # fmt: skip
 

@@ -265,3 +265,29 @@ def test_a_failed_sync_leaves_the_zeros_of_the_room_where_the_record_was() -> No
     with pytest.raises(OSError, match="injected"):
         file.sync()
     assert disk.crash(Crash.PROCESS).crash(Crash.POWER).read("a") == b"aa" + bytes(6)
+
+
+@pytest.mark.parametrize("verb", ["write", "sync", "rename", "sync_dir"])
+def test_a_file_that_could_not_be_put_in_place_leaves_nothing_on_a_disk_that_is_full(verb: str) -> None:
+    disk = MemoryDisk()
+    replace_file(disk, "a", b"old").close()
+    disk.fail(verb, error=errno.ENOSPC)
+    with pytest.raises(OSError, match="injected"):
+        replace_file(disk, "a", b"new")
+    assert disk.names() == ["a"]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_only_a_disk_that_is_full_may_refuse_room(error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(error, "injected")
+
+    file = FolderDisk(tmp_path).create("a")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os, "pwrite", failing)
+        if error == errno.ENOSPC:
+            assert not file.reserve(100)
+        else:
+            with pytest.raises(OSError, match="injected"):
+                file.reserve(100)
+    file.close()

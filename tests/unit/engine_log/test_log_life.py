@@ -445,3 +445,15 @@ def test_an_open_takes_the_newest_snapshot_that_decodes() -> None:
 
 def files_of(disk: MemoryDisk) -> dict[str, bytes]:
     return {name: disk.read(name) for name in disk.names()}
+
+
+def test_a_job_that_finds_nothing_behind_the_snapshot_reads_up_to_that() -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    flushed(log, b"one", b"two")
+    ordinal = log.seal()
+    log.store_snapshot(ordinal, b"snapshot")
+    log.retire(ordinal)
+    found = read_sealed(disk)
+    assert (found.snapshot, found.durable, found.last_ordinal) == (ordinal, ordinal, ordinal)
+    assert not found.records

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from outbox.engine.log import salvage as salvages
 from outbox.engine.log.closed import CLOSED_NAME
 from outbox.engine.log.disk import MemoryDisk
-from outbox.engine.log.framing import encode_record, seed_of
+from outbox.engine.log.framing import DELIMITER, encode_record, seed_of, stuff
 from outbox.engine.log.salvage import Salvaged, inspect, salvage
 from outbox.engine.log.segments import Limits, segment_name, snapshot_name
 from outbox.engine.log.wal import Log
-from outbox.errors import CorruptRecord, Refused
+from outbox.errors import CorruptRecord, Refused, TooLarge
 
 LOG_ID = b"0123456789abcdef"
 
@@ -177,3 +178,20 @@ def test_a_folder_that_holds_a_log_is_no_target() -> None:
 
 def test_a_folder_without_a_log_is_reported_as_such() -> None:
     assert inspect(MemoryDisk(files={"notes.txt": b"", snapshot_name(3): b""})).segments == ()
+
+
+def test_a_log_that_misses_more_than_a_copy_can_stand_in_for_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {name: data for name, data in FILES.items() if name != NAMES[1]}
+    lost = int(NAMES[2][:16], 16) - int(NAMES[1][:16], 16)
+    monkeypatch.setattr(salvages, "LOST_COUNT_MAX", lost)
+    salvaged(files)
+    monkeypatch.setattr(salvages, "LOST_COUNT_MAX", lost - 1)
+    with pytest.raises(TooLarge, match="restore the missing segments"):
+        salvaged(files)
+
+
+def test_a_single_frame_without_a_header_is_no_record() -> None:
+    """Any bytes are a record under some seed; it takes two that agree on one."""
+    frame = DELIMITER + stuff(bytes(range(59, -1, -1))) + DELIMITER
+    (found,) = inspect(MemoryDisk(files={segment_name(1): frame})).segments
+    assert (found.record_count, found.header_valid) == (0, False)

@@ -75,6 +75,8 @@ async def test_the_blob_of_a_crashed_attempt_stays_while_that_may_still_land(sco
     [
         (4, None, 2 * 3_600, True),  # the state is past it, and it has no record: it can not land any more
         (4, None, 61, False),  # but may be about to write its blob
+        (4, None, 3_600, False),  # for as long as two attempts may take
+        (4, None, 3_601, True),
         (3, None, 2 * 3_600, False),  # it may land yet
         (4, PENDING, 2 * 3_600, False),  # it has landed, and is not dispatched
         (4, Record("mine", b"", 0), 0, True),  # it has landed, and is marked

@@ -1,0 +1,239 @@
+"""What a queue promises at its edges: duplicates without an id, copies, sessions that are over, and who is woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import msgspec
+import pytest
+
+from outbox import App
+from outbox.engine import topology
+from outbox.engine.backend.bus import EngineBus
+from outbox.engine.engine import Engine
+from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
+from outbox.engine.log import records
+from outbox.engine.state.session_order import RUN_COUNT_MAX
+from outbox.errors import EngineStopped, LockLost, NotRegistrable
+from outbox.lineage import fingerprint
+from outbox.message import Message
+from outbox.ports import Settle
+from outbox.testing import START_S, VirtualClock
+from outbox.worker import Worker
+
+LOCK_S = 10
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(START_S)
+
+
+def engine_with(clock: VirtualClock, *settings: QueueSettings | TopicSettings) -> Engine:
+    engine = Engine.in_memory(clock=clock)
+    engine.declare(*settings)
+    return engine
+
+
+# Duplicates and copies
+
+
+def test_a_message_without_an_id_is_no_duplicate_of_another(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q", duplicate_window_s=10))
+    assert engine.broker.send("q", [Message(body=b"1"), Message(body=b"2")]) == [1, 2]
+
+
+def test_what_is_sent_when_its_window_ends_is_answered_as_the_new_message_that_it_is(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q", duplicate_window_s=10))
+    sent = []
+    for at_s in (0, 9.999, 10):
+        clock.seconds = START_S + at_s
+        sent += engine.broker.send("q", [Message(body=b"1", message_id="1")])
+    assert sent == [1, 0, 2] and len(engine.broker.peek("q", 0, 9)) == 2
+
+
+def test_a_scheduled_message_that_is_cancelled_takes_its_own_copies_with_it_and_no_equal_one(
+    clock: VirtualClock,
+) -> None:
+    engine = engine_with(clock, TopicSettings("news", ("a", "b")))
+    due_ms = engine.now_ms() + 1_000
+    first, _ = (engine.broker.send("news", [Message(body=b"same")], due_ms=due_ms)[0] for _ in range(2))
+    assert engine.broker.cancel("news", [first]) == 1
+    assert [len(engine.broker.peek(f"news/Subscriptions/{name}", 0, 9)) for name in ("a", "b")] == [1, 1]
+
+
+# Settlement
+
+
+def test_both_texts_of_a_dead_letter_are_cut_to_their_limit(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1")])
+    (claim,) = engine.broker.claim("q", 1)
+    text, limit = "x" * 10_000, engine.core.limits.reason_length_max
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER, reason=text, description=text)
+    (dead,) = engine.broker.peek(dead_letter_path("q"), 0, 1)
+    assert (len(dead.reason), len(dead.description)) == (limit, limit)
+
+
+async def test_the_delivery_that_the_bus_dead_letters_counts_too(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    engine.broker.send("q", [Message(body=b"1")])
+    (delivery,) = await EngineBus(engine.core, engine.broker).receive("q", count_max=1, wait_s=0)
+    await EngineBus(engine.core, engine.broker).settle(delivery, Settle("dead-letter", "no"))
+    (dead,) = await engine.ports().operations.dead_letters("q")
+    assert dead.delivery_count == 1
+
+
+# Sessions
+
+
+def test_a_deferred_message_is_received_in_its_own_session_only(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    (sequence,) = engine.broker.send("k", [Message(body=b"1", session_id="a")])
+    assert engine.sessions.accept("k", "a") is not None
+    (claim,) = engine.broker.claim("k", 1, session="a")
+    engine.broker.settle(claim.token, Settlement.DEFER)
+    with pytest.raises(LookupError):
+        engine.broker.claim_deferred("k", [sequence], session="b")
+    assert len(engine.broker.claim_deferred("k", [sequence], session="a")) == 1
+
+
+def test_what_a_receiver_had_claimed_counts_as_delivered_when_its_session_runs_out(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"1", session_id="a")])
+    for count in range(3):
+        assert engine.sessions.accept("k", "a") is not None
+        (claim,) = engine.broker.claim("k", 1, session="a")
+        assert claim.delivery_count == count
+        clock.seconds += LOCK_S
+        engine.tick()
+
+
+def test_the_lock_on_a_session_is_lost_with_its_queue(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    lock = engine.sessions.accept("k", "a")
+    assert lock is not None
+    engine.topology.delete("k")
+    engine.declare(QueueSettings("q"))  # which has its number now
+    with pytest.raises(LockLost):
+        engine.sessions.renew(lock.token)
+
+
+def test_a_key_that_waits_behind_a_dead_letter_is_idle_to_who_does_not_handle_it(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", max_delivery_count=1, stop_key=True))
+    engine.broker.send("k", [Message(body=b"%d" % number, session_id="a") for number in range(2)])
+    lock = engine.sessions.accept("k", "a")
+    assert lock is not None
+    (claim,) = engine.broker.claim("k", 1, session="a")
+    engine.broker.settle(claim.token, Settlement.ABANDON)
+    engine.sessions.release(lock.token)
+    assert engine.broker.queue("k").order.has_blocked and engine.broker.is_idle(["k"])
+    engine.broker.take(engine.broker.queue("k"), 1)  # as a handler does
+    assert not engine.broker.is_idle(["k"])
+
+
+def test_a_key_whose_message_was_deferred_goes_on(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key", lock_s=LOCK_S))
+    engine.broker.send("k", [Message(body=b"%d" % number, session_id="a") for number in range(2)])
+    lock = engine.sessions.accept("k", "a")
+    assert lock is not None
+    (claim,) = engine.broker.claim("k", 1, session="a")
+    engine.broker.settle(claim.token, Settlement.DEFER)
+    engine.sessions.release(lock.token)
+    assert [task.message.body for task in engine.broker.take(engine.broker.queue("k"), 9)] == [b"1"]
+
+
+def test_so_many_messages_of_one_key_are_handed_out_at_a_time(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key"))
+    for key in ("a", "b"):
+        engine.broker.send("k", [Message(body=b"", session_id=key) for _ in range(RUN_COUNT_MAX + 1)])
+    taken = engine.broker.take(engine.broker.queue("k"), 99)
+    assert Counter(task.message.session_id for task in taken) == {"a": RUN_COUNT_MAX, "b": RUN_COUNT_MAX}
+
+
+def test_a_look_at_a_session_counts_its_own_messages_only(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("k", "per_key"))
+    engine.broker.send("k", [Message(body=b"", session_id=key) for key in ("a", "a", "b", "b")])
+    assert [task.message.session_id for task in engine.broker.peek("k", 0, 2, session="b")] == ["b", "b"]
+
+
+def test_a_message_that_was_resubmitted_keeps_the_digest_of_its_payload(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    (sequence,) = engine.broker.send("q", [Message(body=b"1", outbox_id="1")])
+    (claim,) = engine.broker.claim("q", 1)
+    engine.broker.settle(claim.token, Settlement.DEAD_LETTER)
+    engine.dead_letters.resubmit("q", sequence)
+    (task,) = engine.broker.peek("q", 0, 1)
+    assert task.external and task.fingerprint == fingerprint(b"1", "")
+
+
+# Declarations
+
+
+def test_the_numbers_of_deleted_queues_count_as_free(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topology, "QUEUE_COUNT_MAX", 4)
+    engine = engine_with(clock, QueueSettings("a"), QueueSettings("b"))
+    with pytest.raises(NotRegistrable):
+        engine.declare(QueueSettings("c"))
+    engine.topology.delete("a")
+    engine.declare(QueueSettings("c"))
+    with pytest.raises(NotRegistrable):
+        engine.declare(QueueSettings("d"))
+
+
+async def test_a_queue_that_is_declared_with_another_order_is_refused(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    with pytest.raises(NotRegistrable, match="cannot become per_key"):
+        await engine.ports().operations.declare({"q": "per_key"}, {})
+    await engine.ports().operations.declare({"q": "unordered"}, {})
+
+
+# Waiting
+
+
+async def test_a_modification_wakes_who_waits_for_what_it_inserts(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    waiting = asyncio.create_task(engine.broker.wait_any(["q"], 30))
+    await asyncio.sleep(0)
+    engine.documents.modify(records.Modify(inserts=[records.TaskInsert("q", Message(body=b"1"))]))
+    assert await asyncio.wait_for(waiting, 1)
+
+
+async def test_who_waits_for_a_message_learns_that_the_engine_has_stopped(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"), QueueSettings("r"))
+    waiting = asyncio.create_task(engine.broker.wait_any(["q", "r"], 30))
+    await asyncio.sleep(0)
+    engine.core.stop(EngineStopped("the disk failed"))
+    with pytest.raises(EngineStopped, match="the disk failed"):
+        await asyncio.wait_for(waiting, 1)
+    with pytest.raises(EngineStopped, match="the disk failed"):
+        await asyncio.wait_for(engine.broker.wait_any(["q"], 30), 1)
+
+
+async def test_nothing_passes_the_gate_of_an_engine_that_has_stopped(clock: VirtualClock) -> None:
+    engine = engine_with(clock, QueueSettings("q"))
+    await engine.core.gate()
+    engine.core.stop(EngineStopped("the disk failed"))
+    with pytest.raises(EngineStopped, match="the disk failed"):
+        await engine.core.gate()
+
+
+class Order(msgspec.Struct):
+    number: int
+
+
+async def test_a_worker_without_work_learns_that_its_engine_has_stopped() -> None:
+    app = App("idle")
+    app.queue("orders")
+
+    @app.handler("orders")
+    def note(order: Order) -> None: ...
+
+    async with Engine.in_memory() as engine:
+        worker = Worker(app, engine)
+        with pytest.raises(EngineStopped, match="the disk failed"):
+            async with worker:
+                await asyncio.sleep(0.01)
+                engine.core.stop(EngineStopped("the disk failed"))
+                await asyncio.wait_for(worker.wait_stopped(), 1)

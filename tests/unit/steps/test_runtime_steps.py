@@ -1,0 +1,426 @@
+"""Single steps of the runtime, each asked by itself: what they remember and for how long, and their limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from outbox.engine.backend.blobs import MemoryBlobStore
+from outbox.engine.backend.store import EngineStore
+from outbox.engine.engine import Engine
+from outbox.errors import OutcomeUnknown, PoisonMessage, UnknownDestination
+from outbox.message import Message
+from outbox.ports import (
+    Create,
+    Delete,
+    Delivery,
+    Document,
+    DocumentKey,
+    Lost,
+    Output,
+    Settle,
+    StateDocument,
+    Won,
+    Write,
+)
+from outbox.runtime import shell
+from outbox.runtime.commit import marks
+from outbox.runtime.commit.engine_transaction import EngineTransaction
+from outbox.runtime.commit.handler_threads import HandlerThreads, Job
+from outbox.runtime.commit.marks import Lingering, Marks
+from outbox.runtime.commit.orphaned_staged import OrphanedStaged
+from outbox.runtime.commit.overflow import Overflows, announced
+from outbox.runtime.commit.state_cache import CachedState, StateCache
+from outbox.runtime.commit.store_io import confirmed
+from outbox.runtime.commit.store_transaction import StoreTransaction, never_durable
+from outbox.runtime.commit.sweeper import Swept, sweep
+from outbox.runtime.delivery import retrying, waiting
+from outbox.runtime.delivery import settlement as settlements
+from outbox.runtime.delivery.admission import Admission, admit
+from outbox.runtime.delivery.blocked_sessions import BlockedSessions
+from outbox.runtime.delivery.claim_check import checked_outputs, to_claim
+from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBackoff
+from outbox.runtime.delivery.settlement import Settlement
+from outbox.runtime.delivery.stored_dead_letters import StoredDeadLetters
+from outbox.runtime.delivery.waiting import Waiting, waiting_commit
+from outbox.runtime.failures.failure_counts import FailureCounts
+from outbox.runtime.start import plan as plans
+from outbox.runtime.start.plan import KeyIdCache
+from outbox.runtime.work import Attempt, Later, Work
+from outbox.stored import Record, StateItem, record_key, staged_key
+from outbox.testing import START_S, VirtualClock
+from tests.unit.steps.making import HANDLER, INBOX, NOW_MS, PLAN, Sum, at_once, delivery, engine_store, work
+
+# Admission
+
+
+def test_the_ids_of_so_many_keys_are_cached_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "KEY_COUNT_MAX", 2)
+    cache = KeyIdCache(HANDLER)
+    for key in ("a", "b", "c"):
+        assert cache.make(key).state_id == f"Sum:{key}" and len(cache) <= 2
+
+
+def test_a_message_is_not_ahead_of_time_while_its_broker_says_that_it_has_arrived() -> None:
+    """The broker delivers a scheduled message by its own clock, which may be ahead of the worker's."""
+    later_ms = NOW_MS + 3_600_000
+    there = msgspec.structs.replace(delivery(created_ms=later_ms), enqueued_ms=later_ms)
+    ahead = msgspec.structs.replace(there, enqueued_ms=NOW_MS)
+    found = admit(PLAN, [there, ahead], NOW_MS)
+    assert found[0].refusal is None
+    assert isinstance(found[1].refusal, PoisonMessage) and found[1].refusal.reason == "from-the-future"
+
+
+async def test_the_payload_of_a_claim_check_is_what_its_blob_holds() -> None:
+    blobs = MemoryBlobStore()
+    admission = Admission(PLAN, blobs, Backoff(at_once))
+    digests = []
+    for body in (b'{"key":"a"}', b'{"key":"b"}'):
+        name, data = to_claim(delivery(body).message)
+        await blobs.write(name, data)
+        claimed = msgspec.structs.replace(
+            delivery(b"", claim=name), from_outside=True, fingerprint=sha256(b"of no body").digest()
+        )
+        (admitted,) = await admission.admit([claimed], NOW_MS)
+        digests.append(admitted.fingerprint)
+    assert digests[0] != digests[1]
+
+
+# Pauses, settlement, dead letters
+
+
+async def test_the_pause_before_a_release_grows_until_something_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "random", lambda: 0.5)
+    paused = list[float]()
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    rests = RetryBackoff(Backoff(at_once, pause=pause), lambda: NOW_MS)
+    for _ in range(3):
+        await rests.cool_down(delivery(), OutcomeUnknown("no answer"))
+    rests.reset()
+    await rests.cool_down(delivery(), OutcomeUnknown("no answer"))
+    assert paused == [0.25, 0.5, 1.0, 0.25]
+
+
+def settlement(bus: Any, *, count_max: int = 12) -> Settlement:
+    """The settlement of a worker on this bus."""
+    return Settlement(
+        PLAN,
+        bus,
+        MemoryBlobStore(),
+        backoff=Backoff(at_once, count_max),
+        now_ms=lambda: NOW_MS,
+        new_tx=lambda: "tx",
+        settled=lambda _: None,
+    )
+
+
+class Bus:
+    """Notes how deliveries are settled."""
+
+    def __init__(self) -> None:
+        self.settled = list[str]()
+
+    async def settle(self, delivery: Delivery, settle: Settle) -> None:
+        self.settled.append(settle.how)
+
+
+async def test_a_delivery_that_was_released_is_not_settled_again() -> None:
+    bus: Any = Bus()
+    endings, attempt = settlement(bus), Attempt(work())
+    await endings.release(attempt)
+    await endings.release(attempt)
+    await endings.settle(attempt, None)
+    assert bus.settled == ["release"] and not endings.is_applied(attempt)
+
+
+async def test_dead_letters_are_counted_up_to_a_limit() -> None:
+    letters = StoredDeadLetters(engine_store(), MemoryBlobStore())
+    for number in range(4):
+        kept = msgspec.structs.replace(delivery(outbox_id=str(number)), sequence=number)
+        await letters.keep(kept, "no", "")
+    assert [await letters.count("adds", count_max=limit) for limit in (1, 3, 9)] == [1, 3, 4]
+
+
+async def test_outputs_for_a_destination_that_is_gone_are_tried_again_and_then_wait_on_record() -> None:
+    tried = list[str]()
+
+    class Gone:
+        async def send(self, outputs: Sequence[Output]) -> None:
+            tried.append("send")
+            raise UnknownDestination("told is not there")
+
+    bus: Any = Gone()
+    endings = settlement(bus, count_max=3)
+    with pytest.raises(NothingCommitted):
+        await endings.push([Output("told", 0, Message(body=b"{}", outbox_id="1"))])
+    assert len(tried) == 4 and [failed.ids for failed in endings.failed_pushes.take()] == [["1"]]
+
+
+def test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settlements, "FAILED_PUSH_DESTINATION_COUNT_MAX", 2)
+    failed = settlements.FailedPushes()
+    for name in ("a", "b", "c", "a"):
+        failed.note([Output(name, 0, Message(body=b"", outbox_id=name))], "no answer")
+    assert [(push.destination, push.count) for push in failed.take()] == [("a", 2), ("b", 1)]
+    assert failed.count == 4 and failed.take() == []
+
+
+async def test_the_first_message_that_blocks_a_session_is_the_one_that_unblocks_it() -> None:
+    blocked = BlockedSessions(engine_store(), MemoryBlobStore())
+    first, second = (Attempt(Work(delivery(outbox_id=id, session_id="s"), HANDLER)) for id in ("1", "2"))
+    for attempt in (first, second):
+        await blocked.block(attempt)
+    found = await blocked.blocked_behind(second.work.delivery)
+    assert found is not None and found.identity == "1"
+
+
+def test_a_body_at_the_limit_travels_in_its_message() -> None:
+    outputs = [Output("told", 0, Message(body=b"x" * size, outbox_id="1")) for size in (100, 101)]
+    checked, blobs = checked_outputs(outputs, above_bytes=100)
+    assert [bool(output.message.claim) for output in checked] == [False, True] and len(blobs) == 1
+
+
+# Waiting records
+
+
+async def test_so_many_waiting_messages_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "KNOWN_COUNT_MAX", 2)
+    known = Waiting(PLAN, engine_store(), now_ms=lambda: NOW_MS, new_tx=lambda: "tx")
+    for number in range(4):
+        one = msgspec.structs.replace(work(), inbox=bytes([number]) * 32)
+        assert await known.note(one, record_key(None, one.inbox)) is None
+        assert len(known._known) <= 2
+
+
+def test_the_first_of_two_payloads_under_an_id_is_put_on_record_as_waiting() -> None:
+    first, second = (msgspec.structs.replace(work(), fingerprint=digest) for digest in (b"1" * 32, b"2" * 32))
+    commit = waiting_commit(PLAN, [first, second], {}, NOW_MS)
+    assert commit.refused[INBOX].fingerprint == b"1" * 32 and len(commit.postponed) == 2
+
+
+# Transactions
+
+
+def group(documents: dict[str, StateDocument] | None = None) -> EngineTransaction:
+    return EngineTransaction(PLAN, NOW_MS, documents or {}, {}, never_durable)
+
+
+def test_what_a_group_refuses_and_then_applies_is_applied() -> None:
+    commit = group()
+    commit.refuse(Attempt(work(fingerprint=b"f" * 32)), PoisonMessage("no", ""))
+    again = msgspec.structs.replace(work(fingerprint=b"f" * 32), delivery=delivery(attempt=1))
+    commit.apply(Attempt(again), Sum(), None)
+    assert commit.commit.applied.keys() == {INBOX} and not commit.commit.refused
+    assert commit.commit.replacing == {INBOX: 1}
+
+
+def test_a_state_of_equal_bytes_is_written_under_its_new_schema() -> None:
+    commit = group({"Sum:a": StateDocument(b'{"n":1}', 7, 3, 1)})
+    handled = work(state_id="Sum:a")
+    commit.apply(Attempt(handled), Sum(1), None)
+    assert commit.commit.states["Sum:a"].schema == 1 and commit.commit.if_versions == {"Sum:a": 7}
+
+
+def test_an_attempt_is_late_behind_its_deadline_and_not_at_it() -> None:
+    batch, limit_ms = StoreTransaction(PLAN, NOW_MS, "tx", CachedState()), PLAN.attempt_ms_max
+    assert [batch.is_late(NOW_MS + ms) for ms in (0, limit_ms, limit_ms + 1)] == [False, False, True]
+    assert [batch.is_half_spent(NOW_MS + ms) for ms in (0, limit_ms // 2, limit_ms // 2 + 1)] == [False, False, True]
+
+
+# Caches and marks
+
+
+def state(size_bytes: int, version: int = 1) -> CachedState:
+    return CachedState(StateItem(msgspec.Raw(b"1" * size_bytes), 1, version), "etag")
+
+
+def test_a_cached_state_counts_once_however_often_it_is_remembered() -> None:
+    cache = StateCache(bytes_max=10)
+    for version in range(5):
+        cache.remember("a", state(6, version))
+    assert cache.find("a") is not None
+
+
+def test_states_are_cached_up_to_a_limit_of_bytes() -> None:
+    cache = StateCache(bytes_max=10)
+    for id in ("a", "b", "c"):
+        cache.remember(id, state(5))
+    assert [id for id, _ in cache.content()] == ["b", "c"]
+
+
+async def test_marks_are_kept_up_to_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "DUE_COUNT_MAX", 2)
+    due = Marks(PLAN, engine_store(), MemoryBlobStore())
+    for number in range(3):
+        due.add(DocumentKey("p", str(number)), "1", Record("tx", b"f", NOW_MS, True), INBOX)
+    assert due.due_count == 2
+
+
+async def test_marks_that_are_written_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "DUE_BYTES_MAX", 100)
+    due = Marks(PLAN, engine_store(), MemoryBlobStore())
+    for number in range(5):
+        due.add(DocumentKey("p", str(number)), "1", Record("tx", b"f", NOW_MS, True), INBOX)
+        assert due.due_count == 1
+        await due.write()
+        assert due.due_count == 0
+
+
+async def test_marks_linger_each_time_and_not_once_only() -> None:
+    started = list[Coroutine[Any, Any, None]]()
+
+    class Protocol:
+        unmarked_count = 1
+
+        async def finish(self, *, only_full: bool = False) -> None: ...
+
+    lingering = Lingering(Protocol(), lambda: at_once(0))
+    for count in (1, 2):
+        await lingering.write(started.append)
+        await lingering.write(started.append)  # others wait for it already
+        assert len(started) == 1, f"turn {count}"
+        await started.pop()  # it ends, and starts the writing of the marks
+        while started:
+            await started.pop()
+
+
+# The sweeper
+
+
+async def test_a_document_is_swept_when_its_grace_is_over() -> None:
+    redone = list[str]()
+
+    class Scope:
+        async def redo(self, document: Document) -> bool:
+            redone.append(document.key.id)
+            return True
+
+        async def finish(self) -> None: ...
+
+    class Pending:
+        async def unfinished(self) -> Any:
+            for age_ms in (59_999, 60_000, 60_001):
+                body = msgspec.json.encode({"pending": "tx", "at_ms": NOW_MS - age_ms})
+                yield Document(DocumentKey("p", str(age_ms)), body, "1")
+
+    swept = await sweep(Scope(), Pending(), now_ms=lambda: NOW_MS, grace_s=60.0)
+    assert redone == ["60000", "60001"] and (swept.young_count, swept.finished_count) == (1, 2)
+
+
+async def test_a_sweep_begins_where_the_last_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = list[int]()
+
+    async def cut(*stores: Any, start: int, **options: Any) -> Swept:
+        starts.append(start)
+        return Swept(0, 0, 0, 0, 0.0, next_start=7 if len(starts) == 1 else 0)
+
+    monkeypatch.setattr(shell, "sweep", cut)
+    protocol: Any = None
+    recovery = shell.Recovery(protocol, [], settlements.FailedPushes(), now_ms=lambda: NOW_MS)
+    for _ in range(3):
+        await recovery.sweep()
+    assert starts == [0, 7, 0]
+
+
+# Threads
+
+
+async def test_a_function_that_has_just_ended_holds_no_key() -> None:
+    threads, ended = HandlerThreads(1), work(state_id="Sum:a")
+    context: Any = SimpleNamespace(message=ended.delivery.message, work=ended)
+    threads._leave(Job(HANDLER, context, lambda: None), "it was too late")
+    assert not threads.holds(ended)
+
+
+async def test_a_thread_that_is_taken_is_idle_no_more() -> None:
+    threads, together = HandlerThreads(2), threading.Barrier(2)
+    context: Any = SimpleNamespace(message=delivery().message, work=work())
+    try:
+        await threads.run(HANDLER, 1, context, lambda: None)
+        both = (threads.run(HANDLER, 1, context, lambda: together.wait(0.5)) for _ in range(2))
+        assert await asyncio.gather(*both, return_exceptions=True) == [None, None]
+    finally:
+        together.abort()
+        threads.close()
+
+
+# What lies beside the records
+
+
+async def test_a_worker_reclaims_what_it_staged_in_vain_and_not_what_it_is_about_to_swap() -> None:
+    store = engine_store()
+    left = OrphanedStaged(store)
+    for tx in ("lost", "own"):
+        left.note("Sum:a", tx, 1)
+        await store.write([Create(staged_key("Sum:a", tx), b"{}")])
+    await left.reclaim("Sum:a", state(1, version=2), but="own")
+    assert [document.key.id async for document in store.scan("Sum:a")] == [staged_key("Sum:a", "own").id]
+
+
+class Ages:
+    """A store that notes for how long a document is written."""
+
+    def __init__(self, store: EngineStore) -> None:
+        self.read, self._write, self.lives_s = store.read, store.write, list[float | None]()
+
+    async def write(self, writes: Sequence[Write]) -> Won | Lost:
+        self.lives_s += [None if isinstance(write, Delete) else write.ttl_s for write in writes]
+        return await self._write(writes)
+
+
+async def test_a_failure_count_lives_as_long_as_a_record_from_each_failure_on() -> None:
+    store: Any = Ages(engine_store())
+    counts, ordered = FailureCounts(store, 60.0), work(in_order=True)
+    for failures in (1, 2):
+        await counts.note(ordered, Later(1.0, failures))
+    assert store.lives_s == [60.0, 60.0]
+    again = msgspec.structs.replace(ordered, delivery=msgspec.structs.replace(delivery(), delivery_count=5))
+    attempt = Attempt(again)
+    await counts.recall(attempt)
+    assert (attempt.work.delivery.failures, attempt.work.delivery.delivery_count) == (2, 3)
+    assert attempt.work.delivery_count == 6
+
+
+class Tagged:
+    """A store that notes what is written to it."""
+
+    def __init__(self, store: EngineStore) -> None:
+        self.read, self._write, self.tags = store.read, store.write, list[str]()
+
+    async def write(self, writes: Sequence[Write]) -> Won | Lost:
+        self.tags += [write.tag.what for write in writes if write.tag is not None]
+        return await self._write(writes)
+
+
+async def test_a_document_that_was_read_is_confirmed_while_it_is_unchanged_and_only_then() -> None:
+    store, key = engine_store(), DocumentKey("p", "a")
+    await store.write([Create(key, b"1")])
+    stale = await store.read(key)
+    assert stale is not None
+    fresh = await confirmed(store, stale)
+    assert (await confirmed(store, fresh)).body == b"1"
+    with pytest.raises(NothingCommitted):
+        await confirmed(store, stale)
+
+
+async def test_that_nothing_is_staged_is_believed_behind_a_write_only() -> None:
+    """A read may be older than the stage that it should see; one behind a write of its own is not."""
+    clock = VirtualClock(START_S)
+    engine = Engine.in_memory(clock=clock)
+    store: Any = Tagged(EngineStore(engine.core, engine.documents))
+    overflows = Overflows(PLAN, store, store, MemoryBlobStore(), now_ms=engine.now_ms)
+    key, overflow = announced("b", "mine", work(state_id="Sum:a"), 3, engine.now_ms())
+    await overflows.announce(key, overflow)
+    clock.seconds += 2 * PLAN.attempt_ms_max / 1_000 + 1
+    document = await store.read(key)
+    assert await overflows.collect(document, is_staged=True) and store.tags == ["overflow", "confirm", "collect"]
