@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tree_sitter import Node
 
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.runtime import shell
 from outbox.runtime.commit.sweeper import Swept
 from tools.infra_check.agreements import ENTITIES, MODULES, Site, at, differ, read_json
 from tools.infra_check.project import MAIN
-from tools.infra_check.syntax import Finding, line_of, literal, named, text, walk
+from tools.infra_check.syntax import Finding, above, line_of, literal, named, text, walk
 from tools.infra_check.values import options_of
 
 FUNCTIONS = f"{MODULES}/functions.bicep"
@@ -173,15 +172,12 @@ def check_storage_names(site: Site) -> Iterator[Finding]:
             continue
         for node in walk(declared.value):
             parts = named(node) if node.type == "object_property" else []
-            if len(parts) == 2 and text(parts[0]) == "name" and _stands_in(node, "params"):
+            holders = [one for one in above(node) if one.type == "object_property"]
+            is_param = bool(holders) and text(named(holders[0])[0]) == "params"
+            if len(parts) == 2 and text(parts[0]) == "name" and is_param:
                 plain = [text(part) for part in walk(parts[1]) if part.type == "string_content"]
                 if not all(re.fullmatch("[a-z0-9]+", part) for part in plain):
                     yield Finding(MAIN, line_of(node), f"{text(parts[1])} is no name of a storage account")
-
-
-def _stands_in(node: Node, member: str) -> bool:
-    above = node.parent.parent if node.parent is not None else None
-    return above is not None and above.type == "object_property" and text(named(above)[0]) == member
 
 
 # Files beside the templates
