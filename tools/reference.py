@@ -132,8 +132,7 @@ def public(package: griffe.Module, page: Page) -> Iterator[tuple[str, griffe.Obj
 
 def members(found: griffe.Class) -> Iterator[tuple[str, griffe.Object]]:
     """The public methods and properties of a class, those that it inherits from another of ours included."""
-    shown = SHOWN.get(found.path, tuple(found.all_members))
-    for name in shown:
+    for name in SHOWN.get(found.path, tuple(found.all_members)):
         target = resolved(found.all_members[name])
         owner = target.parent.path if target.parent is not None else ""
         is_inner = name.startswith("_") or name in INNER.get(owner, ())

@@ -113,8 +113,7 @@ class Demo:
 
     async def finish(self, look: Look) -> Status:
         """Wait until the host has handled everything."""
-        await self.host.wait(is_idle, look, HANDLE_WITHIN_S)
-        return await self.host.asked()
+        return await self.host.wait(is_idle, look, HANDLE_WITHIN_S)
 
     async def drain(self, kill_count: int, look: Look) -> dict[str, Any]:
         """Drain the ledger with Spark, under kills drawn in messages."""

@@ -146,7 +146,10 @@ def _declarations(tree: Node) -> Iterator[Declaration]:
 
 
 def _declared(node: Node, decorators: tuple[Node, ...], outer: str) -> Iterator[Declaration]:
-    head, value = _halves(node)
+    signs = [index for index, child in enumerate(node.children) if child.type == "="]
+    head = node.children[: signs[0]] if signs else node.children
+    behind = node.children[signs[0] + 1 :] if signs else []
+    value = next((child for child in behind if child.is_named and child.type != "comment"), None)
     names = [child for child in head if child.type == "identifier"]
     if not names:
         return
@@ -160,13 +163,3 @@ def _declared(node: Node, decorators: tuple[Node, ...], outer: str) -> Iterator[
             holders = (one for one in above(part) if one.type == "resource_declaration")
             if part.type == "resource_declaration" and next(holders, None) == node:
                 yield from _declared(part, (), name)
-
-
-def _halves(node: Node) -> tuple[list[Node], Node | None]:
-    """What stands before the equals sign of a declaration, and the expression behind it."""
-    children = node.children
-    signs = [index for index, child in enumerate(children) if child.type == "="]
-    if not signs:
-        return list(children), None
-    behind = [child for child in children[signs[0] + 1 :] if child.is_named and child.type != "comment"]
-    return list(children[: signs[0]]), behind[0] if behind else None
