@@ -211,15 +211,9 @@ def imports_of(root: Path) -> dict[str, set[str]]:
                 targets |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module is not None:
                 targets |= {f"{node.module}.{alias.name}" for alias in node.names}
-        found[name] = {_module(target, names) for target in targets} - {"", "outbox", name}
+        ours = {target if target in names else target.rpartition(".")[0] for target in targets}
+        found[name] = ours & names - {"outbox", name}
     return found
-
-
-def _module(target: str, names: set[str]) -> str:
-    """The module that an imported name is, or is in; empty where it is none of ours."""
-    while target and target not in names:
-        target = target.rpartition(".")[0]
-    return target
 
 
 def circle(imports: dict[str, set[str]]) -> list[str]:

@@ -132,8 +132,7 @@ def public(package: griffe.Module, page: Page) -> Iterator[tuple[str, griffe.Obj
 
 def members(found: griffe.Class) -> Iterator[tuple[str, griffe.Object]]:
     """The public methods and properties of a class, those that it inherits from another of ours included."""
-    shown = SHOWN.get(found.path, tuple(found.all_members))
-    for name in shown:
+    for name in SHOWN.get(found.path, tuple(found.all_members)):
         target = resolved(found.all_members[name])
         owner = target.parent.path if target.parent is not None else ""
         is_inner = name.startswith("_") or name in INNER.get(owner, ())
@@ -173,15 +172,16 @@ def described(name: str, item: griffe.Object) -> list[str]:
 
 def fields(item: griffe.Class) -> Iterator[str]:
     """The fields of a class that say something of their own."""
-    told = [field for field in item.attributes.values() if field.docstring and "property" not in field.labels]
     made_with = {parameter.name for parameter in item.parameters}
-    told = [field for field in told if field.name in made_with or "dataclass" not in item.labels]
-    told = [field for field in told if not field.name.startswith("_")]
+    told = {
+        field.name: " ".join(field.docstring.value.split())
+        for field in item.attributes.values()
+        if field.docstring and "property" not in field.labels and not field.name.startswith("_")
+        if field.name in made_with or "dataclass" not in item.labels
+    }
     if told:
         yield ""
-    for field in told:
-        assert field.docstring is not None
-        yield f"- `{field.name}`: {' '.join(field.docstring.value.split())}"
+    yield from (f"- `{name}`: {text}" for name, text in told.items())
 
 
 def first_line(item: griffe.Object) -> str:
@@ -194,9 +194,8 @@ def in_markdown(text: str) -> str:
     """A docstring with its `Raises:` as a list."""
 
     def listed(found: re.Match[str]) -> str:
-        raised = [" ".join(entry.split()) for entry in _RAISED.split(found[1]) if entry.strip()]
         rows = []
-        for entry in raised:
+        for entry in filter(None, (" ".join(part.split()) for part in _RAISED.split(found[1]))):
             names, _, why = entry.partition(": ")
             rows.append(f"- {', '.join(f'`{name.strip()}`' for name in names.split(','))}: {why}")
         return "Raises:\n\n" + "\n".join(rows) + "\n"

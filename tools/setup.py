@@ -49,7 +49,8 @@ def main() -> int:
         return hand_over()
     with only_one():
         wanted = digest()
-        if "--force" not in sys.argv and is_current(wanted):
+        is_current = os.access(PYTHON, os.X_OK) and STAMP.is_file() and STAMP.read_text() == wanted
+        if is_current and "--force" not in sys.argv:
             return 0
         LOG.parent.mkdir(exist_ok=True)
         LOG.write_text("")
@@ -108,18 +109,14 @@ def fill(uv: str) -> None:
 
 
 def make_venv(uv: str) -> None:
-    if is_this_python() and (uv or (VENV / "bin" / "pip").exists()):
+    """Make `.venv`, unless it holds the interpreter that is running now and an installer."""
+    held = output_of([str(PYTHON), "-c", "import sys; print(sys.version)"])  # empty where there is none
+    if held == sys.version.strip() and (uv or (VENV / "bin" / "pip").exists()):
         return
     if uv:
         step("making .venv with uv", [uv, "venv", "--clear", "--python", BASE, str(VENV)])
     else:
         step("making .venv", [BASE, "-m", "venv", "--clear", str(VENV)])
-
-
-def is_this_python() -> bool:
-    """True where `.venv` holds the interpreter that is running now."""
-    code = "import sys; print(sys.version)"
-    return PYTHON.exists() and output_of([str(PYTHON), "-c", code]) == sys.version.strip()
 
 
 def find_uv() -> str:
@@ -164,10 +161,8 @@ def requirements() -> list[str]:
     import tomllib  # not before 3.11, and this file must start on older ones
 
     page = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted: list[str] = list(page["project"]["dependencies"])
-    for extra in page["project"]["optional-dependencies"].values():
-        wanted += extra
-    return sorted({*wanted, *page["dependency-groups"]["dev"]})
+    project, wanted = page["project"], set[str](page["dependency-groups"]["dev"])
+    return sorted(wanted.union(project["dependencies"], *project["optional-dependencies"].values()))
 
 
 def pyspark_wheels(uv: str) -> Path | None:
@@ -219,10 +214,6 @@ def digest() -> str:
     has_java = bool(os.environ.get("JAVA_HOME") or shutil.which("java"))
     page.update(f"{sys.version}|{BASE}|{has_java}|{ROOT}".encode())
     return page.hexdigest()
-
-
-def is_current(wanted: str) -> bool:
-    return os.access(PYTHON, os.X_OK) and STAMP.is_file() and STAMP.read_text() == wanted
 
 
 def step(what: str, command: list[str]) -> None:

@@ -102,9 +102,7 @@ class Host:
 
     async def asked(self) -> Status:
         """What its queues hold, as soon as it answers."""
-        found: list[Status] = []
-        await self.wait(lambda status: True, found.append, START_WITHIN_S)
-        return found[-1]
+        return await self.wait(lambda status: True, lambda status: None, START_WITHIN_S)
 
     async def send(self, queue: str, messages: list[NewMessage]) -> None:
         """Send a batch from outside."""
@@ -123,8 +121,8 @@ class Host:
             after = dead_letters[-1].sequence
         return found
 
-    async def wait(self, reached: Callable[[Status], bool], look: Callable[[Status], None], timeout_s: float) -> None:
-        """Look at its status until it is as wished.
+    async def wait(self, reached: Callable[[Status], bool], look: Callable[[Status], None], timeout_s: float) -> Status:
+        """Look at its status until it is as wished, and give that.
 
         Raises:
             TimeoutError: it was not in time.
@@ -136,7 +134,7 @@ class Host:
                 if status is not None:
                     look(status)
                     if reached(status):
-                        return
+                        return status
                 elif self._process is not None and self._process.returncode is not None:
                     raise RuntimeError(f"the host ended with {self._process.returncode}; see {self.log_path}")
                 await asyncio.sleep(LOOK_EVERY_S)

@@ -12,9 +12,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import msgspec
+
+from tools.demo.data import SCHEMA
 
 JOB_WITHIN_S = 600.0
 LOOK_EVERY_S = 0.2
@@ -69,19 +73,32 @@ async def run_job(folder: Path, name: str, *arguments: str, connection: str = ""
     return process.returncode, json.loads(lines[-1])
 
 
-async def reconciled(folder: Path, look: LookAtStep, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Run `spark_jobs.reconcile`, and look every moment which step it is at; its exit code and its report.
+async def reconciled(
+    folder: Path, transfers: Path, states: bytes, refused: Iterable[tuple[str, str]], look: LookAtStep
+) -> tuple[bool, dict[str, Any]]:
+    """Compare inputs, drained ledger, states and dead letters (id and reason), and look at the step that this is at.
+
+    Gives whether each transfer took effect exactly once, and the report.
 
     Raises:
         RuntimeError: it failed; its log is in the folder.
     """
+    letters = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused]
+    for name, data in (("states.jsonl", states), ("dead-letters.jsonl", b"\n".join(letters))):
+        await asyncio.to_thread((folder / name).write_bytes, data)
     progress = folder / "reconcile.progress"
     await asyncio.to_thread(shutil.rmtree, progress, ignore_errors=True)  # every run is to be seen
-    running = asyncio.create_task(run_job(folder, "reconcile", *arguments, "--progress", str(progress)))
+    arguments = (
+        *("--input", str(transfers), "--schema", SCHEMA, "--ledger", str(folder / "ledger")),
+        *("--quarantine", str(folder / "feed.quarantine"), "--dead-letters", str(folder / "dead-letters.jsonl")),
+        *("--rule", "bank", "--state", str(folder / "states.jsonl"), "--progress", str(progress)),
+    )
+    running = asyncio.create_task(run_job(folder, "reconcile", *arguments))
     try:
         while not (await asyncio.wait([running], timeout=LOOK_EVERY_S))[0]:
             look(*step_of(progress))
-        return await running
+        code, report = await running
+        return code == 0, report
     finally:
         running.cancel()
 

@@ -113,8 +113,7 @@ class Demo:
 
     async def finish(self, look: Look) -> Status:
         """Wait until the host has handled everything."""
-        await self.host.wait(is_idle, look, HANDLE_WITHIN_S)
-        return await self.host.asked()
+        return await self.host.wait(is_idle, look, HANDLE_WITHIN_S)
 
     async def drain(self, kill_count: int, look: Look) -> dict[str, Any]:
         """Drain the ledger with Spark, under kills drawn in messages."""
@@ -133,24 +132,13 @@ class Demo:
 
     async def reconcile(self, look: LookAtStep) -> tuple[bool, dict[str, Any]]:
         """Compare inputs, ledger and balances; whether each transfer took effect exactly once."""
-        export, letters = self.folder / "states.jsonl", self.folder / "dead-letters.jsonl"
         states = await self.host.export()
         refused = await self.host.dead_letter_ids("transfers")
         self.refused_ids = frozenset(id for id, _ in refused)
-        lines = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused]
-        for path, data in ((export, states), (letters, b"\n".join(lines))):
-            await asyncio.to_thread(path.write_bytes, data)
         postings = (await self.host.asked()).queues["ledger"].received
         balances = states.count(b"\n")
         self.say(f"reconciling with Spark: {self.facts.row_count:,} rows, {postings:,} postings, {balances:,} balances")
-        code, report = await reconciled(
-            self.folder,
-            look,
-            *("--input", str(self.transfers), "--schema", SCHEMA, "--ledger", str(self.folder / "ledger")),
-            *("--quarantine", str(self.folder / "feed.quarantine"), "--dead-letters", str(letters)),
-            *("--rule", "bank", "--state", str(export)),
-        )
-        return code == 0, report
+        return await reconciled(self.folder, self.transfers, states, refused, look)
 
 
 def chunk_count(row_count: int) -> int:

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from function_app.bank import CloseAccount, OpenAccount
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
@@ -185,19 +183,9 @@ async def compare(cloud: Cloud, folder: Path, transfers: Path, seen: Seen) -> tu
     dead_letters = await cloud.client.dead_letters("transfers")
     refused = {dead_letter.id: dead_letter.reason for dead_letter in dead_letters}
     seen.refused_count = len(refused)
-    lines = [msgspec.json.encode({"id": id, "reason": reason}) for id, reason in refused.items()]
     states = await cloud.export(seen.facts.accounts)
-    for name, data in (("states.jsonl", states), ("dead-letters.jsonl", b"\n".join(lines))):
-        await asyncio.to_thread((folder / name).write_bytes, data)
     say(f"Spark reconciles {seen.facts.row_count:,} rows with the ledger and {len(seen.facts.accounts):,} balances")
-    code, report = await reconciled(
-        folder,
-        StepLines(say).look,
-        *("--input", str(transfers), "--schema", SCHEMA, "--ledger", str(folder / "ledger")),
-        *("--quarantine", str(folder / "feed.quarantine"), "--dead-letters", str(folder / "dead-letters.jsonl")),
-        *("--rule", "bank", "--state", str(folder / "states.jsonl")),
-    )
-    return code == 0, report
+    return await reconciled(folder, transfers, states, refused.items(), StepLines(say).look)
 
 
 def told(seen: Seen, seconds: float) -> list[str]:

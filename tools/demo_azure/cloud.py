@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,25 @@ LOCK_S = 15.0
 START_WITHIN_S = 60.0
 STOP_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.25
-STORE_FAULTS = ("lost-reply", "throttled", "status", "reset", "delay", "stale-read")
-BUS_FAULTS = ("duplicate", "lock-expiry", "lost-disposition", "lost-reply", "reorder", "throttled")
+RETRY_AFTER = {"retry_after_s": 0.1}
+STORE_FAULTS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    ("lost-reply", {}),
+    ("throttled", RETRY_AFTER),
+    ("status", {"status": 503}),
+    ("reset", {}),
+    ("delay", {"delay_s": 0.2}),
+    ("stale-read", {}),
+)
+"""Kinds, and what each needs besides its probability."""
+BUS_FAULTS: tuple[tuple[Any, str, dict[str, Any]], ...] = (
+    ("duplicate", "receive", {}),
+    ("lock-expiry", "receive", {}),
+    ("lost-disposition", "settle", {}),
+    ("lost-reply", "send", {}),
+    ("reorder", "receive", {}),
+    ("throttled", "send", RETRY_AFTER),
+)
+"""Likewise, with the operation that each is for."""
 
 
 class Host:
@@ -113,16 +131,12 @@ class Cloud:
 
     def let_fail(self, seed: int, probability: float) -> None:
         """Let requests and deliveries fail from now on: each kind by chance, drawn from the seed."""
-        settings = {"count": None, "probability": probability, "delay_s": 0.2, "retry_after_s": 0.1}
-        for number, kind in enumerate(STORE_FAULTS):
-            more = {"status": 503} if kind == "status" else {}
+        rule = partial(FaultRule, count=None, probability=probability)
+        for number, (kind, more) in enumerate(STORE_FAULTS):
             for operation in ("batch", "item.*"):
-                self.cosmos.faults.install(_rule(kind, operation, seed * 100 + number, settings | more))
-        for number, kind in enumerate(BUS_FAULTS):
-            operation = (
-                "send" if kind in ("lost-reply", "throttled") else "settle" if "disposition" in kind else "receive"
-            )
-            self.bus.faults.install(_rule(kind, operation, seed * 200 + number, settings))
+                self.cosmos.faults.install(rule(kind=kind, operation=operation, seed=seed * 100 + number, **more))
+        for number, (kind, operation, more) in enumerate(BUS_FAULTS):
+            self.bus.faults.install(rule(kind=kind, operation=operation, seed=seed * 200 + number, **more))
 
     # Looking
 
@@ -149,9 +163,3 @@ class Cloud:
                 value = msgspec.Raw(msgspec.json.encode(found))
                 lines.append(msgspec.json.encode(ExportedState("Account", name, value)))
         return b"\n".join(lines)
-
-
-def _rule(kind: Any, operation: str, seed: int, settings: dict[str, Any]) -> FaultRule:
-    wanted = {"delay": {"delay_s"}, "throttled": {"retry_after_s"}, "status": {"status"}}.get(kind, set())
-    kept = {name: value for name, value in settings.items() if name in wanted | {"count", "probability"}}
-    return FaultRule(kind=kind, operation=operation, seed=seed, **kept)

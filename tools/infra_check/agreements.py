@@ -6,7 +6,7 @@ Each check takes a `Site`, the folder's files worked out, and tells where two of
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,13 +91,14 @@ def at(value: Any, *way: str) -> Any:
     return value
 
 
-def differ(path: str, what: str, found: object, wanted: object) -> Iterator[Finding]:
-    """A finding where two things are not alike; of objects, for each member that is not."""
-    if isinstance(found, Mapping) and isinstance(wanted, Mapping):
-        for name in sorted(found.keys() | wanted.keys()):
-            yield from differ(path, f"{what}.{name}", found.get(name), wanted.get(name))
-    elif found != wanted:
-        yield Finding(path, 1, f"{what} is {found!r}, and should be {wanted!r}")
+def differ(path: str, *rows: tuple[str, object, object]) -> Iterator[Finding]:
+    """A finding for each row (what, found, wanted) whose two are not alike; of objects, for each member that is not."""
+    for what, found, wanted in rows:
+        if isinstance(found, Mapping) and isinstance(wanted, Mapping):
+            names = sorted(found.keys() | wanted.keys())
+            yield from differ(path, *((f"{what}.{name}", found.get(name), wanted.get(name)) for name in names))
+        elif found != wanted:
+            yield Finding(path, 1, f"{what} is {found!r}, and should be {wanted!r}")
 
 
 # Queues
@@ -113,29 +114,28 @@ def check_entities(site: Site) -> Iterator[Finding]:
         return
     queues = {found.name: found for found in entities if isinstance(found, QueueSettings)}
     topics = {found.name for found in entities if isinstance(found, TopicSettings)}
+    subscriptions = {path for path in queues if SUBSCRIPTIONS in path}
     yield from differ(
-        ENTITIES, "the set of queues", sorted(queues.keys() - subscriptions(queues)), sorted(site.code.queues)
+        ENTITIES,
+        ("the set of queues", sorted(queues.keys() - subscriptions), sorted(site.code.queues)),
+        ("the set of topics", sorted(topics), sorted(site.code.topics)),
+        ("the set of subscriptions", sorted(subscriptions), _subscriptions(site)),
     )
-    yield from differ(ENTITIES, "the set of topics", sorted(topics), sorted(site.code.topics))
-    yield from differ(ENTITIES, "the set of subscriptions", sorted(subscriptions(queues)), _subscriptions(site))
+    deliveries = min(site.code.delivery_count_max, OFFICIAL_DELIVERIES_MAX)
     for name, queue in queues.items():
-        ordering = site.code.queues.get(name, "unordered")
-        yield from differ(ENTITIES, f"{name}: the ordering", queue.ordering, ordering)
-        yield from differ(ENTITIES, f"{name}: the lock in seconds", queue.lock_s, site.code.lock_s)
-        deliveries = min(site.code.delivery_count_max, OFFICIAL_DELIVERIES_MAX)
-        yield from differ(ENTITIES, f"{name}: the delivery limit", queue.max_delivery_count, deliveries)
-        yield from differ(ENTITIES, f"{name}: dead-lettering on expiry", queue.dead_letter_on_expiry, True)
+        yield from differ(
+            ENTITIES,
+            (f"{name}: the ordering", queue.ordering, site.code.queues.get(name, "unordered")),
+            (f"{name}: the lock in seconds", queue.lock_s, site.code.lock_s),
+            (f"{name}: the delivery limit", queue.max_delivery_count, deliveries),
+            (f"{name}: dead-lettering on expiry", queue.dead_letter_on_expiry, True),
+        )
         if not 0 < queue.duplicate_window_s <= OFFICIAL_WINDOW_S_MAX:
             yield Finding(ENTITIES, 1, f"{name}: the official emulator detects duplicates for 5 minutes at most")
     namespaces = at(read_json(path), "UserConfig", "Namespaces") or [{}]
-    yield from differ(ENTITIES, "the namespace", at(namespaces[0], "Name"), OFFICIAL_NAMESPACE)
-    if len(queues.keys() - subscriptions(queues)) + len(topics) > OFFICIAL_ENTITIES_MAX:
+    yield from differ(ENTITIES, ("the namespace", at(namespaces[0], "Name"), OFFICIAL_NAMESPACE))
+    if len(queues.keys() - subscriptions) + len(topics) > OFFICIAL_ENTITIES_MAX:
         yield Finding(ENTITIES, 1, f"the official emulator takes {OFFICIAL_ENTITIES_MAX} queues and topics")
-
-
-def subscriptions(paths: Iterable[str]) -> set[str]:
-    """Those paths that are of subscriptions."""
-    return {path for path in paths if SUBSCRIPTIONS in path}
 
 
 def _subscriptions(site: Site) -> list[str]:
@@ -151,19 +151,23 @@ def check_queues(site: Site) -> Iterator[Finding]:
         SUBSCRIPTIONS.join(name.split("/")[1:]): told
         for name, told in _made(site, module, "topics/subscriptions").items()
     }
-    yield from differ(module, "the set of queues", sorted(queues), sorted(site.code.queues))
-    yield from differ(module, "the set of topics", sorted(topics), sorted(site.code.topics))
-    yield from differ(module, "the set of subscriptions", sorted(readers), _subscriptions(site))
+    yield from differ(
+        module,
+        ("the set of queues", sorted(queues), sorted(site.code.queues)),
+        ("the set of topics", sorted(topics), sorted(site.code.topics)),
+        ("the set of subscriptions", sorted(readers), _subscriptions(site)),
+    )
     for name, told in {**queues, **readers}.items():
         ordering = "per_key" if at(told, "requiresSession") else "unordered"
-        yield from differ(module, f"{name}: the ordering", ordering, site.code.queues.get(name, "unordered"))
         yield from differ(
-            module, f"{name}: maxDeliveryCount", at(told, "maxDeliveryCount"), site.code.delivery_count_max
+            module,
+            (f"{name}: the ordering", ordering, site.code.queues.get(name, "unordered")),
+            (f"{name}: maxDeliveryCount", at(told, "maxDeliveryCount"), site.code.delivery_count_max),
+            (f"{name}: lockDuration", at(told, "lockDuration"), f"PT{site.code.lock_s / 60:g}M"),
+            (f"{name}: dead-lettering", at(told, "deadLetteringOnMessageExpiration"), True),
         )
-        yield from differ(module, f"{name}: lockDuration", at(told, "lockDuration"), f"PT{site.code.lock_s / 60:g}M")
-        yield from differ(module, f"{name}: dead-lettering", at(told, "deadLetteringOnMessageExpiration"), True)
     for name, told in {**queues, **topics}.items():
-        yield from differ(module, f"{name}: duplicate detection", at(told, "requiresDuplicateDetection"), True)
+        yield from differ(module, (f"{name}: duplicate detection", at(told, "requiresDuplicateDetection"), True))
         window = at(told, "duplicateDetectionHistoryTimeWindow")
         if not isinstance(window, str) or not WINDOW_S_MIN <= _seconds(window) <= WINDOW_S_MAX:
             yield Finding(module, 1, f"{name}: duplicate detection for {window!r}; the service takes 20 s to 7 days")
@@ -189,17 +193,12 @@ def _seconds(duration: str) -> float:
 
 def check_triggers(site: Site) -> Iterator[Finding]:
     """The functions' triggers against the queues that are made and the rights that are given."""
-    reads = _read_queues(site)
-    yield from differ(APP, "reads", sorted(site.app.get("reads", [])), reads)
+    yield from differ(APP, ("reads", sorted(site.app.get("reads", [])), site.code.reads))
     for trigger in site.code.triggers:
         ordered = site.code.queues.get(trigger.queue) == "per_key"
-        yield from differ(APP, f"{trigger.queue}: sessions of the trigger", trigger.has_sessions, ordered)
+        yield from differ(APP, (f"{trigger.queue}: sessions of the trigger", trigger.has_sessions, ordered))
     for queue in set(site.app.get("sparkReceives", [])) - site.code.queues.keys():
         yield Finding(APP, 1, f"sparkReceives: there is no queue {queue}")
-
-
-def _read_queues(site: Site) -> list[str]:
-    return sorted(trigger.queue for trigger in site.code.triggers if SUBSCRIPTIONS not in trigger.queue)
 
 
 # Documents and blobs
@@ -207,18 +206,24 @@ def _read_queues(site: Site) -> list[str]:
 
 def check_containers(site: Site) -> Iterator[Finding]:
     """The container and its policies against what the adapter expects."""
-    yield from differ(APP, "container", site.app.get("container"), site.code.container)
-    yield from differ(APP, "blobContainer", site.app.get("blobContainer"), site.code.blob_container)
+    yield from differ(
+        APP,
+        ("container", site.app.get("container"), site.code.container),
+        ("blobContainer", site.app.get("blobContainer"), site.code.blob_container),
+    )
     module, kind = f"{MODULES}/cosmos.bicep", "Microsoft.DocumentDB/databaseAccounts/sqlDatabases"
     names = [(body.get("name"), at(body, "properties", "resource", "id")) for body in site.bodies(module, kind)]
-    yield from differ(module, "the database", names, [(site.app.get("database"),) * 2])
     apart = {"statesContainer": "states"}
     found = [body for one in site.resources(module, f"{kind}/containers", apart) for body in one.bodies]
     wanted = [site.code.container["id"], "states"]
-    yield from differ(module, "the containers", [at(body, "name") for body in found], wanted)
+    yield from differ(
+        module,
+        ("the database", names, [(site.app.get("database"),) * 2]),
+        ("the containers", [at(body, "name") for body in found], wanted),
+    )
     for body, id in zip(found, wanted, strict=False):
         resource = {**site.code.container, "id": id}
-        yield from differ(module, f"container {id}", at(body, "properties", "resource"), resource)
+        yield from differ(module, (f"container {id}", at(body, "properties", "resource"), resource))
     body, _ = site.module("storage")
     if site.code.blob_container not in (at(body, "params", "containers") or []):
         yield Finding(MAIN, 1, f"blob container {site.code.blob_container} is not made")
@@ -230,7 +235,7 @@ def check_containers(site: Site) -> Iterator[Finding]:
 def check_rights(site: Site) -> Iterator[Finding]:
     """Roles by their right ids; those of Service Bus on queues only; to the app what it uses."""
     for name, id in read_json(site.project.root / ROLES).items():
-        yield from differ(ROLES, name, id, ROLE_IDS.get(name))
+        yield from differ(ROLES, (name, id, ROLE_IDS.get(name)))
     for path, file in site.project.files.items():
         values = site.project.values(file)
         resources = site.project.resources(values)
@@ -256,20 +261,19 @@ def _check_scope(path: str, resource: Resource, kinds: Mapping[str, str]) -> Ite
 
 def _check_app_rights(site: Site) -> Iterator[Finding]:
     params = at(site.module("appQueues")[0], "params")
-    sends, receives = at(params, "sends"), at(params, "receives")
-    yield from differ(MAIN, "queues to which the app may send", _names(sends), sorted(site.code.queues))
-    reads = _read_queues(site)
-    yield from differ(MAIN, "queues from which the app may receive", _names(receives), reads)
-    for option in options_of(at(params, "manages")):
-        if set(_names(option)) - set(reads):
-            yield Finding(MAIN, 1, "the app may manage more queues than it reads")
-    topics, readers = at(params, "sendsToTopics"), at(params, "receivesSubscriptions")
-    yield from differ(MAIN, "topics to which the app may send", _names(topics), sorted(site.code.topics))
-    wanted = _subscriptions(site)
-    yield from differ(MAIN, "subscriptions from which the app may receive", _paths(readers), wanted)
-    for option in options_of(at(params, "managesSubscriptions")):
-        if set(_paths(option)) - set(wanted):
-            yield Finding(MAIN, 1, "the app may manage more subscriptions than it reads")
+    reads, subscriptions = site.code.reads, _subscriptions(site)
+    readers = _paths(at(params, "receivesSubscriptions"))
+    yield from differ(
+        MAIN,
+        ("queues to which the app may send", _names(at(params, "sends")), sorted(site.code.queues)),
+        ("queues from which the app may receive", _names(at(params, "receives")), reads),
+        ("topics to which the app may send", _names(at(params, "sendsToTopics")), sorted(site.code.topics)),
+        ("subscriptions from which the app may receive", readers, subscriptions),
+    )
+    if any(set(_names(option)) - set(reads) for option in options_of(at(params, "manages"))):
+        yield Finding(MAIN, 1, "the app may manage more queues than it reads")
+    if any(set(_paths(option)) - set(subscriptions) for option in options_of(at(params, "managesSubscriptions"))):
+        yield Finding(MAIN, 1, "the app may manage more subscriptions than it reads")
 
 
 def _check_spark_rights(site: Site) -> Iterator[Finding]:
@@ -279,13 +283,13 @@ def _check_spark_rights(site: Site) -> Iterator[Finding]:
         if "principalId: sparkPrincipalId" not in source or "if (!empty(sparkPrincipalId))" not in source:
             yield Finding(MAIN, 1, f"{name}: Spark jobs get rights where sparkPrincipalId is given, and only there")
     queues = at(site.module("sparkQueues")[0], "params")
+    drained = sorted(site.app.get("sparkReceives", []))
     yield from differ(
-        MAIN, "queues to which Spark jobs may send", _names(at(queues, "sends")), sorted(site.code.queues)
+        MAIN,
+        ("queues to which Spark jobs may send", _names(at(queues, "sends")), sorted(site.code.queues)),
+        ("topics to which Spark jobs may send", _names(at(queues, "sendsToTopics")), sorted(site.code.topics)),
+        ("queues that Spark jobs drain", _names(at(queues, "receives")), drained),
     )
-    topics = _names(at(queues, "sendsToTopics"))
-    yield from differ(MAIN, "topics to which Spark jobs may send", topics, sorted(site.code.topics))
-    receives = _names(at(queues, "receives"))
-    yield from differ(MAIN, "queues that Spark jobs drain", receives, sorted(site.app.get("sparkReceives", [])))
     module = f"{MODULES}/spark-roles.bicep"
     if not site.bodies(module, "Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments"):
         yield Finding(module, 1, "Spark jobs may not write documents, where their leases are and what a sweep finishes")

@@ -20,18 +20,17 @@ AGREEMENTS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
     agreements.check_containers,
     agreements.check_rights,
     agreements.check_keys,
-    deployment.check_settings,
-    deployment.check_spark,
     deployment.check_host,
     deployment.check_alerts,
     deployment.check_storage_names,
     deployment.check_azure_yaml,
-    deployment.check_compose,
-    deployment.check_package,
 )
+"""What holds in every project."""
+OF_THE_SAMPLE = (deployment.check_settings, deployment.check_spark, deployment.check_compose, deployment.check_package)
+"""Those of settings and emulators, which are about files of the sample."""
 
 
-def check(root: Path, code: Code | None = None) -> list[Finding]:
+def check(root: Path, code: Code | None = None, *, is_sample: bool = True) -> list[Finding]:
     """Everything that is wrong below a folder; what does not parse is not looked at further."""
     project = Project.read(root)
     if MAIN not in project.files:
@@ -41,6 +40,6 @@ def check(root: Path, code: Code | None = None) -> list[Finding]:
         return sorted(set(broken))
     found = [*check_names(project), *check_parameters(project), *check_resources(project)]
     site = Site.of(project, code or read_code())
-    for agreement in AGREEMENTS:
+    for agreement in (*AGREEMENTS, *(OF_THE_SAMPLE if is_sample else ())):
         found += agreement(site)
     return sorted(set(found))

@@ -52,6 +52,11 @@ class Code:
     lock_s: float
     delivery_count_max: int
 
+    @property
+    def reads(self) -> list[str]:
+        """The queues that triggers read, without subscriptions."""
+        return sorted(trigger.queue for trigger in self.triggers if SUBSCRIPTIONS not in trigger.queue)
+
 
 def read_code(app: App = bank, *, starts_spark: bool = True) -> Code:
     """Read an application, with the Spark jobs that the sample starts where OUTBOX_SPARK says so, and limits."""

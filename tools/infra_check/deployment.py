@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tree_sitter import Node
 
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.runtime import shell
 from outbox.runtime.commit.sweeper import Swept
 from tools.infra_check.agreements import ENTITIES, MODULES, Site, at, differ, read_json
 from tools.infra_check.project import MAIN
-from tools.infra_check.syntax import Finding, line_of, literal, named, text, walk
+from tools.infra_check.syntax import Finding, above, line_of, literal, named, text, walk
 from tools.infra_check.values import options_of
 
 FUNCTIONS = f"{MODULES}/functions.bicep"
@@ -56,12 +55,15 @@ def check_settings(site: Site) -> Iterator[Finding]:
     wanted = {f"{trigger.connection}__{part}" for trigger in site.code.triggers for part in IDENTITY}
     for name in sorted(wanted - settings.keys()):
         yield Finding(FUNCTIONS, 1, f"{name} is missing: triggers would ask without an identity")
-    yield from differ(FUNCTIONS, "OUTBOX_DATABASE", settings.get("OUTBOX_DATABASE"), site.app.get("database"))
+    yield from differ(FUNCTIONS, ("OUTBOX_DATABASE", settings.get("OUTBOX_DATABASE"), site.app.get("database")))
     for path in (LOCAL, OFFICIAL):
         values = at(read_json(site.project.root / path), "Values") or {}
         yield from _check_names(site, path, values)
-        yield from differ(path, "OUTBOX_DATABASE", values.get("OUTBOX_DATABASE"), site.app.get("database"))
-        yield from differ(path, "FUNCTIONS_WORKER_RUNTIME", values.get("FUNCTIONS_WORKER_RUNTIME"), "python")
+        yield from differ(
+            path,
+            ("OUTBOX_DATABASE", values.get("OUTBOX_DATABASE"), site.app.get("database")),
+            ("FUNCTIONS_WORKER_RUNTIME", values.get("FUNCTIONS_WORKER_RUNTIME"), "python"),
+        )
     for output in site.project.files[MAIN].of("output"):
         if output.name.startswith("OUTBOX_") and output.name not in settings:
             yield Finding(MAIN, output.line, f"output {output.name} is no setting of the app")
@@ -89,7 +91,7 @@ def check_spark(site: Site) -> Iterator[Finding]:
         wanted = {"OUTBOX_SPARK", *(f"OUTBOX_SPARK_{part}" for part in ("WORKSPACE", "POOL", "FILE", "PY_FILES"))}
         for name in sorted(wanted - names):
             yield Finding(MAIN, 1, f"{name} is missing among the settings of Spark")
-        yield from differ(MAIN, "OUTBOX_SPARK", at(told, "OUTBOX_SPARK"), "synapse")
+        yield from differ(MAIN, ("OUTBOX_SPARK", at(told, "OUTBOX_SPARK"), "synapse"))
     for file in ("submitted.py", site.code.spark_zip):
         if f"/jobs/{file}'" not in source:
             yield Finding(MAIN, 1, f"the settings of Spark do not lead to {file} of the package")
@@ -103,17 +105,22 @@ def check_host(site: Site) -> Iterator[Finding]:
     limits = site.code.functions
     if not limits.attempt_s + limits.rest_s < timeout_s < renew_s:
         yield Finding("host.json", 1, f"functionTimeout of {timeout_s:g} s is not between an attempt and the lock")
-    yield from differ("host.json", "maxAutoLockRenewalDuration in seconds", renew_s, limits.lock_s)
-    yield from differ("host.json", "prefetchCount", bus.get("prefetchCount"), 0)
-    yield from differ("host.json", "autoCompleteMessages", bus.get("autoCompleteMessages"), True)
-    yield from differ("host.json", "the bundle", at(host, "extensionBundle", "version"), "[4.*, 5.0.0)")
+    yield from differ(
+        "host.json",
+        ("maxAutoLockRenewalDuration in seconds", renew_s, limits.lock_s),
+        ("prefetchCount", bus.get("prefetchCount"), 0),
+        ("autoCompleteMessages", bus.get("autoCompleteMessages"), True),
+        ("the bundle", at(host, "extensionBundle", "version"), "[4.*, 5.0.0)"),
+    )
     for body in site.bodies(FUNCTIONS, "Microsoft.Web/sites"):
-        yield from differ(
-            FUNCTIONS, "the runtime", at(body, "properties", "functionAppConfig", "runtime", "name"), "python"
-        )
+        runtime = at(body, "properties", "functionAppConfig", "runtime", "name")
+        yield from differ(FUNCTIONS, ("the runtime", runtime, "python"))
     for body in site.bodies(FUNCTIONS, "Microsoft.Web/serverfarms"):
-        yield from differ(FUNCTIONS, "the plan", at(body, "sku"), {"name": "FC1", "tier": "FlexConsumption"})
-        yield from differ(FUNCTIONS, "the plan's reserved (Linux)", at(body, "properties", "reserved"), True)
+        yield from differ(
+            FUNCTIONS,
+            ("the plan", at(body, "sku"), {"name": "FC1", "tier": "FlexConsumption"}),
+            ("the plan's reserved (Linux)", at(body, "properties", "reserved"), True),
+        )
     version = site.project.files[MAIN].find("param", "pythonVersion")
     default = literal(version.value) if version is not None and version.value is not None else None
     if default not in FLEX_PYTHON:
@@ -141,11 +148,12 @@ def check_alerts(site: Site) -> Iterator[Finding]:
     field = re.search(r'extract\("(\w+)=', query)
     if field is None or field[1] not in fields or f'"{field[1]}": swept.{field[1]}' not in source:
         yield Finding(path, 1, "the query of outbox-age looks for a field that the sweeper does not write")
-    metrics = set()
-    for body in site.bodies(path, "Microsoft.Insights/metricAlerts"):
-        for rule in at(body, "properties", "criteria", "allOf") or []:
-            metrics.add((at(rule, "metricNamespace"), at(rule, "metricName")))
-    yield from differ(path, "the set of metrics", sorted(metrics), sorted(METRICS))
+    metrics = {
+        (at(rule, "metricNamespace"), at(rule, "metricName"))
+        for body in site.bodies(path, "Microsoft.Insights/metricAlerts")
+        for rule in at(body, "properties", "criteria", "allOf") or []
+    }
+    yield from differ(path, ("the set of metrics", sorted(metrics), sorted(METRICS)))
 
 
 METRICS = (
@@ -164,15 +172,12 @@ def check_storage_names(site: Site) -> Iterator[Finding]:
             continue
         for node in walk(declared.value):
             parts = named(node) if node.type == "object_property" else []
-            if len(parts) == 2 and text(parts[0]) == "name" and _stands_in(node, "params"):
+            holders = [one for one in above(node) if one.type == "object_property"]
+            is_param = bool(holders) and text(named(holders[0])[0]) == "params"
+            if len(parts) == 2 and text(parts[0]) == "name" and is_param:
                 plain = [text(part) for part in walk(parts[1]) if part.type == "string_content"]
                 if not all(re.fullmatch("[a-z0-9]+", part) for part in plain):
                     yield Finding(MAIN, line_of(node), f"{text(parts[1])} is no name of a storage account")
-
-
-def _stands_in(node: Node, member: str) -> bool:
-    above = node.parent.parent if node.parent is not None else None
-    return above is not None and above.type == "object_property" and text(named(above)[0]) == member
 
 
 # Files beside the templates
@@ -182,15 +187,18 @@ def check_azure_yaml(site: Site) -> Iterator[Finding]:
     """The service that azd deploys is the one that the template tags."""
     path = "azure.yaml"
     page = _yaml(site.project.root / path)
-    yield from differ(path, "infra", at(page, "infra"), {"provider": "bicep", "path": "infra", "module": "main"})
     services = at(page, "services") or {}
     body, source = site.module("functions")
     quoted = re.search("'azd-service-name': '([^']*)'", source)
     tag = at(body, "params", "tags", "azd-service-name") or (quoted[1] if quoted else None)
-    yield from differ(path, "the services", sorted(services), [tag])
+    yield from differ(
+        path,
+        ("infra", at(page, "infra"), {"provider": "bicep", "path": "infra", "module": "main"}),
+        ("the services", sorted(services), [tag]),
+    )
     for name, service in services.items():
         for key, wanted in (("project", "."), ("language", "python"), ("host", "function")):
-            yield from differ(path, f"{name}.{key}", at(service, key), wanted)
+            yield from differ(path, (f"{name}.{key}", at(service, key), wanted))
 
 
 def _yaml(path: Path) -> Any:
@@ -204,7 +212,6 @@ def check_compose(site: Site) -> Iterator[Finding]:
     """Emulators on loopback, with the licence accepted by whoever starts them, and our entities file."""
     path = "compose.yaml"
     services = at(_yaml(site.project.root / path), "services") or {}
-    yield from differ(path, "the services", sorted(services), ["azurite", "cosmos", "servicebus", "sqlserver"])
     ports: dict[str, str] = {}
     for name, service in services.items():
         if not str(at(service, "image")).startswith("mcr.microsoft.com/"):
@@ -219,17 +226,20 @@ def check_compose(site: Site) -> Iterator[Finding]:
         for variable in ("ACCEPT_EULA", "MSSQL_SA_PASSWORD"):
             if not str(told.get(variable)).startswith(f"${{{variable}:?"):
                 yield Finding(path, 1, f"{name}: {variable} must be given by whoever starts it")
-    yield from differ(path, "cosmos: PROTOCOL", at(services, "cosmos", "environment", "PROTOCOL"), "http")
     mounted = [str(volume).split(":") for volume in at(services, "servicebus", "volumes") or []]
     wanted = [f"./{ENTITIES}", "/ServiceBus_Emulator/ConfigFiles/Config.json", "ro"]
-    yield from differ(path, "servicebus: the entities file", mounted, [wanted])
+    yield from differ(
+        path,
+        ("the services", sorted(services), ["azurite", "cosmos", "servicebus", "sqlserver"]),
+        ("cosmos: PROTOCOL", at(services, "cosmos", "environment", "PROTOCOL"), "http"),
+        ("servicebus: the entities file", mounted, [wanted]),
+    )
     yield from _check_official(site, ports)
 
 
 def _check_official(site: Site, ports: Mapping[str, str]) -> Iterator[Finding]:
     values: dict[str, str] = at(read_json(site.project.root / OFFICIAL), "Values") or {}
-    wanted = {"OUTBOX_COSMOS": "cosmos", "OUTBOX_BLOBS": "azurite"}
-    for name, service in wanted.items():
+    for name, service in (("OUTBOX_COSMOS", "cosmos"), ("OUTBOX_BLOBS", "azurite")):
         found = re.search(r"http://(?:localhost|127\.0\.0\.1):(\d+)/", values.get(name, ""))
         if found is None or ports.get(found[1]) != service:
             yield Finding(OFFICIAL, 1, f"{name} does not lead to {service} of compose.yaml")
@@ -246,8 +256,7 @@ def check_package(site: Site) -> Iterator[Finding]:
     path, root = ".funcignore", site.project.root
     lines = [line.strip().rstrip("/") for line in (root / path).read_text().splitlines()]
     ignored = [line for line in lines if line and not line.startswith("#")]
-    needed = {*DEPLOYED, *_imported(root)}
-    for name in sorted(needed):
+    for name in sorted({*DEPLOYED, *_imported(root)}):
         if any(fnmatch.fnmatch(name, pattern) for pattern in ignored):
             yield Finding(path, 1, f"{name} is left out, and the app needs it")
     for name in ("local.settings.json", ".git", ".venv", "tests", "infra"):

@@ -11,6 +11,7 @@ import datetime
 import enum
 import importlib
 import inspect
+import pkgutil
 import re
 import types
 import typing
@@ -21,7 +22,15 @@ from typing import Any
 
 _VARTYPE = re.compile(r":vartype (\w+): (?:str or )?(?:\w+ or )?~([\w.]+)")
 _QUOTED_DOT = "\\."
-_SIMPLE = {"str": "string", "int": "int", "long": "int", "bool": "bool", "float": "number", "object": "any"}
+_SIMPLE = {
+    **{"str": "string", "int": "int", "long": "int", "bool": "bool", "float": "number", "object": "any"},
+    **{"duration": "duration", "iso-8601": "string", "date": "string", "time": "string"},
+}
+_PLAIN: tuple[tuple[type, str], ...] = (  # the first that fits
+    (datetime.timedelta, "duration"),
+    *((kind, "string") for kind in (str, datetime.date, datetime.time)),
+    *((bool, "bool"), (int, "int"), (float, "number")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ def of_class(model: type) -> Shape:
 
 def _older(model: Any) -> Shape:
     tree: dict[str, Any] = {}
-    enums = {name: _class(path) for name, path in _VARTYPE.findall(model.__doc__ or "")}
+    enums = {name: pkgutil.resolve_name(path) for name, path in _VARTYPE.findall(model.__doc__ or "")}
     for attribute, entry in model._attribute_map.items():
         if not entry["key"]:
             continue  # whatever else comes: our own templates have no use for it
@@ -81,44 +90,29 @@ def _older(model: Any) -> Shape:
     discriminator = ""
     for attribute, names in getattr(model, "_subtype_map", {}).items():
         discriminator = model._attribute_map[attribute]["key"].replace(_QUOTED_DOT, ".")
-        variants = {value: _later(model, name) for value, name in names.items()}
+        variants = {value: partial(shape, model.__module__, name) for value, name in names.items()}
     return Shape(model.__name__, _nested(model.__name__, tree), discriminator, variants)
 
 
 def _nested(name: str, tree: dict[str, Any]) -> dict[str, Member]:
     """Members that the model keeps flat, as the objects that the wire has."""
-    return {key: _object_of(f"{name}.{key}", part) if isinstance(part, dict) else part for key, part in tree.items()}
-
-
-def _object_of(name: str, tree: dict[str, Any]) -> Member:
-    made = Shape(name, _nested(name, tree))
-    return Member("object", inner=lambda: made)
+    members: dict[str, Member] = {}
+    for key, part in tree.items():
+        way = f"{name}.{key}"
+        is_flat = isinstance(part, dict)
+        members[key] = Member("object", inner=partial(Shape, way, _nested(way, part))) if is_flat else part
+    return members
 
 
 def _older_member(model: Any, kind: str, enumeration: type | None) -> Member:
-    if kind.startswith("["):
-        return Member("array", item=_older_member(model, kind[1:-1], enumeration))
-    if kind.startswith("{"):
-        return Member("map", item=_older_member(model, kind[1:-1], enumeration))
-    if kind in ("duration", "iso-8601", "date", "time"):
-        return Member("duration" if kind == "duration" else "string")
+    if kind[0] in "[{":
+        return Member("array" if kind[0] == "[" else "map", item=_older_member(model, kind[1:-1], enumeration))
     if kind in _SIMPLE:
         return Member(_SIMPLE[kind], _choices(enumeration) if kind == "str" else frozenset())
     found = getattr(importlib.import_module(model.__module__), kind, None)
     if found is None or not hasattr(found, "_attribute_map"):
         return ANY
-    return Member("object", inner=_later(model, kind))
-
-
-def _later(model: Any, name: str) -> Callable[[], Shape]:
-    return lambda: of_class(getattr(importlib.import_module(model.__module__), name))
-
-
-def _class(path: str) -> type | None:
-    """The class that a docstring names, as `azure.mgmt.x.models.Name`."""
-    module, _, name = path.rpartition(".")
-    found = getattr(importlib.import_module(module), name, None)
-    return found if isinstance(found, type) else None
+    return Member("object", inner=partial(shape, model.__module__, kind))
 
 
 def _choices(found: type | None) -> frozenset[str]:
@@ -178,17 +172,8 @@ def _newer_member(hint: Any) -> Member:
         return Member("array", item=_newer_member(inside[0]))
     if origin is dict:
         return Member("map", item=_newer_member(inside[1]))
-    return _plain(plain[0])
-
-
-def _plain(found: Any) -> Member:
-    if not isinstance(found, type):
+    if not isinstance(plain[0], type):
         return ANY
-    if hasattr(found, "_is_model"):
-        return Member("object", inner=partial(of_class, found))
-    if issubclass(found, datetime.timedelta):
-        return Member("duration")
-    if issubclass(found, str | datetime.date | datetime.time):
-        return Member("string")
-    kinds: tuple[tuple[type, str], ...] = ((bool, "bool"), (int, "int"), (float, "number"))
-    return next((Member(name) for kind, name in kinds if issubclass(found, kind)), ANY)
+    if hasattr(plain[0], "_is_model"):
+        return Member("object", inner=partial(of_class, plain[0]))
+    return next((Member(name) for kind, name in _PLAIN if issubclass(plain[0], kind)), ANY)

@@ -9,13 +9,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Any
 
 from tree_sitter import Node
 
 from tools.infra_check.project import MAIN, Project
-from tools.infra_check.syntax import BicepFile, Declaration, Finding, line_of, literal, named, text, walk
+from tools.infra_check.syntax import BicepFile, Declaration, Finding, above, hint, line_of, literal, named, text, walk
 from tools.infra_check.values import FUNCTIONS, Unknown, Values, loop_parts, options_of, plain_type, type_of
 
 PARAMETERS = "infra/main.parameters.json"
@@ -114,12 +113,12 @@ def _check_identifiers(file: BicepFile) -> Iterator[Finding]:
     for declared in file.declarations:
         if declared.value is not None and not declared.outer:
             for name, node in uses(declared.value, frozenset()):
-                if name not in known and not _is_function(node):
-                    near = get_close_matches(name, known, 1)
-                    hint = f" (did you mean {near[0]}?)" if near else ""
-                    yield Finding(file.path, line_of(node), f"{name} is not declared{hint}")
+                call = node.parent
+                is_function = call is not None and call.type == "call_expression" and named(call)[0] == node
+                if name not in known and not is_function:
+                    yield Finding(file.path, line_of(node), f"{name} is not declared{hint(name, known)}")
     for node in walk(file.tree):
-        if node.type == "call_expression" and not _in_decorator(node):
+        if node.type == "call_expression" and not any(one.type == "decorator" for one in above(node)):
             name = text(named(node)[0])
             if name not in FUNCTIONS:
                 yield Finding(file.path, line_of(node), f"function {name} is not known, or gives keys")
@@ -150,19 +149,6 @@ def uses(node: Node, local: frozenset[str]) -> Iterator[tuple[str, Node]]:
         children = children[1:]  # a member's name, not a use
     for child in children:
         yield from uses(child, local)
-
-
-def _is_function(node: Node) -> bool:
-    above = node.parent
-    return above is not None and above.type == "call_expression" and named(above)[0] == node
-
-
-def _in_decorator(node: Node | None) -> bool:
-    while node is not None:
-        if node.type == "decorator":
-            return True
-        node = node.parent
-    return False
 
 
 def _check_unused(file: BicepFile) -> Iterator[Finding]:
@@ -202,8 +188,7 @@ def _check_modules(project: Project, file: BicepFile) -> Iterator[Finding]:
 def _module_faults(target: BicepFile, given: dict[str, Any]) -> Iterator[str]:
     wanted = {found.name: found for found in target.of("param")}
     for name in given.keys() - wanted.keys():
-        near = get_close_matches(name, wanted, 1)
-        yield f"{target.path} has no parameter {name}{f' (did you mean {near[0]}?)' if near else ''}"
+        yield f"{target.path} has no parameter {name}{hint(name, wanted)}"
     for name, declared in wanted.items():
         if name not in given:
             if declared.value is None:

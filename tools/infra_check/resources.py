@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from tree_sitter import Node
@@ -13,7 +12,7 @@ from tree_sitter import Node
 from tools.infra_check.models import Member, Shape
 from tools.infra_check.project import Project, Resource
 from tools.infra_check.resource_types import GROUPS, MODELS, shapes_of, versions_of
-from tools.infra_check.syntax import BicepFile, Declaration, Finding, line_of, named, text, walk
+from tools.infra_check.syntax import BicepFile, Finding, hint, line_of, named, text, walk
 from tools.infra_check.values import Choice, Members, Unknown
 
 BICEPS_OWN = ("name", "parent", "scope", "dependsOn")
@@ -50,8 +49,8 @@ def _check_type(resource: Resource, versions: dict[str, tuple[str, str]]) -> Ite
     if first != resource.version:
         yield finding(f"API version {resource.version}, but {first} in {where}")
     if shapes_of(resource.type) is None:
-        near = get_close_matches(resource.type, (GROUPS, *MODELS), 1)
-        yield finding(f"no model of {resource.type} is known{_hint(near)}; add it to resource_types.py")
+        near = hint(resource.type, (GROUPS, *MODELS))
+        yield finding(f"no model of {resource.type} is known{near}; add it to resource_types.py")
         return
     described = versions_of(resource.type)
     if not {resource.version, f"{resource.version}-preview"} & described:
@@ -69,7 +68,9 @@ def _check_bodies(resource: Resource) -> Iterator[Finding]:
         place = Place(resource.file.path, resource.declared.line, resource.declared.name)
         if "name" not in body:
             yield place.finding("has no name")
-        if not resource.declared.outer and "parent" not in body and _slash_count(body.get("name")) != depth:
+        name = body.get("name")
+        slash_count = name.slash_count if isinstance(name, Unknown) else str(name).count("/")
+        if not resource.declared.outer and "parent" not in body and slash_count != depth:
             yield place.finding("stands in another resource, and names no parent")
         if resource.declared.is_existing:
             for key in body.keys() - set(BICEPS_OWN):
@@ -79,11 +80,6 @@ def _check_bodies(resource: Resource) -> Iterator[Finding]:
             described.lines = body.lines
             described.update({key: value for key, value in body.items() if key not in BICEPS_OWN})
             yield from _check_members(described, shapes[0], place)
-
-
-def _slash_count(name: Any) -> int:
-    """How many resources a name says that it stands in."""
-    return name.slash_count if isinstance(name, Unknown) else str(name).count("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +128,7 @@ def _check_scalar(value: str | int | bool, member: Member, place: Place) -> Iter
     elif member.kind == "duration" and not _DURATION.fullmatch(str(value)):
         yield place.finding(f"takes an ISO 8601 duration such as PT1M, not {value!r}")
     elif member.choices and value not in member.choices:
-        near = get_close_matches(str(value), member.choices, 1)
-        yield place.finding(f"does not take {value!r}{_hint(near)}")
+        yield place.finding(f"does not take {value!r}{hint(str(value), member.choices)}")
 
 
 def _check_object(value: dict[str, Any], member: Member, place: Place) -> Iterator[Finding]:
@@ -158,8 +153,7 @@ def _check_members(value: dict[str, Any], shape: Shape, place: Place) -> Iterato
     for key, inner in value.items():
         found, there = shape.members.get(key), place.at(value, key)
         if found is None:
-            near = get_close_matches(key, shape.members, 1, cutoff=0.5)
-            yield there.finding(f"{shape.name} has no such member{_hint(near)}")
+            yield there.finding(f"{shape.name} has no such member{hint(key, shape.members, 0.5)}")
         elif found.is_read_only:
             yield there.finding("is written by the service only")
         else:
@@ -167,10 +161,6 @@ def _check_members(value: dict[str, Any], shape: Shape, place: Place) -> Iterato
     for key, found in shape.members.items():
         if found.is_required and key not in value:
             yield place.finding(f"{key} is missing")
-
-
-def _hint(near: list[str]) -> str:
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 # What expressions ask of resources
@@ -183,9 +173,7 @@ def _check_uses(file: BicepFile, types: dict[str, str]) -> Iterator[Finding]:
             continue
         way = _way(node)
         if way and way[0] in types:
-            declared = file.find("resource", way[0])
-            if declared is not None:
-                yield from _check_way(file, node, way, types[way[0]], declared)
+            yield from _check_way(file, node, way, types[way[0]])
 
 
 def _way(node: Node) -> list[str]:
@@ -197,7 +185,7 @@ def _way(node: Node) -> list[str]:
     return [*inner, text(last)] if inner and last.type == "property_identifier" else []
 
 
-def _check_way(file: BicepFile, node: Node, way: list[str], kind: str, declared: Declaration) -> Iterator[Finding]:
+def _check_way(file: BicepFile, node: Node, way: list[str], kind: str) -> Iterator[Finding]:
     shapes = shapes_of(kind)
     if shapes is None or way[1] in ("id", "name", "type"):
         return
@@ -207,7 +195,7 @@ def _check_way(file: BicepFile, node: Node, way: list[str], kind: str, declared:
             return
         member = shape.members.get(name)
         if member is None:
-            near = get_close_matches(name, shape.members, 1, cutoff=0.5)
-            yield Finding(file.path, line_of(node), f"{'.'.join(way)}: {declared.name} tells no {name}{_hint(near)}")
+            near = hint(name, shape.members, 0.5)
+            yield Finding(file.path, line_of(node), f"{'.'.join(way)}: {way[0]} tells no {name}{near}")
             return
         shape = member.inner() if member.inner is not None else None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import tree_sitter_bicep
@@ -85,7 +86,8 @@ def check_syntax(file: BicepFile) -> Iterator[Finding]:
         if node.is_missing:
             yield Finding(file.path, line_of(node), f"{node.type!r} is missing")
         elif node.is_error:
-            yield Finding(file.path, line_of(node), f"cannot be read: {shown(node)}")
+            source = " ".join(text(node).split())[:60]
+            yield Finding(file.path, line_of(node), f"cannot be read: {source}")
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -93,6 +95,13 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
     for child in node.children:
         yield from walk(child)
+
+
+def above(node: Node) -> Iterator[Node]:
+    """The nodes that a node stands in, the nearest first."""
+    while node.parent is not None:
+        node = node.parent
+        yield node
 
 
 def named(node: Node) -> list[Node]:
@@ -105,9 +114,10 @@ def text(node: Node) -> str:
     return (node.text or b"").decode()
 
 
-def shown(node: Node) -> str:
-    """The source of a node, short enough for one line."""
-    return " ".join(text(node).split())[:60]
+def hint(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """What somebody may have meant by a name that is not known; empty where nothing is near."""
+    near = get_close_matches(name, known, 1, cutoff)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def line_of(node: Node) -> int:
@@ -136,7 +146,10 @@ def _declarations(tree: Node) -> Iterator[Declaration]:
 
 
 def _declared(node: Node, decorators: tuple[Node, ...], outer: str) -> Iterator[Declaration]:
-    head, value = _halves(node)
+    signs = [index for index, child in enumerate(node.children) if child.type == "="]
+    head = node.children[: signs[0]] if signs else node.children
+    behind = node.children[signs[0] + 1 :] if signs else []
+    value = next((child for child in behind if child.is_named and child.type != "comment"), None)
     names = [child for child in head if child.type == "identifier"]
     if not names:
         return
@@ -147,22 +160,6 @@ def _declared(node: Node, decorators: tuple[Node, ...], outer: str) -> Iterator[
     yield Declaration(KINDS[node.type], name, kind_text, node, value, decorators, outer, is_existing)
     if value is not None and node.type == "resource_declaration":
         for part in walk(value):
-            if part.type == "resource_declaration" and _enclosing(part) == node:
+            holders = (one for one in above(part) if one.type == "resource_declaration")
+            if part.type == "resource_declaration" and next(holders, None) == node:
                 yield from _declared(part, (), name)
-
-
-def _enclosing(node: Node) -> Node | None:
-    above = node.parent
-    while above is not None and above.type != "resource_declaration":
-        above = above.parent
-    return above
-
-
-def _halves(node: Node) -> tuple[list[Node], Node | None]:
-    """What stands before the equals sign of a declaration, and the expression behind it."""
-    children = node.children
-    signs = [index for index, child in enumerate(children) if child.type == "="]
-    if not signs:
-        return list(children), None
-    behind = [child for child in children[signs[0] + 1 :] if child.is_named and child.type != "comment"]
-    return list(children[: signs[0]]), behind[0] if behind else None

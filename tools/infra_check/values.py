@@ -103,19 +103,15 @@ class Values:
         """What a declared name stands for."""
         if name not in self._known:
             self._known[name] = Unknown()  # a name that needs itself comes to nothing
-            self._known[name] = self._symbol(name)
+            inputs = self.file.of("param", "var", "resource", "module")
+            found = next((declared for declared in inputs if declared.name == name), None)
+            if found is not None and found.kind == "var" and found.value is not None:
+                self._known[name] = self.of(found.value)
+            elif found is not None and found.kind == "param":
+                self._known[name] = self.given.get(name, Unknown(plain_type(found.type)))
+            elif found is not None:
+                self._known[name] = Unknown(f"{found.kind} {name}")
         return self._known[name]
-
-    def _symbol(self, name: str) -> Any:
-        for found in self.file.declarations:
-            if found.name != name or found.kind == "output":
-                continue
-            if found.kind == "var" and found.value is not None:
-                return self.of(found.value)
-            if found.kind == "param":
-                return self.given.get(name, Unknown(plain_type(found.type)))
-            return Unknown(f"{found.kind} {name}")
-        return Unknown()
 
     def of(self, node: Node, local: Mapping[str, Any] | None = None) -> Any:
         """What an expression comes to; `local` are variables of loops and lambdas."""
@@ -156,10 +152,8 @@ def type_of(value: Any) -> str:
     """The kind of a value."""
     if isinstance(value, Unknown):
         return value.type
-    for kind, name in ((bool, "bool"), (int, "int"), (str, "string"), (list, "array"), (dict, "object")):
-        if isinstance(value, kind):
-            return name
-    return "any"
+    kinds = ((bool, "bool"), (int, "int"), (str, "string"), (list, "array"), (dict, "object"))
+    return next((name for kind, name in kinds if isinstance(value, kind)), "any")
 
 
 def options_of(value: Any) -> tuple[Any, ...]:
@@ -231,7 +225,9 @@ def _call(values: Values, node: Node, local: Mapping[str, Any]) -> Any:
         loaded = values.load(node, arguments)
         return Unknown("string") if loaded is None else loaded
     if name == "map" and len(arguments) == 2:
-        return _mapped(values, arguments, local)
+        items = values.of(arguments[0], local)
+        is_known = isinstance(items, list)
+        return [_applied(values, arguments[1], item, local) for item in items] if is_known else Unknown("array")
     given = [values.of(argument, local) for argument in arguments]
     if name == "any" and given:
         return given[0]
@@ -253,13 +249,6 @@ def _united(parts: list[Any]) -> Members:
         made.update(part)
         made.lines.update(part.lines if isinstance(part, Members) else {})
     return made
-
-
-def _mapped(values: Values, arguments: list[Node], local: Mapping[str, Any]) -> Any:
-    items = values.of(arguments[0], local)
-    if not isinstance(items, list):
-        return Unknown("array")
-    return [_applied(values, arguments[1], item, local) for item in items]
 
 
 def _applied(values: Values, node: Node, item: Any, local: Mapping[str, Any]) -> Any:

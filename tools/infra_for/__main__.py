@@ -11,33 +11,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from outbox.errors import OutboxError
-from tools.infra_check import agreements, deployment
-from tools.infra_check.agreements import Site
-from tools.infra_check.code import Code
-from tools.infra_check.names import check_names, check_parameters
-from tools.infra_check.project import Project
-from tools.infra_check.resources import check_resources
-from tools.infra_check.syntax import Finding, check_syntax
+from tools.infra_check.checks import check
 from tools.infra_for.writing import WHEEL, Written, own_code, write
 
 ROOT = Path(__file__).resolve().parents[2]
-AGREEMENTS: tuple[Callable[[Site], Iterator[Finding]], ...] = (
-    agreements.check_entities,
-    agreements.check_queues,
-    agreements.check_triggers,
-    agreements.check_containers,
-    agreements.check_rights,
-    agreements.check_keys,
-    deployment.check_host,
-    deployment.check_alerts,
-    deployment.check_storage_names,
-    deployment.check_azure_yaml,
-)
-"""What `make check-infra` looks at, without those of settings and emulators, which are about files of the sample."""
 
 
 def main() -> int:
@@ -53,7 +33,7 @@ def main() -> int:
     except (OutboxError, OSError, ValueError) as error:
         print(f"infra_for: {error}", file=sys.stderr)
         return 1
-    findings = findings_of(folder, code)
+    findings = check(folder, code, is_sample=False)
     for finding in findings:
         print(finding)
     print("\n".join(told(folder, written, len(findings))))
@@ -72,19 +52,6 @@ def told(folder: Path, written: Written, finding_count: int) -> list[str]:
             f"    sed -i '/outbox_azure-/d' requirements.txt && ls ./{WHEEL}*.whl >> requirements.txt",
         ]
     return lines
-
-
-def findings_of(folder: Path, code: Code) -> list[Finding]:
-    """Everything that is wrong in a project; what does not parse is not looked at further."""
-    project = Project.read(folder)
-    broken = [finding for file in project.files.values() for finding in check_syntax(file)]
-    if broken:
-        return sorted(set(broken))
-    found = [*check_names(project), *check_parameters(project), *check_resources(project)]
-    site = Site.of(project, code)
-    for agreement in AGREEMENTS:
-        found += agreement(site)
-    return sorted(set(found))
 
 
 if __name__ == "__main__":

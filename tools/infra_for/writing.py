@@ -16,7 +16,6 @@ from typing import Any
 
 from outbox.errors import Refused
 from outbox.ops.loading import load_app
-from outbox.ports import SUBSCRIPTIONS
 from tools.infra_check.agreements import OFFICIAL_DELIVERIES_MAX, OFFICIAL_NAMESPACE
 from tools.infra_check.code import Code, read_code
 
@@ -79,8 +78,7 @@ def write(root: Path, folder: Path, code: Code, database: str) -> Written:
     known = _known(folder / APP)
     usual = json.loads((root / APP).read_text(encoding="utf-8"))
     own = {**usual, "database": database, "sparkReceives": [], **known}
-    reads = sorted(trigger.queue for trigger in code.triggers if SUBSCRIPTIONS not in trigger.queue)
-    _anew(folder, APP, {**own, "reads": reads}, written)
+    _anew(folder, APP, {**own, "reads": code.reads}, written)
     _anew(folder, ENTITIES, entities(code), written)
     return written
 

@@ -182,14 +182,12 @@ class FunctionsHost:
         if completing is not None:  # what a trigger says itself
             host = replace(host, is_completing=bool(completing))
         has_sessions = bool(trigger.get("isSessionsEnabled"))
-        usual = (
-            min(host.session_count_max, SESSION_COUNT_MAX) if has_sessions else min(host.call_count_max, CALL_COUNT_MAX)
-        )
+        limits = (host.session_count_max, SESSION_COUNT_MAX) if has_sessions else (host.call_count_max, CALL_COUNT_MAX)
 
         async def run(message: ServiceBusReceivedMessage) -> Result:
             return await self.deliver(function.name, message)
 
-        return Pump(Source(path, has_sessions, usual), client, run, host)
+        return Pump(Source(path, has_sessions, min(limits)), client, run, host)
 
     async def _timer(self, function: Function, schedule: Schedule) -> None:
         if function.trigger.get("runOnStartup"):
@@ -277,18 +275,15 @@ class Routes:
         for route, match in found:
             if not route.methods or method in route.methods:
                 params = {name: value for name, value in match.groupdict().items() if value is not None}
-                result = await self._run(
-                    route.function, wire.http(method, url, headers, body, params=params, query=query)
-                )
-                return _response(result)
+                data = wire.http(method, url, headers, body, params=params, query=query)
+                return _response(await self._run(route.function, data))
         allowed = ", ".join(sorted({name for route, _ in found for name in route.methods}))
         return web.Response(status=405, headers={"Allow": allowed}, text=f"use {allowed}\n")
 
 
 def _route(function: Function, prefix: str) -> Route:
     trigger = function.trigger
-    route = trigger.get("route")
-    own = function.name if route is None else str(route)
+    own = function.name if trigger.get("route") is None else str(trigger["route"])
     path = "/".join(part for part in (prefix.strip("/"), own.strip("/")) if part)
     pattern, end = "/", 0
     for match in _PARAMETER.finditer(path):
@@ -303,12 +298,11 @@ def _route(function: Function, prefix: str) -> Route:
 def _response(result: Result) -> web.Response:
     if not result.ok:
         return web.Response(status=500)  # as on Azure: nothing of the error leaves
-    value = result.value
-    if value is None:
+    if result.value is None:
         return web.Response(status=204)
-    if value.kind != "http":
-        return web.Response(text=str(value.value))
-    answer = value.value
+    answer = result.value.value
+    if result.value.kind != "http":
+        return web.Response(text=str(answer))
     headers = {name: text for name, text in answer.headers.items() if name.lower() != "content-length"}
     return web.Response(status=int(answer.status_code), headers=headers, body=answer.body.value)
 

@@ -22,7 +22,6 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -116,11 +115,11 @@ class RuntimeWorker:
         if answer.result.status != self._protos.StatusResult.Success:
             raise IndexingFailed(answer.result.exception.message)
         found = await self._runtime.functions_metadata_request(request)
-        functions = []
-        for one in found.function_metadata_results or ():
-            function = Function(one.name, tuple(json.loads(text) for text in one.raw_bindings))
-            self._triggers[function.name] = function.trigger["name"]
-            functions.append(function)
+        functions = [
+            Function(one.name, tuple(json.loads(text) for text in one.raw_bindings))
+            for one in found.function_metadata_results or ()
+        ]
+        self._triggers = {function.name: function.trigger["name"] for function in functions}
         return functions
 
     async def invoke(self, name: str, data: TypedData, metadata: Mapping[str, TypedData]) -> Result:
@@ -193,10 +192,9 @@ class LibraryWorker:
             return _unanswered(name, error)
 
     def _encoded(self, name: str, returned: Any) -> TypedData | None:
-        is_http = any(binding["type"] == "http" for binding in self._specs[name].bindings)
         if returned is None:
             return None
-        if not is_http:
+        if not any(binding["type"] == "http" for binding in self._specs[name].bindings):
             raise RuntimeError(f"function {name} without a $return binding returned a non-None value")
         datum = self._converters.get("http").encode(returned, expected_type=None)
         if datum.type != "http":
@@ -220,20 +218,15 @@ def _datum(data: TypedData) -> Any:
     if data.kind != "http":
         return Datum(data.value, data.kind)
     request = data.value
-    made = partial(_named, Datum)
     fields = {
         "method": Datum(request.method, "string"),
         "url": Datum(request.url, "string"),
-        "headers": made(request.headers),
-        "params": made(request.params),
-        "query": made(request.query),
+        "headers": {name: Datum(text, "string") for name, text in request.headers.items()},
+        "params": {name: Datum(text, "string") for name, text in request.params.items()},
+        "query": {name: Datum(text, "string") for name, text in request.query.items()},
         "body": _datum(request.body),
     }
     return Datum(fields, "http")
-
-
-def _named(datum: Any, texts: Mapping[str, str]) -> dict[str, Any]:
-    return {name: datum(text, "string") for name, text in texts.items()}
 
 
 def _unanswered(name: str, error: BaseException) -> Result:

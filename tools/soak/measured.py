@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,14 +103,30 @@ def place_text() -> str:
     return f"{date}, Python {platform.python_version()}, {platform.platform()}, {model}, {os.cpu_count()} logical cores"
 
 
-def concluded(folder: Path | None, name: str, text: str, figures: Any, broken: Sequence[str]) -> int:
-    """Print what is broken; if nothing is, write NAME.txt and NAME.json into a folder.  The exit code."""
+def concluded(
+    folder: Path | None,
+    name: str,
+    runs: Iterable[tuple[dict[str, Any], list[str]]],
+    text_of: Callable[[Mapping[str, Any]], str],
+    *,
+    head: Sequence[str] = (),
+) -> int:
+    """Print the figures of each run, and what is broken in any; the exit code.
+
+    If nothing is broken, NAME.txt, which begins with `head`, and NAME.json are written into a folder.
+    """
+    found, broken = list[dict[str, Any]](), list[str]()
+    for figures, wrong in runs:
+        found.append(figures)
+        broken += wrong
+        print(text_of(figures), flush=True)
     for line in broken:
         print(f"BROKEN: {line}", flush=True)
     if broken or folder is None:
         return 1 if broken else 0
     command = f"python -m tools.soak.{name} {' '.join(sys.argv[1:])}".rstrip()
+    text = "\n\n".join([*head, *map(text_of, found)])
     (folder / f"{name}.txt").write_text(f"`{command}`\n{place_text()}\n\n{text}\n")
-    content = {"command": command, "place": place_text(), "figures": figures}
+    content = {"command": command, "place": place_text(), "figures": found}
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     return 0

@@ -171,14 +171,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--publish", type=Path, metavar="DIR", help="write reconcile.txt and reconcile.json there")
     arguments = parser.parse_args(argv)
-    found, broken = list[dict[str, Any]](), list[str]()
-    for rows in filter(None, (arguments.beside, arguments.rows)):
-        figures, wrong = run(rows, arguments.seed)
-        found.append(figures)
-        broken += wrong
-        print(text_of(figures), flush=True)
+    runs = (run(rows, arguments.seed) for rows in (arguments.beside, arguments.rows) if rows)
     head = f"spark-submit --master local[{CORES}] --driver-memory {DRIVER_MEMORY}, {SHUFFLE_PARTITIONS} partitions"
-    return concluded(arguments.publish, "reconcile", "\n\n".join([head, *map(text_of, found)]), found, broken)
+    return concluded(arguments.publish, "reconcile", runs, text_of, head=[head])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from outbox.azure.connecting import AzureBackend, connect
@@ -28,6 +27,8 @@ from tools.soak.measured import Measured, concluded, measured
 ROOT = Path(__file__).resolve().parent.parent.parent
 JOB_S = 3_000.0
 NAME = "soak"
+
+Scope = Literal["partition", "item"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Told:
 class Place:
     """Both emulators with an application's documents, in a process of their own."""
 
-    def __init__(self, scope: Literal["partition", "item"]) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tools.soak.sweep_place", scope],
@@ -97,14 +98,9 @@ class Place:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+    def __exit__(self, *error: object) -> None:
+        with self._process:  # closes its pipes, and waits for it
+            self._process.kill()
 
 
 def swept(place: Place, *options: str) -> Measured:
@@ -113,7 +109,7 @@ def swept(place: Place, *options: str) -> Measured:
     return measured(command, cwd=ROOT, env={**os.environ, **place.environment}, limit_s=JOB_S)
 
 
-def run(documents: int, stuck_percent: float, scope: Literal["partition", "item"]) -> tuple[dict[str, Any], list[str]]:
+def run(documents: int, stuck_percent: float, scope: Scope) -> tuple[dict[str, Any], list[str]]:
     """One measurement, and what was found broken."""
     count, every = documents // 2, round(50 / stuck_percent)
     with Place(scope) as place:
@@ -182,13 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--scope", choices=("partition", "item"), action="append")
     parser.add_argument("--publish", type=Path, metavar="DIR", help="write sweep.txt and sweep.json there")
     arguments = parser.parse_args(argv)
-    found, broken = list[dict[str, Any]](), list[str]()
-    for scope in arguments.scope or ("partition", "item"):
-        figures, wrong = run(arguments.documents, arguments.stuck_percent, scope)
-        found.append(figures)
-        broken += wrong
-        print(text_of(figures), flush=True)
-    return concluded(arguments.publish, "sweep", "\n\n".join(map(text_of, found)), found, broken)
+    scopes: Sequence[Scope] = arguments.scope or ("partition", "item")
+    runs = (run(arguments.documents, arguments.stuck_percent, scope) for scope in scopes)
+    return concluded(arguments.publish, "sweep", runs, text_of)
 
 
 if __name__ == "__main__":
