@@ -395,8 +395,7 @@ class App:
             raise NotRegistrable(f"{name} has a state but no key; pass key= to say which state a message belongs to")
         if key is not None and not isinstance(key, str) and not callable(key):
             raise NotRegistrable(f"{name}: key={key!r}; give a field's name or a function of the message")
-        codecs = [self.codec(kind) for kind in binding.messages]
-        for codec in codecs:
+        for codec in [self.codec(kind) for kind in binding.messages]:
             if isinstance(key, str) and key not in codec.fields and not hasattr(codec.type, key):
                 raise NotRegistrable(f"{name}: {codec.type.__name__} has no field {key!r} to take the key from")
         if key is not None:
@@ -470,8 +469,7 @@ def _checked_name(name: str) -> str:
         raise NotRegistrable(
             f"{name[:80]!r} is a subscription, declared by its handlers: handler(topic, subscription=)"
         )
-    taken = any(c in name for c in "$?#\\ ")
-    if not name or len(name) > 260 or taken or name != name.strip("/"):
+    if not name or len(name) > 260 or any(c in name for c in "$?#\\ ") or name != name.strip("/"):
         raise NotRegistrable(
             f"{name[:80]!r} cannot be a queue or topic; use 1 to 260 characters without spaces or $ ? # \\"
         )

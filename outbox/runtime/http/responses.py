@@ -34,6 +34,22 @@ AGAIN_AFTER_S = 1
 RETRY_AFTER_S_MAX = 86_400
 
 
+_REFUSED = {
+    "payload-differs": (
+        422,
+        "idempotency-key-reused",
+        "this Idempotency-Key was used for another request; use a new key",
+    ),
+    "too-old": (
+        422,
+        "too-old",
+        "this Idempotency-Key was first used too long ago; look at what it did, and use a new key",
+    ),
+}
+"""The responses to refusals by the runtime, by their reason."""
+_FAILED = "the request failed, and is not tried again under this Idempotency-Key; nothing took effect"
+
+
 def answer_of(record: Record) -> Response:
     if record.refusal is not None:
         return refused(record.refusal)
@@ -44,14 +60,7 @@ def refused(poison: PoisonMessage) -> Response:
     """The response to a recorded refusal."""
     if poison.description == REJECTED:
         return problem(409, "rejected", poison.reason)
-    if poison.reason == "payload-differs":
-        text = "this Idempotency-Key was used for another request; use a new key"
-        return problem(422, "idempotency-key-reused", text)
-    if poison.reason == "too-old":
-        text = "this Idempotency-Key was first used too long ago; look at what it did, and use a new key"
-        return problem(422, "too-old", text)
-    text = "the request failed, and is not tried again under this Idempotency-Key; nothing took effect"
-    return problem(500, poison.reason, text)
+    return problem(*_REFUSED.get(poison.reason, (500, poison.reason, _FAILED)))
 
 
 def failed(later: Later, work: Work) -> Response:
