@@ -120,11 +120,11 @@ class App:
     def _checked_name(self, name: str) -> str:
         """Check that a name is valid, and differs from others in more than case."""
         lower = _checked_name(name).lower()
-        taken = next(
-            (other for other in (*self.queues, *self.topics) if other != name and other.lower() == lower), None
-        )
-        if taken is not None:
-            raise NotRegistrable(f"{name!r} differs from {taken!r} in case only, and Service Bus takes both for one")
+        for other in (*self.queues, *self.topics):
+            if other != name and other.lower() == lower:
+                raise NotRegistrable(
+                    f"{name!r} differs from {other!r} in case only, and Service Bus takes both for one"
+                )
         return name
 
     def spark_jobs(self, *jobs: str, runs: Callable[[], SparkRuns] | None = None) -> None:
@@ -284,11 +284,19 @@ class App:
             if not own_name:
                 raise NotRegistrable(f"{function!r} has no name; pass name=")
             binding = bind(function, local_names)
-            how = (
-                self._checked_time_limit_s(own_name, time_limit_s),
-                self._checked_blocking(own_name, binding, blocking),
-            )
-            self._add(binding, path, key, on_dead_letter, own_name, key_name, *how)
+            limit_s = self._checked_time_limit_s(own_name, time_limit_s)
+            in_thread = self._checked_blocking(own_name, binding, blocking)
+            if any(handler.name == own_name and handler.source == path for handler in self.handlers):
+                raise NotRegistrable(
+                    f"handler {own_name!r} is registered twice on {path!r}; pass name= to tell them apart"
+                )
+            if on_dead_letter not in ("continue", "stop_key"):
+                raise NotRegistrable(f"{own_name}: on_dead_letter is 'continue' or 'stop_key', not {on_dead_letter!r}")
+            # The source is part of the identity: two handlers of one name must not deduplicate each other's messages.
+            state = "" if binding.state is None else self.state_codec(binding.state).name
+            prefix = inbox_prefix(self.name, f"{path}/{own_name}", state)
+            handler = self._made(own_name, binding, path, key, on_dead_letter, key_name, prefix)
+            self.handlers.append(replace(handler, time_limit_s=limit_s, blocking=in_thread))
             return function
 
         return register
@@ -359,27 +367,6 @@ class App:
         missing = [field for field in template.names if field not in self.codec(binding.messages[0]).fields]
         if missing:
             raise NotRegistrable(f"{name}: {binding.messages[0].__name__} has no field {missing[0]!r} for the path's")
-
-    def _add(
-        self,
-        binding: Binding,
-        path: str,
-        key: KeyOf | None,
-        on_dead_letter: Literal["continue", "stop_key"],
-        name: str,
-        key_name: str | None,
-        time_limit_s: float,
-        blocking: bool,
-    ) -> None:
-        if any(handler.name == name and handler.source == path for handler in self.handlers):
-            raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
-        if on_dead_letter not in ("continue", "stop_key"):
-            raise NotRegistrable(f"{name}: on_dead_letter is 'continue' or 'stop_key', not {on_dead_letter!r}")
-        # The source is part of the identity: two handlers of one name must not deduplicate each other's messages.
-        state = "" if binding.state is None else self.state_codec(binding.state).name
-        prefix = inbox_prefix(self.name, f"{path}/{name}", state)
-        handler = self._made(name, binding, path, key, on_dead_letter, key_name, prefix)
-        self.handlers.append(replace(handler, time_limit_s=time_limit_s, blocking=blocking))
 
     def _made(
         self,

@@ -103,9 +103,8 @@ class CosmosStateStore:
             if as_lost(error) is not None:
                 return None
             raise as_error(error, what) from error
-        headers = answer.headers
-        self.usage.note("read", charge_of(headers))
-        return from_item(item, headers.get(SESSION_HEADER, ""))
+        self.usage.note("read", charge_of(answer.headers))
+        return from_item(item, answer.headers.get(SESSION_HEADER, ""))
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         """The documents of a partition whose ids begin with `prefix`, by id: all of them are held for that."""

@@ -73,14 +73,22 @@ def failed(later: Later, work: Work) -> Response:
 
 def unavailable(after_s: int = AGAIN_AFTER_S) -> Response:
     """The response where nothing could be committed, or the outcome is unknown."""
-    text = "the request could not be completed now; the same request again, under the same key, is safe"
-    return problem(503, "try-again", text, retry_after_s=min(max(after_s, AGAIN_AFTER_S), RETRY_AFTER_S_MAX))
+    return problem(
+        503,
+        "try-again",
+        "the request could not be completed now; the same request again, under the same key, is safe",
+        retry_after_s=min(max(after_s, AGAIN_AFTER_S), RETRY_AFTER_S_MAX),
+    )
 
 
 def in_progress() -> Response:
     """The response to a repetition of a request in progress."""
-    text = "the same request is still in progress; ask again with the same key"
-    return problem(409, "in-progress", text, retry_after_s=AGAIN_AFTER_S)
+    return problem(
+        409,
+        "in-progress",
+        "the same request is still in progress; ask again with the same key",
+        retry_after_s=AGAIN_AFTER_S,
+    )
 
 
 class RequestLog:
