@@ -120,11 +120,11 @@ class App:
     def _checked_name(self, name: str) -> str:
         """Check that a name is valid, and differs from others in more than case."""
         lower = _checked_name(name).lower()
-        taken = next(
-            (other for other in (*self.queues, *self.topics) if other != name and other.lower() == lower), None
-        )
-        if taken is not None:
-            raise NotRegistrable(f"{name!r} differs from {taken!r} in case only, and Service Bus takes both for one")
+        for other in (*self.queues, *self.topics):
+            if other != name and other.lower() == lower:
+                raise NotRegistrable(
+                    f"{name!r} differs from {other!r} in case only, and Service Bus takes both for one"
+                )
         return name
 
     def spark_jobs(self, *jobs: str, runs: Callable[[], SparkRuns] | None = None) -> None:
@@ -284,11 +284,19 @@ class App:
             if not own_name:
                 raise NotRegistrable(f"{function!r} has no name; pass name=")
             binding = bind(function, local_names)
-            how = (
-                self._checked_time_limit_s(own_name, time_limit_s),
-                self._checked_blocking(own_name, binding, blocking),
-            )
-            self._add(binding, path, key, on_dead_letter, own_name, key_name, *how)
+            limit_s = self._checked_time_limit_s(own_name, time_limit_s)
+            in_thread = self._checked_blocking(own_name, binding, blocking)
+            if any(handler.name == own_name and handler.source == path for handler in self.handlers):
+                raise NotRegistrable(
+                    f"handler {own_name!r} is registered twice on {path!r}; pass name= to tell them apart"
+                )
+            if on_dead_letter not in ("continue", "stop_key"):
+                raise NotRegistrable(f"{own_name}: on_dead_letter is 'continue' or 'stop_key', not {on_dead_letter!r}")
+            # The source is part of the identity: two handlers of one name must not deduplicate each other's messages.
+            state = "" if binding.state is None else self.state_codec(binding.state).name
+            prefix = inbox_prefix(self.name, f"{path}/{own_name}", state)
+            handler = self._made(own_name, binding, path, key, on_dead_letter, key_name, prefix)
+            self.handlers.append(replace(handler, time_limit_s=limit_s, blocking=in_thread))
             return function
 
         return register
@@ -360,27 +368,6 @@ class App:
         if missing:
             raise NotRegistrable(f"{name}: {binding.messages[0].__name__} has no field {missing[0]!r} for the path's")
 
-    def _add(
-        self,
-        binding: Binding,
-        path: str,
-        key: KeyOf | None,
-        on_dead_letter: Literal["continue", "stop_key"],
-        name: str,
-        key_name: str | None,
-        time_limit_s: float,
-        blocking: bool,
-    ) -> None:
-        if any(handler.name == name and handler.source == path for handler in self.handlers):
-            raise NotRegistrable(f"handler {name!r} is registered twice on {path!r}; pass name= to tell them apart")
-        if on_dead_letter not in ("continue", "stop_key"):
-            raise NotRegistrable(f"{name}: on_dead_letter is 'continue' or 'stop_key', not {on_dead_letter!r}")
-        # The source is part of the identity: two handlers of one name must not deduplicate each other's messages.
-        state = "" if binding.state is None else self.state_codec(binding.state).name
-        prefix = inbox_prefix(self.name, f"{path}/{name}", state)
-        handler = self._made(name, binding, path, key, on_dead_letter, key_name, prefix)
-        self.handlers.append(replace(handler, time_limit_s=time_limit_s, blocking=blocking))
-
     def _made(
         self,
         name: str,
@@ -395,8 +382,7 @@ class App:
             raise NotRegistrable(f"{name} has a state but no key; pass key= to say which state a message belongs to")
         if key is not None and not isinstance(key, str) and not callable(key):
             raise NotRegistrable(f"{name}: key={key!r}; give a field's name or a function of the message")
-        codecs = [self.codec(kind) for kind in binding.messages]
-        for codec in codecs:
+        for codec in [self.codec(kind) for kind in binding.messages]:
             if isinstance(key, str) and key not in codec.fields and not hasattr(codec.type, key):
                 raise NotRegistrable(f"{name}: {codec.type.__name__} has no field {key!r} to take the key from")
         if key is not None:
@@ -470,8 +456,7 @@ def _checked_name(name: str) -> str:
         raise NotRegistrable(
             f"{name[:80]!r} is a subscription, declared by its handlers: handler(topic, subscription=)"
         )
-    taken = any(c in name for c in "$?#\\ ")
-    if not name or len(name) > 260 or taken or name != name.strip("/"):
+    if not name or len(name) > 260 or any(c in name for c in "$?#\\ ") or name != name.strip("/"):
         raise NotRegistrable(
             f"{name[:80]!r} cannot be a queue or topic; use 1 to 260 characters without spaces or $ ? # \\"
         )

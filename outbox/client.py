@@ -215,8 +215,7 @@ class Client:
             LookupError: the queue has no dead letter of that id.
             Refused: it was too old, or is by now; whether it was applied before is not on record any more.
         """
-        found = await self._find(queue, id)
-        dead = newest(found)
+        dead = newest(await self._find(queue, id))
         is_remembered = await self._is_remembered(dead)
         check_resubmittable(f"{queue}/{id}", dead.reason, dead.description, is_remembered=is_remembered)
         await self._operations.resubmit(queue, dead.sequence)

@@ -153,9 +153,7 @@ _KINDS = {"text": "a text", "int": "an integer", "uuid": "a UUID"}
 
 
 def _kind_of(key: Key) -> str:
-    if isinstance(key, UUID):
-        return "uuid"
-    return "int" if isinstance(key, int) else "text"
+    return "uuid" if isinstance(key, UUID) else "int" if isinstance(key, int) else "text"
 
 
 def _name(kind: Any) -> str:

@@ -73,11 +73,18 @@ class Pending:
         if not self.response.done():
             self.response.set_result(response)
 
-    def fail(self, error: BaseException) -> None:
-        """Fail the waiting clients."""
-        if not self.response.done():
-            self.response.set_exception(error)
-            self.response.exception()  # marks it as retrieved
+    async def take(self, respond: Callable[[], Awaitable[Response]]) -> None:
+        """Set the response that this gives; whatever it raises fails the waiting clients too."""
+        try:
+            self.answer(await respond())
+        except asyncio.CancelledError:
+            self.response.cancel()
+            raise
+        except BaseException as error:
+            if not self.response.done():
+                self.response.set_exception(error)
+                self.response.exception()  # marks it as retrieved
+            raise
 
 
 class HttpEntry:
@@ -254,7 +261,7 @@ class HttpEntry:
     def _look(self, work: Work) -> Pending:
         self._check_limit()
         pending = Pending()
-        self._set_out(pending, self._read(work, pending))
+        self._set_out(pending, pending.take(partial(self._read_answer, work)))
         return pending
 
     def _check_limit(self) -> None:
@@ -278,13 +285,7 @@ class HttpEntry:
         """Handle a request; the response may be set before its end."""
         attempt = Attempt(work, on_committed=lambda record: pending.answer(responses.answer_of(record)))
         try:
-            pending.answer(await self._ended(attempt))
-        except asyncio.CancelledError:
-            pending.response.cancel()
-            raise
-        except BaseException as error:
-            pending.fail(error)
-            raise
+            await pending.take(partial(self._ended, attempt))
         finally:
             self._pending.pop(name, None)
         await self._finish()
@@ -342,16 +343,6 @@ class HttpEntry:
             log_failed_pushes(self._settlement.failed_pushes)
 
     # Requests that read
-
-    async def _read(self, work: Work, pending: Pending) -> None:
-        try:
-            pending.answer(await self._read_answer(work))
-        except asyncio.CancelledError:
-            pending.response.cancel()
-            raise
-        except BaseException as error:
-            pending.fail(error)
-            raise
 
     async def _read_answer(self, work: Work) -> Response:
         try:

@@ -186,8 +186,10 @@ def decode(document: Document, kind: type[Item]) -> Item:
     try:
         return msgspec.json.decode(document.body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        where = f"{document.key.partition}/{document.key.id}"
-        raise CorruptRecord(f"document {where} is not a {kind.__name__}: {error}; who else writes here?") from error
+        raise CorruptRecord(
+            f"document {document.key.partition}/{document.key.id} is not a {kind.__name__}: {error}; "
+            "who else writes here?"
+        ) from error
 
 
 def state_in(document: Document | None) -> StateItem:

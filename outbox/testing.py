@@ -132,7 +132,7 @@ class Harness:
         self._failures: deque[str] = deque(maxlen=FAILURE_COUNT_MAX)
         self._failure_log = FailureLog(self._clock.wall_ms, self._note_failure)
         self._http_clients = HttpClients(
-            app, self._plan, spawn=self._spawn, crash=self._crash, failure_log=self._failure_log
+            app, self._plan, spawn=self._spawn, crash=self.restart, failure_log=self._failure_log
         )
 
     async def __aenter__(self) -> Self:
@@ -302,7 +302,7 @@ class Harness:
                 if not await self._step():
                     return
             except SimulatedCrash:
-                await self._crash()
+                await self.restart()
         raise RuntimeError(f"the application is not idle after {STEP_COUNT_MAX} steps; messages seem to go in a circle")
 
     async def _step(self) -> bool:
@@ -319,16 +319,12 @@ class Harness:
             self._spawn(self._scope.attempt(deliveries))
         elif not self._tasks:
             return self._engine.broker.lapse_locks() > 0  # claims whose reply was lost
-        await self._settle_tasks()
-        return True
-
-    async def _settle_tasks(self) -> None:
         while self._tasks:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                self._tasks.discard(task)
+            self._tasks -= done
             for task in done:
                 task.result()
+        return True
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)
@@ -340,8 +336,7 @@ class Harness:
 
     async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
         """Move time, and handle what falls due, in order; ValueError below a millisecond."""
-        span = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days)
-        span_ms = round(span.total_seconds() * 1_000)
+        span_ms = round(timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days).total_seconds() * 1_000)
         if span_ms < 1:
             raise ValueError(f"advance by {span_ms} ms: give a time to pass; wait_idle() lets run what is due already")
         end_ms = self._clock.wall_ms() + span_ms
@@ -360,15 +355,12 @@ class Harness:
                 scope, stores = self._scope, stores_of(self._ports)
                 await Recovery(scope.protocol, stores, scope.failed_pushes, now_ms=self._engine.now_ms).sweep()
             except SimulatedCrash:
-                await self._crash()
+                await self.restart()
             except MAY_RETRY:
                 pass  # the next one will
 
     async def restart(self) -> None:
         """Kill the process and reopen the engine on the durable bytes."""
-        await self._crash()
-
-    async def _crash(self) -> None:
         await self._abandon()
         self._open(self._disk.crash(Crash.POWER, self._chance))
 

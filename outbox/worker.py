@@ -226,8 +226,7 @@ class Worker(Client):
 
     def _claim_groups_over(self, paths: list[str]) -> list[_ClaimGroup]:
         """A journal claims from all queues at once; a bus needs a wait for each queue."""
-        together = isinstance(self._ports, Ports)
-        return [_ClaimGroup(paths)] if together else [_ClaimGroup([path]) for path in paths]
+        return [_ClaimGroup(each) for each in ([paths] if isinstance(self._ports, Ports) else [[p] for p in paths])]
 
     async def _claim_loop(self, claim_group: _ClaimGroup) -> None:
         """Claim and handle batches up to the first that waits; then another loop continues."""
@@ -258,17 +257,13 @@ class Worker(Client):
         try:
             waits_for = attempt.send(None)
         except StopIteration:
-            await self._yield_when_due()
+            if self._monotonic_s() >= self._turn_ends_s:
+                await asyncio.sleep(0)  # now and then; each turn of the event loop costs as much as several messages
+                self._turn_ends_s = self._monotonic_s() + TURN_S
             return True
         claim_group.claiming = self._tasks.start(self._claim_loop(claim_group), "claims")
         await go_on(attempt, waits_for)
         return False
-
-    async def _yield_when_due(self) -> None:
-        """Yield to the event loop now and then; each turn of it costs as much as several messages."""
-        if self._monotonic_s() >= self._turn_ends_s:
-            await asyncio.sleep(0)
-            self._turn_ends_s = self._monotonic_s() + TURN_S
 
     def _settled(self, deliveries: Sequence[Delivery]) -> None:
         if not deliveries:
@@ -304,16 +299,13 @@ class Worker(Client):
             self._look.clear()
             self._shortest_ms = min(self._lock_ms.values(), default=sys.maxsize)
             try:
-                await self._renew_due()
+                for claim_group in self._claim_groups:
+                    await self._renew_due(claim_group)
             except (Refused, OutcomeUnknown) as error:
                 log.warning("renewal failed", extra={"error": str(error)})
 
-    async def _renew_due(self) -> None:
+    async def _renew_due(self, claim_group: _ClaimGroup) -> None:
         """Renew the locks with less than two thirds left."""
-        for claim_group in self._claim_groups:
-            await self._renew_claim_group(claim_group)
-
-    async def _renew_claim_group(self, claim_group: _ClaimGroup) -> None:
         now_ms, lock_ms, in_flight = self._operations.now_ms(), self._lock_ms, claim_group.in_flight
         due = [held for held in in_flight.values() if 3 * (held.locked_until_ms - now_ms) < 2 * lock_ms[held.queue]]
         if not due:

@@ -56,7 +56,8 @@ def bind(function: Callable[..., Any], local_names: Mapping[str, Any]) -> Bindin
         if hint is None:
             raise NotRegistrable(f"{name}: parameter {parameter!r} needs an annotation, so that it can be bound")
         if position == 0:
-            messages = _message_types(name, hint)
+            parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+            messages = tuple(_one_type(name, "message", part) for part in parts)
             roles.append("message")
         elif hint is Context:
             if "context" in roles:
@@ -198,12 +199,6 @@ def _parameters(function: Callable[..., Any], name: str) -> list[str]:
             f"{name} takes {len(parameters)} parameters; a handler takes the message, then state and context"
         )
     return [parameter.name for parameter in parameters]
-
-
-def _message_types(name: str, hint: Any) -> tuple[type[Any], ...]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(_one_type(name, "message", part) for part in typing.get_args(hint))
-    return (_one_type(name, "message", hint),)
 
 
 def _one_type(name: str, parameter: str, hint: Any) -> type[Any]:

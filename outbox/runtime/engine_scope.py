@@ -35,7 +35,7 @@ from outbox.runtime.delivery.waiting import waiting_commit
 from outbox.runtime.failures.error_text import safe_text
 from outbox.runtime.failures.failure_log import FailureLog
 from outbox.runtime.start.plan import Plan
-from outbox.runtime.work import Attempt, Later, Outcome, Work, attempt_at
+from outbox.runtime.work import Attempt, Work, attempt_at, holds_lane
 
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -83,7 +83,8 @@ class EngineScope:
     # Several messages, one commit
 
     async def _handle(self, works: Sequence[Work]) -> None:
-        mixed = self._is_mixed(works)
+        # Whether some of these messages may have to be handled on their own.
+        mixed = bool(self._lanes.taken or self.suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
         together = self._joined(works) if mixed else works
         if not together:
             return
@@ -93,10 +94,6 @@ class EngineScope:
             await self._one_by_one(together, set())
         else:
             await self._run(group, together, mixed=mixed)
-
-    def _is_mixed(self, works: Sequence[Work]) -> bool:
-        """Whether some of these messages may have to be handled on their own."""
-        return bool(self._lanes.taken or self.suspending) or any([work.others for work in works])  # noqa: C419  # in half the time
 
     def _joined(self, works: Sequence[Work]) -> list[Work]:
         """The messages to handle together; the others wait for their lane, or each gets a task.
@@ -149,7 +146,7 @@ class EngineScope:
                 return
             group.settle(attempt, outcome)
             work = attempt.work
-            if work.in_order and _holds_lane(work, outcome):
+            if work.in_order and holds_lane(work, outcome):
                 held.add(work.lane)
         await self._commit_and_go_on(group, given_back, [], held)
 
@@ -316,7 +313,7 @@ class EngineScope:
         except MAY_RETRY as error:
             raise NothingCommitted from error
         if conflict is None:
-            return not _holds_lane(attempt.work, outcome)
+            return not holds_lane(attempt.work, outcome)
         if conflict.markers:  # a duplicate from outside was first: load its marker next time
             attempt.work = msgspec.structs.replace(attempt.work, remembered=True)
         raise NothingCommitted
@@ -362,11 +359,6 @@ class EngineScope:
         if not held:
             self._settled([work.delivery])
         return held > 0
-
-
-def _holds_lane(work: Work, outcome: Outcome) -> bool:
-    """Whether the outcome of a message keeps its successors back."""
-    return isinstance(outcome, Later) or (work.blocks_key and isinstance(outcome, PoisonMessage))
 
 
 def _has_lane(works: Sequence[Work], lane: str | None) -> bool:

@@ -301,8 +301,8 @@ class ItemScope:
         staged = found.staged
         outputs = await overflow.outputs_of(staged.record, self._blobs)
         if outputs is None:
-            key = staged_key(staged.state, tx)
-            await log_missing_blob(self._infrastructure, key, found.session, staged.record.spilled)
+            blob = staged.record.spilled
+            await log_missing_blob(self._infrastructure, staged_key(staged.state, tx), found.session, blob)
             raise NothingCommitted  # dispatched meanwhile: read it again
         await self._settlement.push(outputs)
 
@@ -331,8 +331,7 @@ class ItemScope:
     async def _mark_dispatched(self, tx: str, found: Found) -> Found:
         staged = msgspec.structs.replace(found.staged, record=found.staged.record.marked(), dispatched=True)
         key, tag = staged_key(staged.state, tx), Tag("dispatched", (staged.inbox,), tx)
-        write = Replace(key, stored.encode(staged), found.version, None, tag)
-        answer = await write_known(self._infrastructure, write)
+        answer = await write_known(self._infrastructure, Replace(key, stored.encode(staged), found.version, None, tag))
         if isinstance(answer, Lost):
             raise NothingCommitted  # another worker finishes it: read the state again
         if found.staged.record.spilled:
@@ -345,9 +344,8 @@ class ItemScope:
     async def _clear(self, state_id: str, state: CachedState, found: Found, token: Session) -> CachedState:
         tx = state.item.pending
         item = msgspec.structs.replace(state.item, pending="", token=token)
-        tag = Tag("clear", (found.staged.inbox,), tx)
-        write = Replace(state_key(state_id), stored.encode(item), state.version, None, tag)
-        answer = await write_known(self._states, write)
+        key, tag = state_key(state_id), Tag("clear", (found.staged.inbox,), tx)
+        answer = await write_known(self._states, Replace(key, stored.encode(item), state.version, None, tag))
         if isinstance(answer, Lost):
             raise NothingCommitted
         state = CachedState(item, answer.versions[0], answer.session)
@@ -415,8 +413,8 @@ class ItemScope:
             NothingCommitted: it has changed, or the outcome is unknown.
         """
         key, tag = state_key(state_id), Tag("confirm", (), state.item.pending)
-        write = Replace(key, stored.encode(state.item), state.version, None, tag)
-        if isinstance(await write_known(self._states, write), Lost):
+        answer = await write_known(self._states, Replace(key, stored.encode(state.item), state.version, None, tag))
+        if isinstance(answer, Lost):
             raise NothingCommitted  # another worker has finished it
 
     async def _reclaimed(self, staged: Staged, document: Document) -> bool:

@@ -162,9 +162,8 @@ class PartitionScope:
 
     def _may_be_on_record(self, work: Work) -> bool:
         """Whether to read the record first; otherwise the create in the commit finds it."""
-        if not work.inbox:
-            return False
-        return bool(work.delivery.delivery_count or work.delivery.message.attempt or work.inbox in self._unpushed)
+        delivery, inbox = work.delivery, work.inbox
+        return bool(inbox and (delivery.delivery_count or delivery.message.attempt or inbox in self._unpushed))
 
     async def _decide(self, attempt: Attempt) -> None:
         """Check that the message has no record, or may replace it.
@@ -250,9 +249,7 @@ class PartitionScope:
         record = await read(self._store, record_key(state_id, batch.entries[0].attempt.work.inbox))
         if record is None:
             raise NothingCommitted  # it may still land: the next create loses then
-        if stored.decode(record, Record).tx != batch.tx:
-            return Lost(0, record)
-        return None
+        return None if stored.decode(record, Record).tx == batch.tx else Lost(0, record)
 
     def _remember_won(self, batch: StoreTransaction, state_id: str | None, won: Won) -> None:
         """Keep the new state in the cache, and the records' versions for their marks."""
@@ -276,8 +273,7 @@ class PartitionScope:
             writes = self._writes(batch, state_id)
             if _size(writes) > limit:
                 raise self._too_large(batch, state_id, f"{_size(writes)} bytes, there is room for {limit}")
-            version = batch.loaded.item.version
-            life_ms = self._plan.record_life_ms
+            version, life_ms = batch.loaded.item.version, self._plan.record_life_ms
             work, now_ms = entry.attempt.work, self._now_ms()
             await self._overflows.announce(*announced(name, batch.tx, work, version, now_ms, life_ms))
             batch.blobs.append((name, data))

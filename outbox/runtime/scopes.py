@@ -83,21 +83,19 @@ def store_protocol(
 ) -> PartitionScope | ItemScope:
     """Partition scope where the store writes a partition together and keeps everything, item scope otherwise."""
     store, infrastructure = ports.store, ports.infrastructure
-    if infrastructure is None and store.capabilities.atomic_scope == "partition":
-        return PartitionScope(
-            plan, store, ports.blobs, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
-        )
     records = infrastructure or store
-    stateless = PartitionScope(
+    partition = PartitionScope(
         plan, records, ports.blobs, settlement, now_ms=now_ms, new_tx=new_tx, is_stopping=is_stopping
     )
+    if infrastructure is None and store.capabilities.atomic_scope == "partition":
+        return partition
     return ItemScope(
         plan,
         store,
         records,
         ports.blobs,
         settlement,
-        stateless=stateless,
+        stateless=partition,
         now_ms=now_ms,
         new_tx=new_tx,
         is_stopping=is_stopping,

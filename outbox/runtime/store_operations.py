@@ -109,8 +109,7 @@ class StoreOperations:
         return await self._infrastructure.read(DocumentKey("notes", name))
 
     async def write_note(self, name: str, body: bytes, version: Version) -> bool:
-        key = DocumentKey("notes", name)
-        tag = Tag("note")
+        key, tag = DocumentKey("notes", name), Tag("note")
         write = Replace(key, body, version, tag=tag) if version else Create(key, body, tag=tag)
         return isinstance(await self._infrastructure.write([write]), Won)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from outbox.errors import CorruptRecord
+from outbox.errors import CorruptRecord, PoisonMessage
 from outbox.log_throttle import LogThrottle
 from outbox.ports import BlobStore, Delivery
 from outbox.runtime.commit.marks import Lingering
@@ -28,7 +28,7 @@ from outbox.runtime.delivery.retrying import Backoff, NothingCommitted, RetryBac
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_protocol import StoreProtocol
-from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at
+from outbox.runtime.work import Attempt, FanOut, Later, Outcome, Work, attempt_at, holds_lane
 from outbox.stored import RECORD_PREFIX
 
 log = logging.getLogger("outbox.lanes")
@@ -240,26 +240,18 @@ class StoreScope:
         """
         if attempt.is_released:
             return attempt.work.in_order
-        if not attempt.work.in_order or outcome is None:
-            if attempt.is_blocker and self._settlement.is_applied(attempt):
-                try:
-                    await self._blocked.unblock_after(attempt)
-                except NothingCommitted:
-                    await self._settlement.release(attempt)
-                    return True
-            await self._settlement.settle(attempt, outcome)
-            return False
-        if isinstance(outcome, Later):
-            await self._settlement.settle(attempt, outcome)
-            return True
-        if attempt.work.blocks_key:
-            try:
+        work = attempt.work
+        holds = work.in_order and holds_lane(work, outcome)
+        try:
+            if holds and isinstance(outcome, PoisonMessage):
                 await self._blocked.block(attempt)
-            except NothingCommitted:
-                await self._settlement.release(attempt)
-                return True
+            elif (outcome is None or not work.in_order) and attempt.is_blocker and self._settlement.is_applied(attempt):
+                await self._blocked.unblock_after(attempt)
+        except NothingCommitted:
+            await self._settlement.release(attempt)
+            return True
         await self._settlement.settle(attempt, outcome)
-        return attempt.work.blocks_key
+        return holds
 
 
 def _counted(delivery: Delivery) -> Delivery:

@@ -17,7 +17,7 @@ import msgspec
 from outbox.app import Handler
 from outbox.deliveries import split_stack
 from outbox.errors import PoisonMessage
-from outbox.lineage import Key
+from outbox.lineage import Key, fingerprint
 from outbox.ports import Delivery, Version
 from outbox.runtime.start.plan import REASON_LENGTH_MAX
 from outbox.runtime.verdict import Stored, Verdict, judged
@@ -66,6 +66,12 @@ class Work(msgspec.Struct, gc=False, frozen=True):
     """Whether its handler got `value` before, and may have changed it."""
     caller: str = ""
     """The caller of an HTTP request, where its entry declares `caller=`."""
+
+    @property
+    def digest(self) -> bytes:
+        """The digest of the payload, computed where admission did not need it."""
+        message = self.delivery.message
+        return self.fingerprint or fingerprint(message.body, message.type)
 
     @property
     def created_ms(self) -> int:
@@ -175,6 +181,11 @@ class FanOut:
 def attempt_at(work: Work) -> Attempt:
     """A first attempt at a work and its other branches."""
     return Attempt(work, tuple([Attempt(other) for other in work.others]) if work.others else ())
+
+
+def holds_lane(work: Work, outcome: Outcome) -> bool:
+    """Whether the outcome of a message keeps its successors back."""
+    return isinstance(outcome, Later) or (work.blocks_key and isinstance(outcome, PoisonMessage))
 
 
 def outcome_of_all(branches: Sequence[Attempt], outcomes: Sequence[Outcome]) -> Outcome:

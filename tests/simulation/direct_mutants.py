@@ -270,12 +270,12 @@ DIRECT_MUTANTS = (
     mutant(
         "blocked: a key is unblocked behind the completion", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("            if attempt.is_blocker and self._settlement.is_applied(attempt):\n                try:\n", "            if attempt.is_blocker and self._settlement.is_applied(attempt):\n                await self._settlement.settle(attempt, outcome)\n                try:\n"),
+        ("                await self._blocked.unblock_after(attempt)\n", "                await self._settlement.settle(attempt, outcome)\n                await self._blocked.unblock_after(attempt)\n"),
     ),
     mutant(
         "blocked: a message is completed although its key could not be unblocked", LANES,
         f"{OF_STOPPED}::test_what_was_resubmitted_is_completed_only_when_its_key_is_unblocked",
-        ("                    await self._blocked.unblock_after(attempt)\n                except NothingCommitted:\n                    await self._settlement.release(attempt)\n                    return True\n", "                    await self._blocked.unblock_after(attempt)\n                except NothingCommitted:\n                    pass\n"),
+        ("                await self._blocked.unblock_after(attempt)\n", "                with suppress(NothingCommitted):\n                    await self._blocked.unblock_after(attempt)\n"),
     ),
     mutant(
         "blocked: a key is unblocked behind the discarding of its dead letter", OPERATIONS,
@@ -391,7 +391,7 @@ DIRECT_MUTANTS = (
         f"{OF_STOPPED}::test_what_waits_is_put_on_record_again_after_an_unknown_outcome",
         ("        answer = await write_known(self._store, Create(key, stored.encode(record), None, tag))\n",
          "        try:\n            answer = await write_one(self._store, Create(key, stored.encode(record), None, tag))\n        except OutcomeUnknown:\n            answer = None\n"),
-        ("from outbox.lineage import fingerprint\n", "from outbox.errors import OutcomeUnknown\nfrom outbox.lineage import fingerprint\n"),
+        ("from outbox.ports import (\n", "from outbox.errors import OutcomeUnknown\nfrom outbox.ports import (\n"),
         ("import read, write_known\n", "import read, write_one\n"),
     ),
     mutant(

@@ -271,12 +271,12 @@ MUTANTS = (
     ),
     mutant(
         "engine: a refusal is not conditional", "engine", "Serializable|OneChangePerETag|NoDuplicate", GROUP,
-        ("            self.commit.if_versions[id] = 0 if loaded is None else loaded.version\n        message", "            pass\n        message"),
+        ("            self.commit.if_versions[id] = 0 if loaded is None else loaded.version\n        self._mark(work, Refusal", "            pass\n        self._mark(work, Refusal"),
         amounts=(-11, 5), workers=2,
     ),
     mutant(
         "engine: a refusal leaves no record", "engine", "NothingLeavesEarly", GROUP,
-        ("        self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))\n", "        self.markers.get(digest)\n"),
+        ("        self._mark(work, Refusal(work.digest, poison.reason, poison.description, work.delivery.message.attempt))\n", "        self.markers.get(work.digest)\n"),
         amounts=(-11,), copies=2,
     ),
     *REQUEST_MUTANTS,

@@ -54,7 +54,7 @@ OVERFLOW_MUTANTS = (
     ),
     mutant(
         "overflow: the blob goes before what is staged says so", "item", "NoAlarm", ITEM,
-        ("        write = Replace(key, stored.encode(staged), found.version, None, tag)\n        answer = await write_known(self._infrastructure, write)\n", "        write = Replace(key, stored.encode(staged), found.version, None, tag)\n        if found.staged.record.spilled:\n            await self._blobs.delete(found.staged.record.spilled)\n        answer = await write_known(self._infrastructure, write)\n"),
+        ("        answer = await write_known(self._infrastructure, Replace(key, stored.encode(staged)", "        if found.staged.record.spilled:\n            await self._blobs.delete(found.staged.record.spilled)\n        answer = await write_known(self._infrastructure, Replace(key, stored.encode(staged)"),
         app="spilling", sweepers=1, faults={"crash": 1},
     ),
     mutant(

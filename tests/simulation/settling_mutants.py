@@ -31,7 +31,7 @@ SETTLING_MUTANTS = (
     ),
     mutant(
         "settling: a key is blocked behind the dead letter", "partition", "InOrder", LANES,
-        ("        if attempt.work.blocks_key:\n            try:\n", "        if attempt.work.blocks_key:\n            await self._settlement.settle(attempt, outcome)\n            try:\n"),
+        ("            if holds and isinstance(outcome, PoisonMessage):\n", "            if holds and isinstance(outcome, PoisonMessage):\n                await self._settlement.settle(attempt, outcome)\n"),
         app="standing", amounts=(-50, 5), faults={"crash": 1},
     ),
     mutant(

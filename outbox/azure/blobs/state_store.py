@@ -98,8 +98,7 @@ class BlobStateStore:
         return int(metadata.get(EXPIRES, 0) or 1 << 62) <= self._now_ms()
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
-        begins = f"{encode_part(partition)}/"
-        keys = [key_of(name) async for name, _ in self._names(begins)]
+        keys = [key_of(name) async for name, _ in self._names(f"{encode_part(partition)}/")]
         for key in sorted((key for key in keys if key.id.startswith(prefix)), key=lambda key: key.id):
             document = await self.read(key)
             if document is not None:

@@ -45,8 +45,6 @@ class CosmosAccount:
 
     async def client(self) -> CosmosClient:
         """The client, open."""
-        if self._client is not None:
-            return self._client
         async with self._opening:
             if self._client is None:
                 self._client = await self._open()

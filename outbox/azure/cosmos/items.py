@@ -109,8 +109,7 @@ def from_item(item: Mapping[str, Any], session: Session = "") -> Document:
         CorruptRecord: it is none of ours.
     """
     try:
-        key = DocumentKey(item[PARTITION], decode_id(item["id"]))
-        return Document(key, _body_of(item), item["_etag"], session)
+        return Document(DocumentKey(item[PARTITION], decode_id(item["id"])), _body_of(item), item["_etag"], session)
     except (KeyError, TypeError, ValueError, Base64Error) as error:
         where = f"{item.get(PARTITION)}/{item.get('id')}"
         raise CorruptRecord(f"item {where} is none of ours ({error!r}); who else writes to this container?") from error
@@ -137,10 +136,8 @@ def encode_id(id: str) -> str:
     Raises:
         TooLarge: it is too long, or empty.
     """
-    if not _ESCAPED.search(id):
-        if id.isascii() and 0 < len(id) <= ID_BYTES_MAX:
-            return id
-        return _checked("id", id, ID_BYTES_MAX)
+    if id.isascii() and 0 < len(id) <= ID_BYTES_MAX and not _ESCAPED.search(id):
+        return id
     return _checked("id", _ESCAPED.sub(_escape, id), ID_BYTES_MAX)
 
 

@@ -103,15 +103,13 @@ class CosmosStateStore:
             if as_lost(error) is not None:
                 return None
             raise as_error(error, what) from error
-        headers = answer.headers
-        self.usage.note("read", charge_of(headers))
-        return from_item(item, headers.get(SESSION_HEADER, ""))
+        self.usage.note("read", charge_of(answer.headers))
+        return from_item(item, answer.headers.get(SESSION_HEADER, ""))
 
     async def scan(self, partition: str, *, prefix: str = "") -> AsyncIterator[Document]:
         """The documents of a partition whose ids begin with `prefix`, by id: all of them are held for that."""
         check_partition(partition)
-        begins = encode_id(prefix) if prefix else ""
-        parameters = [{"name": "@prefix", "value": begins}]
+        parameters = [{"name": "@prefix", "value": encode_id(prefix) if prefix else ""}]
         pages = self._pages(_SCAN, partition_key=partition, parameters=parameters)
         found = [from_item(item) async for item in pages]
         for document in sorted(found, key=lambda document: document.key.id):
@@ -175,8 +173,7 @@ class CosmosStateStore:
                 return await self._write_one(operations[0], what)
             return await self._write_batch(operations, what)
         except FAILURES as error:
-            lost = as_lost(error)
-            if lost is None:
+            if (lost := as_lost(error)) is None:
                 raise as_error(error, what) from error
             return lost
 

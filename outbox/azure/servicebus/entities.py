@@ -134,17 +134,17 @@ class ServiceBusEntities:
         admin = self._namespace.administration()
         await self._made(f"topic {topic}", partial(admin.create_topic, topic))
         for name in subscriptions:
-            make = partial(admin.create_subscription, topic, name, **_LIMITS)
-            if not await self._made(f"subscription {topic}/{name}", make):
-                found = await self._call(f"subscription {topic}/{name}", partial(admin.get_subscription, topic, name))
+            what = f"subscription {topic}/{name}"
+            if not await self._made(what, partial(admin.create_subscription, topic, name, **_LIMITS)):
+                found = await self._call(what, partial(admin.get_subscription, topic, name))
                 self._judge(f"{topic}{SUBSCRIPTIONS}{name}", found, sessions=False)
 
     async def _queue(self, name: str, *, sessions: bool) -> None:
         admin = self._namespace.administration()
-        if await self._made(f"queue {name}", partial(admin.create_queue, name, requires_session=sessions, **_LIMITS)):
-            return
-        found = await self._call(f"queue {name}", partial(admin.get_queue, name))
-        self._judge(name, found, sessions=sessions)
+        make = partial(admin.create_queue, name, requires_session=sessions, **_LIMITS)
+        if not await self._made(f"queue {name}", make):
+            found = await self._call(f"queue {name}", partial(admin.get_queue, name))
+            self._judge(name, found, sessions=sessions)
 
     async def _made(self, what: str, make: Callable[[], Awaitable[object]]) -> bool:
         """Make an entity; False where it is there already."""

@@ -22,7 +22,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 
 from outbox.azure.servicebus.links import CLOSE_S, LINGER_S, Link, answer
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
-from outbox.errors import OutboxError, OutcomeUnknown
+from outbox.errors import OutboxError
 
 Taken = tuple[Link, Sequence[ServiceBusReceivedMessage]]
 
@@ -199,12 +199,9 @@ class SessionSource:
             receiver = self._namespace.next_session(self._path, wait_s=ACCEPT_S, prefetch_count=PREFETCH_COUNT)
             try:
                 link = await Link.open(self._path, receiver, arrived=self._changed.set, now_ms=self._now_ms)
-            except OutcomeUnknown as error:
+            except OutboxError as error:
                 if not isinstance(error.__cause__, OperationTimeoutError):  # else there was no session
                     await self._failed(error)
-                continue
-            except OutboxError as error:
-                await self._failed(error)
                 continue
             if self._closing.is_set():
                 await link.close()

@@ -11,7 +11,6 @@ from typing import Any
 
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
-from outbox.lineage import fingerprint
 from outbox.ports import Commit, DeadLettering, Marker, Postponement, Refusal, StateChange, StateDocument
 from outbox.runtime.commit.marker_replies import as_record, with_reply
 from outbox.runtime.delivery.claim_check import checked_outputs
@@ -132,9 +131,7 @@ class EngineTransaction:
         if id is not None:
             loaded = self.documents.get(id)
             self.commit.if_versions[id] = 0 if loaded is None else loaded.version
-        message = work.delivery.message
-        digest = work.fingerprint or fingerprint(message.body, message.type)
-        self._mark(work, Refusal(digest, poison.reason, poison.description, message.attempt))
+        self._mark(work, Refusal(work.digest, poison.reason, poison.description, work.delivery.message.attempt))
 
     def has_refused(self, attempt: Attempt) -> bool:
         """Whether the refusal of this attempt, or of a later one, is on record."""

@@ -159,13 +159,12 @@ class HandlerThreads:
         if job.is_left:
             fields = {"handler": job.handler.name, "id": job.id, "took_s": round(time.monotonic() - job.began_s, 3)}
             log.warning("a handler ended past its time limit; nothing of it was committed", extra=fields)
-        if job.ended.done():
-            return
-        if error is None:
-            job.ended.set_result(None)
-            return
-        job.ended.set_exception(error)
-        job.ended.exception()  # the future of an abandoned function is not read otherwise
+        if not job.ended.done():
+            if error is None:
+                job.ended.set_result(None)
+            else:
+                job.ended.set_exception(error)
+                job.ended.exception()  # the future of an abandoned function is not read otherwise
 
     def _leave(self, job: Job, why: str) -> None:
         """Abandon a function, which cannot be stopped: it commits nothing, and keeps its key and its thread."""

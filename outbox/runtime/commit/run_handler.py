@@ -204,8 +204,9 @@ async def abandon(suspended: Suspended[Made]) -> None:
 async def run_branch(plan: Plan, group: Effects, attempt: Attempt, life: Life) -> Outcome:
     """Run one branch of a message to its end; rescheduled while an earlier attempt of its key runs in a thread."""
     if plan.threads is not None and plan.threads.holds(attempt.work):
-        failures = attempt.work.delivery.failures
-        return Later(RETRY_AFTER_S, failures, "an earlier attempt of its key still runs in a thread")
+        return Later(
+            RETRY_AFTER_S, attempt.work.delivery.failures, "an earlier attempt of its key still runs in a thread"
+        )
     began_ms, attempt.failure = life.now_ms(), None
     outcome = start(plan, group, attempt, life)
     if isinstance(outcome, Suspended):

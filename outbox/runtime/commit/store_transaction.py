@@ -15,7 +15,6 @@ import msgspec
 from outbox.context import ABSENT, Context
 from outbox.errors import PoisonMessage
 from outbox.http import Reply
-from outbox.lineage import fingerprint
 from outbox.ports import Document, Output, Version
 from outbox.runtime.commit.run_handler import Life, run_branch
 from outbox.runtime.commit.state_cache import CachedState
@@ -143,14 +142,12 @@ class StoreTransaction:
         return attempt.work.verdict(attempt.found, is_past_retention=True) is Verdict.RESUBMISSION
 
     def _add(self, attempt: Attempt, record: Record, reply: Reply | None = None) -> None:
-        message = attempt.work.delivery.message
-        digest = attempt.work.fingerprint or fingerprint(message.body, message.type)
         record = msgspec.structs.replace(
             record,
             tx=self.tx,
-            fingerprint=digest,
+            fingerprint=attempt.work.digest,
             at_ms=self.now_ms,
-            attempt=message.attempt,
+            attempt=attempt.work.delivery.message.attempt,
             reply=reply,
             life_ms=self._plan.record_life_ms,
         )

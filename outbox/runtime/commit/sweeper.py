@@ -101,10 +101,9 @@ async def sweep(
                     finished += 1
             except (CorruptRecord, msgspec.MsgspecError, ValueError, RecursionError) as error:
                 foreign += 1  # the sweep continues with the others
-                where = f"{document.key.partition}/{document.key.id}"
                 log.error(
                     "pending document is not of this framework; check what else writes to the container",
-                    extra={"document": where, "error": str(error)},
+                    extra={"document": f"{document.key.partition}/{document.key.id}", "error": str(error)},
                 )
     await scope.finish()
     next_start = start + seen - finished if is_cut else 0

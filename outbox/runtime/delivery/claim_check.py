@@ -33,14 +33,10 @@ def check_blobs(app: App, blobs: BlobStore) -> None:
     Raises:
         NotRegistrable: a handler calls `ctx.write_blob`.
     """
-    if isinstance(blobs, NoBlobs):
-        writing = [
-            handler.name
-            for handler in (*app.handlers, *(route.handler for route in app.routes))
-            if handler.binding.writes_blobs
-        ]
-        if writing:
-            raise NotRegistrable(f"{', '.join(writing)} calls ctx.write_blob, and there is no blob store; {BLOBS_CURE}")
+    handlers = (*app.handlers, *(route.handler for route in app.routes))
+    writing = [handler.name for handler in handlers if handler.binding.writes_blobs]
+    if writing and isinstance(blobs, NoBlobs):
+        raise NotRegistrable(f"{', '.join(writing)} calls ctx.write_blob, and there is no blob store; {BLOBS_CURE}")
 
 
 def to_claim(message: Message) -> tuple[str, bytes]:

@@ -196,5 +196,6 @@ def _decoded(document: Document) -> StoredDeadLetter:
     try:
         return msgspec.json.decode(document.body, type=StoredDeadLetter)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        where = f"{document.key.partition}/{document.key.id}"
-        raise CorruptRecord(f"document {where} is not a dead letter: {error}; who else writes here?") from error
+        raise CorruptRecord(
+            f"document {document.key.partition}/{document.key.id} is not a dead letter: {error}; who else writes here?"
+        ) from error

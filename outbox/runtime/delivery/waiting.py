@@ -21,7 +21,6 @@ from enum import Enum
 
 from outbox import stored
 from outbox.engine_commit import WAITING, WAITING_ATTEMPT
-from outbox.lineage import fingerprint
 from outbox.ports import (
     Commit,
     Create,
@@ -75,7 +74,7 @@ class Waiting:
         now_ms = self._now_ms()
         if not work.inbox or work.inbox in self._known or work.created_ms <= self._plan.retention.oldest_ms(now_ms):
             return None
-        record = Record(self._new_tx(), _digest(work), now_ms, reason=WAITING, attempt=WAITING_ATTEMPT)
+        record = Record(self._new_tx(), work.digest, now_ms, reason=WAITING, attempt=WAITING_ATTEMPT)
         tag = Tag("wait", (work.inbox,), record.tx)
         answer = await write_known(self._store, Create(key, stored.encode(record), None, tag))
         if isinstance(answer, Lost):
@@ -116,11 +115,6 @@ def waiting_commit(plan: Plan, works: Sequence[Work], markers: dict[bytes, Marke
         commit.postponed.append(Postponement(delivery, 0, delivery.failures))
         for branch, verdict in zip(branches, verdicts, strict=True):
             if branch.inbox and verdict is Verdict.FRESH:
-                waiting = Refusal(_digest(branch), WAITING, "", WAITING_ATTEMPT)
+                waiting = Refusal(branch.digest, WAITING, "", WAITING_ATTEMPT)
                 known[branch.inbox] = commit.refused[branch.inbox] = waiting
     return commit
-
-
-def _digest(work: Work) -> bytes:
-    message = work.delivery.message
-    return work.fingerprint or fingerprint(message.body, message.type)

@@ -81,19 +81,14 @@ class Reader:
         key = idempotency_key(request.headers)
         identity = f"{key}@{sha256(caller.encode()).hexdigest()}" if self.route.caller is not None else key
         body, whole = self._written(request, parameters)
-        work = self._work(
-            body,
-            caller,
-            Message(
-                body=body,
-                outbox_id=identity,
-                type=self._codec.name,
-                created_ms=now_ms,
-                traceparent=_traceparent(request),
-            ),
-            now_ms,
+        message = Message(
+            body=body,
+            outbox_id=identity,
+            type=self._codec.name,
+            created_ms=now_ms,
+            traceparent=_traceparent(request),
         )
-        inbox = inbox_key(self.route.handler.prefix, None, identity)
+        work, inbox = self._work(message, caller, now_ms), inbox_key(self.route.handler.prefix, None, identity)
         return msgspec.structs.replace(work, inbox=inbox, fingerprint=fingerprint(whole, ""), remembered=True)
 
     def read_work(self, request: Request, parameters: Mapping[str, str], caller: str, now_ms: int) -> Work:
@@ -109,14 +104,14 @@ class Reader:
         named = {name: text for name, text in given.items() if name in self._names}
         body = msgspec.json.encode(self._typed({**named, **parameters}))
         message = Message(body=body, type=self._codec.name, created_ms=now_ms, traceparent=_traceparent(request))
-        return self._work(body, caller, message, now_ms)
+        return self._work(message, caller, now_ms)
 
-    def _work(self, body: bytes, caller: str, message: Message, now_ms: int) -> Work:
+    def _work(self, message: Message, caller: str, now_ms: int) -> Work:
         """The work of a message: value decoded, key taken."""
         handler = self.route.handler
         delivery = Delivery(handler.source, 0, message, 0, now_ms, 0)
         try:
-            value = self._codec.decode(body)
+            value = self._codec.decode(message.body)
         except FAILURES as error:  # a validator may raise anything
             raise Unfit(400, "undecodable", safe_text(f"not a {self._codec.name}: {as_text(error)}")) from error
         if handler.key is None:

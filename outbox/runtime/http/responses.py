@@ -34,6 +34,22 @@ AGAIN_AFTER_S = 1
 RETRY_AFTER_S_MAX = 86_400
 
 
+_REFUSED = {
+    "payload-differs": (
+        422,
+        "idempotency-key-reused",
+        "this Idempotency-Key was used for another request; use a new key",
+    ),
+    "too-old": (
+        422,
+        "too-old",
+        "this Idempotency-Key was first used too long ago; look at what it did, and use a new key",
+    ),
+}
+"""The responses to refusals by the runtime, by their reason."""
+_FAILED = "the request failed, and is not tried again under this Idempotency-Key; nothing took effect"
+
+
 def answer_of(record: Record) -> Response:
     if record.refusal is not None:
         return refused(record.refusal)
@@ -44,14 +60,7 @@ def refused(poison: PoisonMessage) -> Response:
     """The response to a recorded refusal."""
     if poison.description == REJECTED:
         return problem(409, "rejected", poison.reason)
-    if poison.reason == "payload-differs":
-        text = "this Idempotency-Key was used for another request; use a new key"
-        return problem(422, "idempotency-key-reused", text)
-    if poison.reason == "too-old":
-        text = "this Idempotency-Key was first used too long ago; look at what it did, and use a new key"
-        return problem(422, "too-old", text)
-    text = "the request failed, and is not tried again under this Idempotency-Key; nothing took effect"
-    return problem(500, poison.reason, text)
+    return problem(*_REFUSED.get(poison.reason, (500, poison.reason, _FAILED)))
 
 
 def failed(later: Later, work: Work) -> Response:
@@ -64,14 +73,22 @@ def failed(later: Later, work: Work) -> Response:
 
 def unavailable(after_s: int = AGAIN_AFTER_S) -> Response:
     """The response where nothing could be committed, or the outcome is unknown."""
-    text = "the request could not be completed now; the same request again, under the same key, is safe"
-    return problem(503, "try-again", text, retry_after_s=min(max(after_s, AGAIN_AFTER_S), RETRY_AFTER_S_MAX))
+    return problem(
+        503,
+        "try-again",
+        "the request could not be completed now; the same request again, under the same key, is safe",
+        retry_after_s=min(max(after_s, AGAIN_AFTER_S), RETRY_AFTER_S_MAX),
+    )
 
 
 def in_progress() -> Response:
     """The response to a repetition of a request in progress."""
-    text = "the same request is still in progress; ask again with the same key"
-    return problem(409, "in-progress", text, retry_after_s=AGAIN_AFTER_S)
+    return problem(
+        409,
+        "in-progress",
+        "the same request is still in progress; ask again with the same key",
+        retry_after_s=AGAIN_AFTER_S,
+    )
 
 
 class RequestLog:

@@ -106,14 +106,13 @@ def _decoded(note: Document) -> list[HandlerName]:
 
 
 def _registered(app: App, handler: Handler) -> HandlerName:
-    codecs = [app.codec(kind) for kind in handler.binding.messages]
     return HandlerName(
         handler.source,
         handler.name,
         handler.state.name if handler.state is not None else "",
         handler.key_name,
         handler.key_kind,
-        tuple(sorted(TypeName(codec.name, codec.version) for codec in codecs)),
+        tuple(sorted(TypeName(codec.name, codec.version) for codec in map(app.codec, handler.binding.messages))),
     )
 
 
@@ -136,8 +135,7 @@ async def _check(operations: Operations, old: HandlerName, own: Names, known: Na
         return
     if now is not None:
         raise NotRegistrable(_cure_of_key(old, now))
-    fresh = [other for identity, other in own.items() if identity not in known]
-    raise NotRegistrable(_cure(old, sorted(fresh)))
+    raise NotRegistrable(_cure(old, sorted(other for identity, other in own.items() if identity not in known)))
 
 
 async def _is_drained(operations: Operations, source: str) -> bool:

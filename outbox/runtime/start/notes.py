@@ -16,8 +16,7 @@ async def write_note(operations: Operations, name: str, body: bytes, seen: Docum
 
 def unreadable(note: Document, error: Exception) -> CorruptRecord:
     """The error for a note that cannot be decoded."""
-    where = f"{note.key.partition}/{note.key.id}"
     return CorruptRecord(
-        f"document {where} is not a note of this framework: {error}; who else writes here? Delete it when the queues "
-        "of its application are drained, and start again"
+        f"document {note.key.partition}/{note.key.id} is not a note of this framework: {error}; who else writes here? "
+        "Delete it when the queues of its application are drained, and start again"
     )

@@ -126,8 +126,7 @@ class Plan:
     @property
     def threaded(self) -> set[str]:
         """The handlers that run in threads, by name."""
-        blocking = {handler.name for handler in self.app.handlers if handler.blocking}
-        return blocking if self.threads is not None else set()
+        return {handler.name for handler in self.app.handlers if handler.blocking and self.threads is not None}
 
     @property
     def record_life_ms(self) -> int:

@@ -87,7 +87,7 @@ ADAPTER_MUTANTS = (
     ),
     mutant(
         "a document tells no session", COSMOS, "test_a_session_token_makes_a_read_of_another_process_fresh",
-        ("        return from_item(item, headers.get(SESSION_HEADER, \"\"))", "        return from_item(item, \"\")"),
+        ("from_item(item, answer.headers.get(SESSION_HEADER, \"\"))", "from_item(item, \"\")"),
     ),
     mutant(
         "a read that cannot be as fresh as its session finds nothing", OUTCOMES,
