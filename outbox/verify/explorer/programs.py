@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from outbox.app import App, Handler
+from outbox.errors import Refused, Throttled
 from outbox.log_throttle import LogThrottle
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.commit.state_cache import CachedState
@@ -272,7 +273,10 @@ class Sweeper:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator who resubmits any of the dead letters, as often as the scenario allows."""
+    """An operator who resubmits any of the dead letters, as often as the scenario allows.
+
+    What our own doors refuse is sent by another program, which asks nobody: the protocols must stand that too.
+    """
 
     at: StoreResources | None
     resource: int
@@ -285,7 +289,12 @@ class Operator:
                 await calls(self.resource, "resubmit", path, number)
             else:
                 operations: Any = ExploredOperations(calls, self.at.bus)  # it needs no other of them
-                await StoreOperations(store_ports(calls, self.at, operations)).resubmit(path, number)
+                try:
+                    await StoreOperations(store_ports(calls, self.at, operations)).resubmit(path, number)
+                except Throttled:
+                    raise
+                except Refused:
+                    await operations.resubmit(path, number)
         return None
 
 
