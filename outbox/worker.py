@@ -226,7 +226,9 @@ class Worker(Client):
 
     def _claim_groups_over(self, paths: list[str]) -> list[_ClaimGroup]:
         """A journal claims from all queues at once; a bus needs a wait for each queue."""
-        return [_ClaimGroup(each) for each in ([paths] if isinstance(self._ports, Ports) else [[p] for p in paths])]
+        if isinstance(self._ports, Ports):
+            return [_ClaimGroup(paths)]
+        return [_ClaimGroup([path]) for path in paths]
 
     async def _claim_loop(self, claim_group: _ClaimGroup) -> None:
         """Claim and handle batches up to the first that waits; then another loop continues."""

@@ -444,12 +444,12 @@ class Broker:
         return False
 
     def _dismiss_all(self, reason: EngineStopped) -> None:
-        """Fail whoever waits for any queue, because the engine has stopped."""
+        """Fail every waiting claim, because the engine has stopped."""
         for path in list(self._watchers):
             self.dismiss(path, reason)
 
     def dismiss(self, path: str, reason: UnknownDestination | EngineStopped) -> None:
-        """Fail whoever waits for a queue that is gone, or that nothing comes into any more."""
+        """Fail the claims that wait for a queue that was deleted, or whose engine has stopped."""
         for watcher in self._watchers.pop(path, {}):
             if not watcher.done():
                 watcher.set_exception(reason)

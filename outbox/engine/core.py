@@ -96,7 +96,7 @@ class Core:
         self.on_stop: Callable[[EngineStopped], None] | None = None
         """Called with the reason, for a host."""
         self.dismiss_waiters: Callable[[EngineStopped], None] | None = None
-        """Called with the reason: whoever waits for a message would wait in vain."""
+        """Called with the reason, to fail the claims that wait for a message."""
 
     def now_ms(self) -> int:
         """Engine time, milliseconds since 1970: never behind the log, never running backwards."""

@@ -68,7 +68,7 @@ def test_queues_and_containers_are_made_only_where_a_setting_says_so(
 ) -> None:
     monkeypatch.setattr(azure, "connect", lambda **given: given["create"])
     settings = {name: value for name, value in LOCAL.items() if name != "OUTBOX_CREATE"}
-    assert connect(settings if text is None else settings | {"OUTBOX_CREATE": text}) is is_made  # type: ignore[comparison-overlap]
+    assert connect(settings if text is None else settings | {"OUTBOX_CREATE": text}) is is_made  # type: ignore[comparison-overlap]  # a double
 
 
 def test_settings_hold_the_schedule_and_no_secret_shows() -> None:

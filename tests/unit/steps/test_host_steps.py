@@ -125,7 +125,7 @@ async def test_what_a_worker_has_in_flight_when_it_stops_is_released_uncounted()
     async with Engine.in_memory() as engine:
         async with Worker(app, engine, drain_s=0.01) as worker:
             await worker.send("adds", Add("a"), id="1")
-            while not worker._is_busy:  # noqa: ASYNC110  # the worker does not tell
+            while not worker._is_busy:  # noqa: ASYNC110  # the worker has no event for it
                 await asyncio.sleep(0.001)
         (task,) = engine.broker.peek("adds", 0, 9)
         assert (task.state, task.delivery_count) == ("active", 0)
@@ -157,7 +157,7 @@ async def test_a_worker_is_not_idle_while_its_handler_runs_on_for_a_message_that
 
     async with Engine.in_memory() as engine, Worker(app, engine, drain_s=0.01) as worker:
         await worker.send("adds", Add("a"), id="1")
-        while not worker._is_busy:  # noqa: ASYNC110  # the worker does not tell
+        while not worker._is_busy:  # noqa: ASYNC110  # the worker has no event for it
             await asyncio.sleep(0.001)
         engine.core.do(Cancelled(engine.broker.queue("adds").number, [1]))
         with pytest.raises(TimeoutError):
