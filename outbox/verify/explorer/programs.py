@@ -243,24 +243,31 @@ class StoreWorker:
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish."""
+    """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish.
+
+    It leaves alone what is younger than `grace_ms`.
+    """
 
     plan: Plan
     at: StoreResources
     make: MakeProtocol
     store: int = 0
     name: str = "sweeper"
+    grace_ms: int = 0
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         plan, ports = self.plan, store_ports(calls, self.at)
         protocol = protocol_over(calls, ports, plan, self.make)
         store = ExploredStore(calls, self.store, self.at.capabilities, seen=carried or "")
         with suppress(*MAY_RETRY):
-            swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
-            was_whole = swept.seen_count - swept.young_count == store.found_count  # time may have passed in between
+            woken = await calls(self.store, "wake", store.seen) if self.grace_ms else ""
+            swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=self.grace_ms / 1_000)
+            seen_count = swept.seen_count - (0 if self.grace_ms else swept.young_count)
+            was_whole = seen_count == store.found_count  # time may have passed in between
             if was_whole and not swept.finished_count:
                 before, _, looks = (carried or "").partition("/")
-                return f"{store.seen}/{int(looks) + 1 if before == store.seen else 1}"
+                seen = woken or store.seen  # what is young is so as of the beginning of a sweep
+                return f"{seen}/{int(looks) + 1 if before == seen else 1}"
         return None
 
 

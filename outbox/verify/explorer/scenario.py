@@ -68,6 +68,7 @@ class Scenario:
     are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
     each id, also where it was settled meanwhile.  With an `earlier_retention` the first worker runs earlier code with
     that retention, and stops a margin after the start, when the others have registered theirs.
+    A sweeper leaves alone what is younger than `grace_ms`.
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -101,6 +102,7 @@ class Scenario:
     pauses_max: int = 0
     drops_duplicates: bool = False
     earlier_retention: timedelta | None = None
+    grace_ms: int = 0
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -261,7 +263,12 @@ def _store(scenario: Scenario) -> Kernel:
     apart = scenario.apart and scenario.scope == "item"
     private = STAGED_PREFIX if staged_alone else ""
     make_store = partial(
-        StoreModel, capabilities=capabilities, stale_count=budgets.stale, private=private, look_count=1 + budgets.stale
+        StoreModel,
+        capabilities=capabilities,
+        stale_count=budgets.stale,
+        private=private,
+        look_count=1 + budgets.stale,
+        grace_ms=scenario.grace_ms if scenario.sweepers else 0,
     )
     models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
     if apart:
@@ -276,10 +283,11 @@ def _store(scenario: Scenario) -> Kernel:
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
     worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
     programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
-    programs += [Sweeper(plan, at, make=make)] * scenario.sweepers
+    sweeper = Sweeper(plan, at, make=make, grace_ms=scenario.grace_ms)
+    programs += [sweeper] * scenario.sweepers
     programs += [Operator(at, resource=at.bus)] * bool(scenario.resubmissions)
     if apart:
-        programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
+        programs += [replace(sweeper, store=3, name="infrastructure sweeper")] * scenario.sweepers
     front = partial(
         Front,
         watched_app(app),
