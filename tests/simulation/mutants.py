@@ -1,7 +1,9 @@
-"""Faults, each planted alone: what the text of one module is changed to, where that must show, and as what.
+"""Faults that exploring finds, each planted alone: what the text of one module is changed to, where, and as what.
 
-Every rule of the protocols that a line of code keeps has one that takes the line out.  Data only; nothing of the
-package is imported here.
+With the tables that it takes in these are all that explorations look for, and the faults in the engine that a comparison
+with its model finds.  Which rule of the protocol pages a fault takes out is in `rules`; rules of what is not explored
+have their faults in `direct_mutants` and the tables of the log and of the adapters.  Data only; nothing of the package is
+imported here.
 """
 
 from __future__ import annotations

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from tests.simulation.planting import (
     ENGINE,
+    HTTP_CLAIMS,
     HTTP_SCOPES,
     ITEM,
     JOURNAL,
+    LANES,
     PARTITION,
     PLAIN,
     PLAN,
@@ -24,6 +26,7 @@ STORED = "outbox/stored.py"
 WORK = "outbox/runtime/work.py"
 ADMISSION = "outbox/runtime/delivery/admission.py"
 NAMES = "outbox/runtime/start/handler_names.py"
+PROCESSOR = "outbox/azure/functions/processor.py"
 REQUESTS = "outbox/runtime/http/requests.py"
 
 OF_IDENTITIES = "unit/runtime/test_identities.py"
@@ -46,6 +49,11 @@ RULE_MUTANTS = (
         "a record loses its reply when it is marked", "partition", "OneAnswer", STORED,
         ("replace(self, pending=False, outputs=(), spilled=\"\", life_ms=0)", "replace(self, pending=False, outputs=(), spilled=\"\", life_ms=0, reply=None)"),
         amounts=(), asked=(("k1", "a", 5),), asked_times=2,
+    ),
+    mutant(
+        "a claim lives half as long as messages are young", "partition", "NoDuplicate", HTTP_CLAIMS,
+        ("self._plan.record_life_ms / 1_000", "self._plan.retention_ms / 2_000"),
+        amounts=(), asked=(("k1", "a", 5), ("k1", "b", 5)), asked_times=2, faults={"jump": 2},
     ),
     mutant(
         "a state is swapped over a pointer", "item", "NoLost|StagedVanish", ITEM,
@@ -71,6 +79,11 @@ RULE_MUTANTS = (
         "engine: what saw an uncommitted state goes on", "engine", "Serializable|NoGhost|OneChangePerETag|ConsistentOutput", ENGINE,
         ("        if work.state_id in group.commit.if_versions or _has_lane(group.works, lane):\n", "        if work.state_id in ():\n"),
         app="calling", amounts=(5, -3), batch=2,
+    ),
+    mutant(
+        "a conflict is taken for a failure", "partition", "NothingLeavesEarly|EveryMessageEnds|NoDuplicate", LANES,
+        ("            await self._cool_down([attempt], error)\n            return attempt.work.in_order\n", '            del error\n            return await self._end(attempt, PoisonMessage("failed", "a conflict"))\n'),
+        faults={"error": 3},
     ),
 )  # fmt: skip
 
@@ -223,5 +236,54 @@ TESTED_RULE_MUTANTS = (
     tested(
         "a read may change what it reads", HTTP_SCOPES, f"{OF_HTTP}::test_a_read_that_changes_or_sends_fails",
         ("        if context is None or is_changed or", "        if context is None or"),
+    ),
+    tested(
+        "a low delivery limit of the broker is not logged", "outbox/azure/servicebus/settings.py",
+        "wire/on_azure/test_queues_as_found.py::test_a_queue_whose_broker_may_expire_messages_is_logged_once",
+        ("    if (count := found.max_delivery_count) is not None and count < DELIVERY_COUNT_MAX:\n", "    if (count := found.max_delivery_count) is not None and count < 0:\n"),
+    ),
+    tested(
+        "any message goes to the only type there is", ADMISSION,
+        "unit/runtime/test_messages.py::test_a_type_has_the_name_that_it_was_given_on_the_wire",
+        ("        route = source.routes.get(message.type) if message.type else source.only\n", "        route = source.routes.get(message.type) or next(iter(source.routes.values()))\n"),
+    ),
+    tested(
+        "a destination that was never declared is sent to", "outbox/app.py",
+        "unit/runtime/test_registration.py::test_sending_to_a_name_never_declared_says_how_to_declare_it",
+        ("        if name in self.queues or name in self.topics:\n", "        if name:\n"),
+    ),
+    tested(
+        "what was applied before calls again", PARTITION, f"{OF_CALLS}::test_an_applied_message_calls_nothing_again",
+        ("        try:\n            await self._read_record(attempt)\n        except Superseded as found:\n            batch.superseded = found.record\n            raise\n", "        del attempt\n"),
+        ("        return bool(inbox and (delivery", "        return bool(not inbox and (delivery"),
+    ),
+    tested(
+        "a context has the time of the wall", CONTEXT, "unit/runtime/test_effects.py::test_schedule_sends_later_by_a_delay_or_at_a_time_in_due_order",
+        ("        return self.now_ms / 1_000\n", "        return time.time()\n"),
+        ("import inspect\n", "import inspect\nimport time\n"),
+    ),
+    tested(
+        "a message is handled beside another of its lane", ENGINE, "unit/runtime/test_ordering.py::test_nothing_overtakes_a_message_that_is_tried_again",
+        ("            if lane is not None and lane in self._lanes.taken:\n                self._lanes.wait(lane, [work])\n            elif", "            if"),
+        ("            self._lanes.wait(lane, [later for later in rest if later.lane == lane])\n            rest = [later for later in rest if later.lane != lane]\n", ""),
+    ),
+    tested(
+        "a successor in a trigger is abandoned at once", PROCESSOR,
+        "functions/test_blocked_keys.py::test_what_waits_behind_a_dead_letter_keeps_its_deliveries_and_its_order",
+        ("            match await self._wait_unblocked(delivery, until_ms):\n", '            match "" if until_ms else await self._wait_unblocked(delivery, until_ms):\n'),
+    ),
+    tested(
+        "a resubmission in a trigger waits behind its successors", PROCESSOR,
+        "functions/test_blocked_keys.py::test_what_is_resubmitted_goes_ahead_of_what_the_host_hands_out_first",
+        ("            if again is not None and again.attempt > done_attempt:\n", "            if again is not None and again.attempt < done_attempt:\n"),
+    ),
+    tested(
+        "a failed request is kept", "outbox/registration/handlers.py",
+        f"{OF_HTTP}::test_a_failure_is_reported_without_its_reason_and_not_stored",
+        ("UNKEPT = Retries(limit=1 << 31, delays_s=())", "UNKEPT = Retries(limit=1, delays_s=())"),
+    ),
+    tested(
+        "a body in another order is another", REQUESTS, f"{OF_HTTP}::test_a_body_that_says_the_same_in_another_order_is_the_same",
+        ("fingerprint(whole, \"\")", "fingerprint(body, \"\")"),
     ),
 )  # fmt: skip
