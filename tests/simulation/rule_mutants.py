@@ -15,6 +15,7 @@ from tests.simulation.planting import (
     PARTITION,
     PLAIN,
     PLAN,
+    VERDICT,
     Mutant,
     mutant,
 )
@@ -127,6 +128,17 @@ TESTED_RULE_MUTANTS = (
         "a scheduled message is as old as its commit", CONTEXT,
         f"{OF_AGES}::test_an_output_is_as_old_as_its_due_time",
         ("created_ms=due_ms if due_ms > now_ms else now_ms", "created_ms=now_ms"),
+    ),
+    # Rows of the verdict that no exploration comes to
+    tested(
+        "a young message that was refused for its age stays refused", VERDICT,
+        "unit/runtime/test_verdicts.py::test_every_combination_has_the_verdict_of_the_rules",
+        (f"{'OnRecord.REFUSED_FOR_AGE,':<26}{'True,':<14}{'True,':<15}{'False,':<7}Verdict.RESUBMISSION", f"{'OnRecord.REFUSED_FOR_AGE,':<26}{'True,':<14}{'True,':<15}{'False,':<7}Verdict.REFUSED"),
+    ),
+    tested(
+        "another payload takes the place of one that waits", VERDICT,
+        "unit/runtime/test_verdicts.py::test_every_combination_has_the_verdict_of_the_rules",
+        (f"{'OnRecord.WAITING,':<26}{'False,':<14}{'None,':<15}{'None,':<7}Verdict.PAYLOAD_DIFFERS", f"{'OnRecord.WAITING,':<26}{'False,':<14}{'None,':<15}{'None,':<7}Verdict.RESUBMISSION"),
     ),
     # Refusals
     tested(

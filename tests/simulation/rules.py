@@ -132,6 +132,7 @@ RULES = (
         *rows("applied (True/None/None) is resubmission"),
         *rows("refused (True/True/None) is refused"),
         *rows("waiting (True/None/None) is refused", ("engine", "partition")),
+        "rule: a young message that was refused for its age stays refused",
     ),
     explored(
         "README",
@@ -141,6 +142,7 @@ RULES = (
         *rows("refused for age (False/None/None) is resubmission", STORES),
         "letters: any payload takes the place of a refused one, partition",
         "letters: any payload takes the place of a refused one, item",
+        "rule: another payload takes the place of one that waits",
         "what has the id of an applied message passes for its copy",
         "blocked: any payload under the id of a dead letter is that dead letter",
     ),
