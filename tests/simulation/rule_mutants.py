@@ -285,11 +285,6 @@ TESTED_RULE_MUTANTS = (
         ("            match await self._wait_unblocked(delivery, until_ms):\n", '            match "" if until_ms else await self._wait_unblocked(delivery, until_ms):\n'),
     ),
     tested(
-        "a resubmission in a trigger waits behind its successors", PROCESSOR,
-        "functions/test_blocked_keys.py::test_what_is_resubmitted_goes_ahead_of_what_the_host_hands_out_first",
-        ("            if again is not None and again.attempt > done_attempt:\n", "            if again is not None and again.attempt < done_attempt:\n"),
-    ),
-    tested(
         "a failed request is kept", "outbox/registration/handlers.py",
         f"{OF_HTTP}::test_a_failure_is_reported_without_its_reason_and_not_stored",
         ("UNKEPT = Retries(limit=1 << 31, delays_s=())", "UNKEPT = Retries(limit=1, delays_s=())"),

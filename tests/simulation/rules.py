@@ -381,7 +381,6 @@ RULES = (
     tested(
         "README",
         "Resubmitted first",
-        "rule: a resubmission in a trigger waits behind its successors",
         "blocked: a key learns of a resubmission behind it",
     ),
     tested("README", "Wait in place", "rule: a successor in a trigger is abandoned at once"),
