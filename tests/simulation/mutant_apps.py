@@ -192,6 +192,21 @@ def insisting() -> App:
     return app
 
 
+def calling() -> App:
+    """Adds up, and waits for a call of another system where it adds a negative amount."""
+    app = App("calling", retention=timedelta(hours=1), margin=timedelta(minutes=20))
+    app.queue("added")
+
+    @app.handler("adds", key="account")
+    async def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        if message.amount < 0:
+            await ctx.call(lambda: None, idempotent=True)
+        ctx.send("added", Added(message.account, count.total))
+
+    return app
+
+
 APPS = {
     "counting": counting,
     "asking": asking,
@@ -203,6 +218,7 @@ APPS = {
     "blocking": blocking,
     "trying": trying,
     "insisting": insisting,
+    "calling": calling,
 }
 
 
