@@ -60,6 +60,11 @@ SETTLING_MUTANTS = (
         ("                if now - at_ms < grace_s * 1_000:\n", "                if now - at_ms <= grace_s * 1_000:\n"),
         sweepers=1, grace_ms=60_000, faults={"crash": 1},
     ),
+    mutant(
+        "settling: a call is made over a commit that is not synced", "engine", "NothingLeavesEarly", "outbox/context.py",
+        ("            await self.durable()  # an", "            pass  # an"),
+        app="ringing", amounts=(5, -3), workers=2, faults={"power": 1},
+    ),
     # Another retention than before
     mutant(
         "retention: the age at which records of before are gone is forgotten", "partition", "NoDuplicate", RETENTION,

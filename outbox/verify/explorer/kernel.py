@@ -40,6 +40,8 @@ from outbox.verify.explorer.world import (
 )
 
 TIME_BITS = 24
+ALL_ANEW = -1
+"""In place of a node: every process begins anew."""
 
 Flight = tuple[int, ...]
 """Calls that are still on their way, by number."""
@@ -223,6 +225,8 @@ class Kernel:
             after[GHOST] = self._ghost_after(world[GHOST], move.event)
         if move.flight:
             after[FLIGHT] = self._flight_with(world[FLIGHT], move.flight)
+        if move.node == ALL_ANEW:
+            after[FLIGHT], after[self.first :] = self.start[FLIGHT], self.start[self.first :]
         if after[FLIGHT] and move.resource:
             after[FLIGHT] = self._still_flying(after)
         for begin, end in self._groups:
@@ -431,8 +435,13 @@ class Kernel:
         found: list[Happening] = []
         for event in self.models[resource].events(table[state], self.times[time]):
             after = table.number(event.state, event.state)
+            if event.fault == "power" and event.fault not in self._kinds:
+                continue
             token = None if event.token is None else (resource, event.token)
-            move = Move(cost_of(event.fault), RESOURCES + resource, after, 0, 0, (), event.label, event.fault)
+            meaning = 0 if event.meaning is None else self._event(event.meaning)
+            node = ALL_ANEW if event.ends_all else 0
+            place, cost = RESOURCES + resource, cost_of(event.fault)
+            move = Move(cost, place, after, node, meaning, (), event.label, event.fault)
             found.append((token, move, move._replace(cost=0, fault=None)))
         return found
 

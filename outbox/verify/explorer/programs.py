@@ -84,9 +84,10 @@ class EngineWorker:
     make: MakeScope
     name: str = "worker"
     until_ms: int = 0
+    gated: bool = False
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        journal: Journal = ExploredJournal(calls, self.journal, until_ms=self.until_ms)
+        journal: Journal = ExploredJournal(calls, self.journal, until_ms=self.until_ms, gated=self.gated)
         blobs: BlobStore = ExploredBlobs(calls, self.blobs)
         tasks = Tasks()
         scope = self.make(
@@ -131,9 +132,9 @@ def store_ports(calls: Calls, at: StoreResources, operations: Any = None) -> Sto
     return StorePorts(store, ExploredBus(calls, at.bus), operations, ExploredBlobs(calls, at.blobs), apart)
 
 
-def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int = 1) -> Ports:
+def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int = 1, gated: bool = False) -> Ports:
     """The ports of engine scope."""
-    return Ports(ExploredJournal(calls, journal), operations, ExploredBlobs(calls, blobs))
+    return Ports(ExploredJournal(calls, journal, gated=gated), operations, ExploredBlobs(calls, blobs))
 
 
 def protocol_over(
