@@ -247,13 +247,16 @@ def scenario(
     faults: dict[str, int] | None = None,
     asked: tuple[tuple[str, str, int], ...] = (),
     looked: bool = False,
+    triggered: bool = False,
+    is_shared: bool = False,
     clashing: int | None = None,
     **options: Any,
 ) -> Scenario:
     """Messages m1, m2, ... that add these amounts to account `a`, and requests: idempotency key, account, amount.
 
-    A client may have `looked` at the sum as well.  Behind the messages come copies of those that are `repeated`, by
-    number, and another message under the id of the first that adds the `clashing` amount.
+    Behind the messages come copies of those that are `repeated`, by number, and another message under the id of the
+    first that adds the `clashing` amount.  A client may have `looked` at the sum as well.  What is `triggered` is
+    handled under a Functions host.  Where the container `is_shared`, the sweeper is another application's.
     """
     messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
     messages += [messages[n - 1] for n in repeated]
@@ -265,6 +268,12 @@ def scenario(
         cell["item_bytes_max"] = ITEM_BYTES_MAX
     if asked:
         cell["requests"] = [ClientRequest("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
+    if is_shared:
+        cell["neighbour"] = App("neighbour", retention=timedelta(minutes=15), margin=timedelta(minutes=12))
+    if triggered:
+        from tests.simulation.trigger_host import TriggerHost
+
+        cell["hosts"] = TriggerHost
     if looked:
         cell["requests"] = [*cell.get("requests", ()), ClientRequest("GET /counts/a", "look", None)]
     return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **(cell | options))

@@ -29,6 +29,7 @@ from tests.simulation.request_mutants import REQUEST_MUTANTS
 from tests.simulation.resubmission_mutants import RESUBMISSION_MUTANTS
 from tests.simulation.rule_mutants import RULE_MUTANTS
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
+from tests.simulation.trigger_mutants import TRIGGER_MUTANTS
 from tests.simulation.verdict_mutants import VERDICT_MUTANTS
 
 STEP_COUNT_MAX = 45
@@ -286,6 +287,7 @@ MUTANTS = (
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,
     *SETTLING_MUTANTS,
+    *TRIGGER_MUTANTS,
     *VERDICT_MUTANTS,
     *RULE_MUTANTS,
     # The engine, against the models that explorations run on

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from outbox import App
 from outbox.runtime.commit.sweeper import GRACE_S
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.scenario import Scenario
@@ -35,6 +37,14 @@ def test_a_sweeper_meets_a_worker_that_is_slower_than_the_grace() -> None:
     patient = explored("partition", {"jump": 1}, copies=1)
     quick = explored("partition", {}, copies=1)
     assert patient.states > quick.states
+
+
+@pytest.mark.parametrize("scope", ["partition", "item"])
+@pytest.mark.parametrize("grace_ms", [0, GRACE_MS])
+def test_the_sweeper_of_another_application_in_the_container_does_no_harm(scope: str, grace_ms: int) -> None:
+    neighbour = App("neighbour", retention=timedelta(minutes=15), margin=timedelta(minutes=12))
+    copies = 1 if scope == "item" and not grace_ms else 2
+    explored(scope, {"crash": 1, "jump": 1}, neighbour=neighbour, grace_ms=grace_ms, copies=copies)
 
 
 def test_what_is_young_is_left_alone() -> None:

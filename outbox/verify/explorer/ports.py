@@ -142,6 +142,9 @@ class ExploredOperations:
         self._resource = resource
         self.now_ms = calls.now_ms
 
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await self._calls(self._resource, "send", tuple(outputs))
+
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return list(await self._calls(self._resource, "dead-letters", queue))
 
@@ -158,7 +161,7 @@ class ExploredOperations:
             outbox_id=message.identity,
             message_id=f"{message.identity}~{attempt}",
         )
-        await self._calls(self._resource, "send", (Output(queue.partition(SUBSCRIPTIONS)[0], 0, again),))
+        await self.send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         await self._calls(self._resource, "take-dead-letters", queue, tuple(copy.sequence for copy in copies))
 
 

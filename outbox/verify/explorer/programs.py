@@ -276,14 +276,18 @@ class Sweeper:
 class Operator:
     """An operator who resubmits any of the dead letters, as often as the scenario allows.
 
-    What our own doors refuse is sent by another program, which asks nobody: the protocols must stand that too.
+    What our own doors refuse is sent by another program, which asks nobody: the protocols must stand that too.  Dead
+    letters that hosts have stored are resubmitted `letter_count` times at most.
     """
 
     at: StoreResources | None
     resource: int
     name: str = "operator"
+    letter_count: int = 0
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
+        if self.at is not None and self.letter_count:
+            return await self._resubmit_letter(calls, self.at, carried or 0)
         with suppress(*MAY_RETRY, LookupError):  # the operator looks at the dead letters again
             path, number = await calls(self.resource, "choose")
             if self.at is None:
@@ -297,6 +301,16 @@ class Operator:
                 except Refused:
                     await operations.resubmit(path, number)
         return None
+
+    async def _resubmit_letter(self, calls: Calls, at: StoreResources, count: int) -> int:
+        operations: Any = ExploredOperations(calls, at.bus)
+        ports = store_ports(calls, at, operations)
+        store, left = at.store if at.infrastructure is None else at.infrastructure, self.letter_count - count
+        with suppress(*MAY_RETRY, LookupError):
+            path, number = await calls(store, "letters", left)
+            count += 1
+            await StoreOperations(ports).resubmit(path, number)
+        return count
 
 
 def _settlement(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:

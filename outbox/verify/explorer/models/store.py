@@ -23,6 +23,7 @@ import msgspec
 
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StoreCapabilities, Won, Write
 from outbox.runtime.commit.sweeper import written_ms
+from outbox.runtime.delivery.stored_dead_letters import LETTER, LETTERS
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach, canonical
 
 CAPABILITIES = StoreCapabilities(
@@ -104,6 +105,8 @@ class StoreModel:
                 return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
         if op.verb == "wake":
             return [Outcome("", state, self._seen(state, now_ms))] if self._has_work(state, op.args[0], now_ms) else []
+        if op.verb == "letters":
+            return list(self._letters(state, now_ms)) if op.args[0] > 0 else []
         return list(self._unfinished(state, op.args[0], now_ms))
 
     def _unfinished(self, state: StoreState, seen: str, now_ms: int) -> Iterator[Outcome]:
@@ -129,6 +132,13 @@ class StoreModel:
                     found.add(stale)
                     after = self._without_past(state)
                     yield Outcome(f"-> {len(stale)} unfinished (stale)", after, (stale, now), "stale")
+
+    def _letters(self, state: StoreState, now_ms: int) -> Iterator[Outcome]:
+        """Each dead letter that a host has stored: its queue and its number."""
+        for document in self._all(state, now_ms):
+            queue, number = document.key.partition.removeprefix(LETTERS), document.key.id.removeprefix(LETTER)
+            if document.key.id.startswith(LETTER):
+                yield Outcome(f"-> {number[-4:]} of {queue}", state, (queue, int(number)))
 
     def _seen(self, state: StoreState, now_ms: int) -> str:
         """What a sweeper finds now; another where something has changed, or has grown old enough."""
@@ -283,7 +293,7 @@ class StoreModel:
                 return "; ".join(map(_said, op.args[0]))
             case "scan":
                 return f"scan {op.args[0]}"
-        return "sleep" if op.verb == "wake" else "look for unfinished documents"
+        return {"wake": "sleep", "letters": "choose a dead letter"}.get(op.verb, "look for unfinished documents")
 
 
 def partition_of(state: StoreState, name: str) -> Partition:
