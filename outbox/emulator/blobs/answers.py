@@ -27,6 +27,7 @@ CODES: dict[str, tuple[int, str]] = {
     "MissingRequiredQueryParameter": (400, "a query parameter is missing"),
     "UnsupportedHeader": (400, "a header is not supported by this emulator"),
     "UnsupportedQueryParameter": (400, "a query parameter is not supported by this emulator"),
+    "UnsatisfiableCondition": (400, "a read has nothing to do with If-None-Match: *"),
     "MultipleConditionHeadersNotSupported": (400, "a write takes one condition"),
     "Md5Mismatch": (400, "the body has another MD5 than the header says"),
     "InvalidMd5": (400, "the MD5 is not 16 bytes in base64"),

@@ -145,8 +145,9 @@ class BlobOperations:
         Raises:
             Rejection: 304, 400, 404 or 412.
         """
-        blob = found(self._store.container(call.route.container), call)
+        held = self._store.container(call.route.container)
         wanted = read_conditions(call.headers, is_write=False)
+        blob = found(held, call)
         leases.check_read(blob.lease, self._store.now_ms, lease_id(call), "Blob")
         check_read(wanted, blob)
         return blob

@@ -5,7 +5,10 @@
     writes  one of them, or one of the two pairs whose ETag decides; what does not hold is a 412, and where a blob was
             to be created and is there a 409
 
-Times are compared in whole seconds, as headers have them.  An ETag may come without its quotes.
+`If-None-Match: *` is for creating: a read refuses it, and other writes do not look at it, as the service does (a live
+report is github.com/apache/opendal/issues/8176).  What is not there is a 404 whatever a read asks for, unlike in Azurite
+(github.com/Azure/Azurite/issues/2751).  Times are compared in whole seconds, as headers have them.  An ETag may come
+without its quotes.
 Source: learn.microsoft.com/rest/api/storageservices/specifying-conditional-headers-for-blob-service-operations.
 """
 
@@ -44,10 +47,12 @@ def read_conditions(headers: Mapping[str, str], *, is_write: bool) -> Conditions
     found = {name for pair in _PAIRS for name in pair if headers.get(name)}
     if is_write and len(found) > 1 and found not in _PAIRS:
         raise Rejection("MultipleConditionHeadersNotSupported")
-    if_tags = headers.get("x-ms-if-tags", "")
+    if_tags, none_match = headers.get("x-ms-if-tags", ""), _etags(headers, "if-none-match")
+    if not is_write and ANY in none_match:
+        raise Rejection("UnsatisfiableCondition")
     return Conditions(
         _etags(headers, "if-match"),
-        _etags(headers, "if-none-match"),
+        none_match,
         _seconds(headers, "if-modified-since"),
         _seconds(headers, "if-unmodified-since"),
         read_condition(if_tags, "x-ms-if-tags") if if_tags else None,
@@ -106,7 +111,7 @@ def _is_news(wanted: Conditions, blob: Blob) -> bool:
     """If-None-Match or If-Modified-Since: where both are there, one that holds will do."""
     held: list[bool] = []
     if wanted.none_match:
-        held.append(ANY not in wanted.none_match and etag_of(blob.etag) not in wanted.none_match)
+        held.append(etag_of(blob.etag) not in wanted.none_match)
     if wanted.modified_since_s is not None:
         held.append(blob.modified_ms // 1_000 > wanted.modified_since_s)
     return any(held) or not held

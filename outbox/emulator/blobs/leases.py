@@ -128,7 +128,7 @@ def check_read(lease: Lease | None, now_ms: int, id: str, owner: Owner) -> None:
     """
     if not id:
         return
-    if lease is None or (lease.id == id and state_of(lease, now_ms) in ("broken", "expired")):
+    if lease is None or state_of(lease, now_ms) in ("broken", "expired"):
         raise Rejection(f"LeaseNotPresentWith{owner}Operation")
     if lease.id != id:
         raise Rejection(f"LeaseIdMismatchWith{owner}Operation")
