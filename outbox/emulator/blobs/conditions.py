@@ -6,9 +6,9 @@
             to be created and is there a 409
 
 `If-None-Match: *` is for creating: a read refuses it, and other writes do not look at it, as the service does (a live
-report is github.com/apache/opendal/issues/8176).  What is not there is a 404 whatever a read asks for, unlike in Azurite
-(github.com/Azure/Azurite/issues/2751).  Times are compared in whole seconds, as headers have them.  An ETag may come
-without its quotes.
+report is github.com/apache/opendal/issues/8176).  What is not there is a 404 whatever a read asks for, unlike in
+Azurite (github.com/Azure/Azurite/issues/2751).  Times are compared in whole seconds, as headers have them.  An ETag may
+come without its quotes.
 Source: learn.microsoft.com/rest/api/storageservices/specifying-conditional-headers-for-blob-service-operations.
 """
 

@@ -15,11 +15,11 @@ FIRST = "Sun, 22 Nov 2026 00:00:00 GMT"
 LEASE = "11111111-1111-1111-1111-111111111111"
 
 
-async def put(emulator: BlobEmulator, name: str, body: bytes = b"hello", **headers: str) -> Reply:
+async def put(emulator: BlobEmulator, name: str, body: bytes = b"hello", **headers: Any) -> Reply:
     return await ask(emulator, signed("PUT", f"/box/{name}", body, x_ms_blob_type="BlockBlob", **headers))
 
 
-async def get(emulator: BlobEmulator, name: str, **headers: str) -> Reply:
+async def get(emulator: BlobEmulator, name: str, **headers: Any) -> Reply:
     return await ask(emulator, signed("GET", f"/box/{name}", **headers))
 
 
@@ -80,7 +80,7 @@ async def test_a_page_whose_name_was_rebound_is_not_let_in(emulator: BlobEmulato
     ],
 )
 async def test_what_is_not_understood_is_refused_by_name(
-    emulator: BlobEmulator, method: str, path: str, headers: dict[str, str], named: str
+    emulator: BlobEmulator, method: str, path: str, headers: dict[str, Any], named: str
 ) -> None:
     reply = await ask(emulator, signed(method, path, **headers))
     assert reply.status == 400 and named in reply.texts("Message")[0]
@@ -292,7 +292,7 @@ async def test_what_a_blob_cannot_have_is_refused(emulator: BlobEmulator, header
 # Leases
 
 
-async def leased(emulator: BlobEmulator, action: str, **headers: str) -> Reply:
+async def leased(emulator: BlobEmulator, action: str, **headers: Any) -> Reply:
     return await ask(emulator, signed("PUT", "/box/b?comp=lease", x_ms_lease_action=action, **headers))
 
 
@@ -332,7 +332,11 @@ async def test_a_broken_lease_says_when_another_may_be_had(emulator: BlobEmulato
 
 async def test_a_lease_of_a_container_keeps_it(emulator: BlobEmulator) -> None:
     path = "/box?restype=container&comp=lease"
-    taken = {"x_ms_lease_action": "acquire", "x_ms_lease_duration": "-1", "x_ms_proposed_lease_id": LEASE}
+    taken: dict[str, Any] = {
+        "x_ms_lease_action": "acquire",
+        "x_ms_lease_duration": "-1",
+        "x_ms_proposed_lease_id": LEASE,
+    }
     assert (await ask(emulator, signed("PUT", path, **taken))).status == 201
     assert (await ask(emulator, signed("DELETE", "/box?restype=container"))).code == "LeaseIdMissing"
     assert (await ask(emulator, signed("DELETE", "/box?restype=container", x_ms_lease_id=LEASE))).status == 202

@@ -111,7 +111,8 @@ class Side:
         try:
             content = await getattr(self, f"_{op.name}")(op, self.container.get_blob_client(op.blob or "b"))
         except HttpResponseError as error:
-            code = getattr(error.error_code, "value", error.error_code) or ""
+            found = getattr(error, "error_code", "")
+            code = getattr(found, "value", found) or ""
             return Result(error.status_code or 0, str(code))
         return Result(200, "", content)
 
