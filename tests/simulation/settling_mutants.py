@@ -7,6 +7,7 @@ from datetime import timedelta
 from tests.simulation.planting import BATCH, ENDINGS, ITEM, LANES, PARTITION, mutant
 
 RETENTION = "outbox/runtime/start/retention.py"
+SWEEPER = "outbox/runtime/commit/sweeper.py"
 
 SETTLING_MUTANTS = (
     mutant(
@@ -53,6 +54,16 @@ SETTLING_MUTANTS = (
         "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", ITEM,
         (" or state.item.pending == staged.pending:", ":"),
         sweepers=1,
+    ),
+    mutant(
+        "settling: a sweeper leaves what is as old as its grace", "item", "StagedVanish", SWEEPER,
+        ("                if now - at_ms < grace_s * 1_000:\n", "                if now - at_ms <= grace_s * 1_000:\n"),
+        sweepers=1, grace_ms=60_000, faults={"crash": 1},
+    ),
+    mutant(
+        "settling: a call is made over a commit that is not synced", "engine", "NothingLeavesEarly", "outbox/context.py",
+        ("            await self.durable()  # an", "            pass  # an"),
+        app="ringing", amounts=(5, -3), workers=2, faults={"power": 1},
     ),
     # Another retention than before
     mutant(

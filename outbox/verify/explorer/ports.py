@@ -33,12 +33,16 @@ from outbox.verify.explorer.run import Calls
 
 
 class ExploredJournal:
-    """A journal whose answers are chosen; from `until_ms` on (0: never) it hands out nothing."""
+    """A journal whose answers are chosen; from `until_ms` on (0: never) it hands out nothing.
 
-    def __init__(self, calls: Calls, resource: int, *, until_ms: int = 0) -> None:
+    Where it is `gated`, a commit is written and then synced, as two steps.
+    """
+
+    def __init__(self, calls: Calls, resource: int, *, until_ms: int = 0, gated: bool = False) -> None:
         self._calls = calls
         self._resource = resource
         self._until_ms = until_ms
+        self._gated = gated
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         return list(await self._calls(self._resource, "claim", tuple(queues), count_max, self._until_ms))
@@ -51,6 +55,8 @@ class ExploredJournal:
 
     async def commit(self, commit: Commit) -> Conflict | None:
         conflict: Conflict | None = await self._calls(self._resource, "commit", commit)
+        if self._gated and conflict is None:
+            await self.durable()
         return conflict
 
     async def durable(self) -> None:

@@ -41,7 +41,9 @@ from outbox.verify.explorer.programs import (
 from outbox.verify.explorer.requests import REQUESTS, ClientRequest, Front, clients_model
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.world import Monitor
+from outbox.verify.promises import journal, store
 from outbox.verify.promises.ends import Ends
+from outbox.verify.promises.gate import GateMonitor
 from outbox.verify.promises.journal import JournalMonitor
 from outbox.verify.promises.ledger import Book
 from outbox.verify.promises.reference import Reference
@@ -68,6 +70,7 @@ class Scenario:
     are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
     each id, also where it was settled meanwhile.  With an `earlier_retention` the first worker runs earlier code with
     that retention, and stops a margin after the start, when the others have registered theirs.
+    A sweeper leaves alone what is younger than `grace_ms`.
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -101,6 +104,7 @@ class Scenario:
     pauses_max: int = 0
     drops_duplicates: bool = False
     earlier_retention: timedelta | None = None
+    grace_ms: int = 0
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -206,8 +210,8 @@ def _engine(scenario: Scenario) -> Kernel:
     app, (plan, *earlier) = scenario.app, scenario.plans()
     retentions_ms = {each.retention_ms for each in (plan, *earlier)}
     queues, routes = queues_of(app, plan)
-    sent = scenario.sent()
-    journal = JournalModel(
+    sent, gated = scenario.sent(), scenario.budgets.power > 0
+    log = JournalModel(
         queues,
         routes,
         documents=scenario.documents(),
@@ -217,15 +221,18 @@ def _engine(scenario: Scenario) -> Kernel:
         merges_copies=scenario.symmetric,
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
+        gated=gated,
     )
     book = Book(Reference(plan), routes, sent, retention_ms_min=min(retentions_ms))
-    monitor = JournalMonitor(Ends(book, journal.queues, scenario.invariant, "dead-letter" in scenario.allow))
-    worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
-    models: list[Model] = [journal, BlobModel()]
+    monitor = JournalMonitor(Ends(book, log.queues, scenario.invariant, "dead-letter" in scenario.allow))
+    make = scenario.make or EngineScope
+    worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=make, gated=gated)
+    models: list[Model] = [log, BlobModel()]
     programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
     programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
-    front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
-    return _kernel(scenario, models, programs, monitor, book, front)
+    ports = partial(engine_ports, gated=gated)
+    front = partial(Front, watched_app(app), plan, ports=ports, protocol=lambda calls, ports: None)
+    return _kernel(scenario, models, programs, monitor, book, front, gated=gated)
 
 
 def _store(scenario: Scenario) -> Kernel:
@@ -261,7 +268,12 @@ def _store(scenario: Scenario) -> Kernel:
     apart = scenario.apart and scenario.scope == "item"
     private = STAGED_PREFIX if staged_alone else ""
     make_store = partial(
-        StoreModel, capabilities=capabilities, stale_count=budgets.stale, private=private, look_count=1 + budgets.stale
+        StoreModel,
+        capabilities=capabilities,
+        stale_count=budgets.stale,
+        private=private,
+        look_count=1 + budgets.stale,
+        grace_ms=scenario.grace_ms if scenario.sweepers else 0,
     )
     models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
     if apart:
@@ -276,10 +288,11 @@ def _store(scenario: Scenario) -> Kernel:
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
     worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
     programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
-    programs += [Sweeper(plan, at, make=make)] * scenario.sweepers
+    sweeper = Sweeper(plan, at, make=make, grace_ms=scenario.grace_ms)
+    programs += [sweeper] * scenario.sweepers
     programs += [Operator(at, resource=at.bus)] * bool(scenario.resubmissions)
     if apart:
-        programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
+        programs += [replace(sweeper, store=3, name="infrastructure sweeper")] * scenario.sweepers
     front = partial(
         Front,
         watched_app(app),
@@ -297,6 +310,8 @@ def _kernel(
     monitor: Monitor,
     book: Book,
     front: Callable[..., Front],
+    *,
+    gated: bool = False,
 ) -> Kernel:
     """The kernel; where there are requests with clients, as the last resource, and processes that answer them."""
     if scenario.requests:
@@ -304,13 +319,22 @@ def _kernel(
         locks_hold = scenario.ample and not scenario.budgets.expire
         until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
         clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
-        monitor = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
+        monitor = RequestMonitor(
+            monitor,
+            book,
+            scenario.app,
+            asked,
+            model=clients,
+            resource=resource,
+            values_in=journal.values_in if scenario.scope == "engine" else store.values_in,
+            states=models[0].initial(),
+        )
         models = [*models, clients]
         programs = [*programs, *[front(clients=resource, batch=scenario.front_batch)] * scenario.fronts]
     return Kernel(
         models,
         programs,
-        monitor,
+        GateMonitor(monitor) if gated else monitor,
         scenario.budgets,
         start_ms=START_MS,
         symmetric=scenario.symmetric,

@@ -258,10 +258,10 @@ class StoreMonitor:
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        return self._ends.check(ghost, states[BUS], lambda: _values(states))
+        return self._ends.check(ghost, states[BUS], lambda: values_in(states[STORE]))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
-        return self._ends.outcome(ghost, states[BUS], _values(states))
+        return self._ends.outcome(ghost, states[BUS], values_in(states[STORE]))
 
     def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
         """Whether only messages of blocked sessions are due later: they are rescheduled for ever.
@@ -323,9 +323,10 @@ def stage(ledger: Ledger, event: Staging) -> Ledger | Finding:
     return msgspec.structs.replace(ledger, staged=others)
 
 
-def _values(states: Sequence[Any]) -> Documents:
+def values_in(state: StoreState) -> Documents:
+    """The states of a store by id: value and schema."""
     documents = {}
-    for name, partition in states[STORE]:
+    for name, partition in state:
         for id, doc in partition.docs:
             item = _state(doc.body) if id == STATE else None
             if item is not None and not item.is_tombstone:
