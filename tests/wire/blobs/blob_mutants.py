@@ -144,6 +144,11 @@ BLOB_MUTANTS = (
         ("            gone += [records.DocRef(_blocks_of(rid, name), id, 1) for id in blocks]\n        self._drop_all",
          "            pass\n        self._drop_all"), of=LASTING,
     ),
+    mutant(
+        "lasting: a write that lost on its way leaves its bytes", "blob_operations",
+        "test_of_two_large_blobs_under_one_name_one_is_made_and_the_other_leaves_nothing",
+        ("            self._store.drop_pieces(pieces)\n", ""), of="test_blobs_large",
+    ),
     # faults
     mutant(
         "faults: a lost reply did nothing", "gateway", "test_a_lost_reply_has_taken_effect",
