@@ -269,12 +269,28 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
                 metavar="NAME",
                 help="a name of the HTTP entries besides loopback's, as behind a proxy; may be repeated",
             ),
+            _argument(
+                "--blob-port",
+                type=port,
+                metavar="PORT",
+                help="also serve Blob Storage, on this port (10000 is Azurite's; 0: any free one)",
+            ),
             *_HOST,
         ),
     ),
     "emulator": (
-        "Serve Service Bus, and on request Cosmos DB, on loopback without an application.",
-        (_argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)"), *_HOST),
+        "Serve Service Bus and Blob Storage, and on request Cosmos DB, on loopback without an application.",
+        (
+            _argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)"),
+            _argument(
+                "--blob-port",
+                type=port_or_none,
+                default=10_000,
+                metavar="PORT",
+                help="port of the Blob Storage endpoint (10000, as Azurite's; 0: any free one; none: no endpoint)",
+            ),
+            *_HOST,
+        ),
     ),
     "send": (
         "Send a message, or one for each line of stdin.",
