@@ -127,7 +127,7 @@ def try_azurite() -> None:
     npm, folder = shutil.which("npm"), ROOT / "build" / "azurite"
     if not npm or not shutil.which("node") or (folder / "node_modules" / "azurite" / "package.json").is_file():
         return
-    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), AZURITE]
+    command = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries=0", "--prefix", str(folder), AZURITE]
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(OSError, subprocess.SubprocessError), LOG.open("ab") as log:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=AZURITE_S, check=False)

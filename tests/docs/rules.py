@@ -33,7 +33,12 @@ PAGES = {
 """The pages of docs/protocol that have rules, and their titles here."""
 GAPS = "\n## Known gaps\n"
 """From here on a page has no rules."""
-TESTED = ("tests.simulation.direct_mutants", "tests.unit.engine_log.log_mutants", "tests.wire.on_azure.adapter_mutants")
+TESTED = (
+    "tests.simulation.direct_mutants",
+    "tests.unit.engine_log.log_mutants",
+    "tests.wire.on_azure.adapter_mutants",
+    "tests.wire.blobs.blob_mutants",
+)
 """The tables of faults that tests find."""
 PROCESS_COUNT = 2
 HEAD = """# The rules, and what finds their faults

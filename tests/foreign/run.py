@@ -177,8 +177,6 @@ async def emulator(printed: Path) -> AsyncIterator[str]:
         "none",
         "--cosmos-port",
         "0",
-        "--blob-port",
-        "none",
     ]
     with printed.open("wb") as log:
         process = await asyncio.create_subprocess_exec(

@@ -227,7 +227,7 @@ def test_a_folder_without_a_log_is_refused_and_not_made_one(cli: Cli, tmp_path: 
     "command",
     [
         *(["status"], ["send", "q", "{}"], ["log", "inspect"], ["log", "compact"], ["log", "compact", "--sealed"]),
-        *(["log", "salvage", "--into", "new"], ["emulator", "--amqp-port", "0", "--blob-port", "none"]),
+        *(["log", "salvage", "--into", "new"], ["emulator", "--amqp-port", "0"]),
     ],
     ids=" ".join,
 )
@@ -244,9 +244,7 @@ def test_a_file_in_place_of_the_folder_is_refused_in_words(
 
 def test_a_folder_below_a_file_is_refused_in_words(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
-    code, _, err = cli(
-        "emulator", "--amqp-port", "0", "--blob-port", "none", "--data", str(tmp_path / "afile" / "below"), data=False
-    )
+    code, _, err = cli("emulator", "--amqp-port", "0", "--data", str(tmp_path / "afile" / "below"), data=False)
     assert code == 1 and f"outbox: {tmp_path / 'afile'}: is a file" in err
     code, _, err = cli("log", "salvage", "--into", str(tmp_path / "afile" / "below"))
     assert code == 1 and f"outbox: {tmp_path / 'afile'}: is a file" in err

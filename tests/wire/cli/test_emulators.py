@@ -126,14 +126,14 @@ def test_a_cosmos_port_that_is_taken_is_refused_with_the_way_out(disk_path: Path
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "outbox", "emulator", "--amqp-port", "0", "--cosmos-port", port]
-        command += ["--blob-port", "none", "--data", str(disk_path / "d")]
+        command += ["--data", str(disk_path / "d")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 1 and f"port {port} cannot be used" in done.stderr and "--cosmos-port 0" in done.stderr
     assert not (disk_path / "d").exists()
 
 
 def test_cosmos_is_served_on_request_only(disk_path: Path) -> None:
-    command = [sys.executable, "-m", "outbox", "emulator", "--amqp-port", "0", "--blob-port", "none"]
+    command = [sys.executable, "-m", "outbox", "emulator", "--amqp-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as host:
         assert host.stdout is not None and host.stdout.readline().startswith("Endpoint=")
         host.terminate()

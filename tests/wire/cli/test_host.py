@@ -345,16 +345,14 @@ def test_an_emulator_needs_no_application_and_takes_the_official_entities_file(s
     properties = {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT10M"}
     queue = {"Name": "orders", "Properties": properties}
     (shell.folder / "e.json").write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "n", "Queues": [queue]}]}}))
-    host = shell.start(
-        "emulator", "--amqp-port", "0", "--blob-port", "none", "--entities", "e.json", "--data", "bank.data"
-    )
+    host = shell.start("emulator", "--amqp-port", "0", "--entities", "e.json", "--data", "bank.data")
     assert host.stdout is not None and host.stdout.readline().startswith("Endpoint=")
     for _ in range(2):
         shell.outbox("send", "orders", "{}", "--id", "o1")
     assert shell.json("status")["queues"]["orders"]["active"] == 1
     os.kill(host.pid, signal.SIGTERM)
     assert ended(host)[0] == 0
-    in_memory = shell.start("emulator", "--amqp-port", "0", "--blob-port", "none", "--entities", "missing.json")
+    in_memory = shell.start("emulator", "--amqp-port", "0", "--entities", "missing.json")
     code, out, err = ended(in_memory)
     assert (code, out) == (1, "") and err.startswith("outbox: entities file missing.json")
 
