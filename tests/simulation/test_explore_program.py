@@ -22,9 +22,9 @@ def test_a_cell_that_is_cut_short_says_so() -> None:
     assert not found["exhausted"] and "not exhausted: the limit" in explore.line(found)
 
 
-def test_every_protocol_meets_every_fault_in_a_known_and_in_a_new_state() -> None:
+def test_every_protocol_meets_every_fault_with_a_new_state_where_that_makes_other_worlds() -> None:
     cells = list(explore.single_faults())
-    assert len(cells) == 2 * (6 + 7 + 7)
+    assert len(cells) == 7 + 7 + 7 + len(explore.NEW_DIFFERS)
     assert {cell["scope"] for cell in explore.larger()} == set(explore.SCOPES)
 
 

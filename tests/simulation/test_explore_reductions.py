@@ -8,8 +8,10 @@ import pytest
 
 from outbox import App, Context
 from outbox.verify.explorer.budgets import Budgets
+from outbox.verify.explorer.ops import FaultKind
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
+from tests.simulation.explore import NEW_DIFFERS, SINGLE, happens
 from tests.simulation.explored import GIVEN, T1, T2, Account, Deposit, Transfer
 
 pytestmark = pytest.mark.slow
@@ -62,6 +64,15 @@ def test_with_and_without_reductions_the_same_ends_are_reached(options: dict[str
     assert reduced.outcomes == full.outcomes
     assert reduced.states <= full.states
     assert len(reduced.outcomes) == (2 if "messages" not in options else 1)
+
+
+@pytest.mark.parametrize("scope", ["engine", "partition", "item"])
+@pytest.mark.parametrize("kind", SINGLE)
+def test_a_new_state_makes_as_many_worlds_as_a_known_one_unless_it_is_said(scope: str, kind: FaultKind) -> None:
+    options: dict[str, Any] = {"scope": scope, "copies": 2, "messages": [T1], "budgets": Budgets.any_of(1, kind)}
+    if happens(scope, kind):
+        known, new = explored(**options), explored(**options, given=())
+        assert (known.states == new.states) or (scope, kind) in NEW_DIFFERS
 
 
 def test_symmetry_halves_what_two_workers_do() -> None:

@@ -90,6 +90,7 @@ class Kernel:
         self.start: World = self._initial(programs, budgets, start_ms)
         self.first = RESOURCES + len(models)
         self._groups = alike([program.name for program in programs], self.first) if symmetric else []
+        self._places = range(self.first, len(self.start))
         self._events: Table[tuple[Any, ...]] = Table()
         self._event()
         self._answers: dict[tuple[int, int, int, Locks], list[Answer]] = {}
@@ -146,20 +147,22 @@ class Kernel:
     def successors(self, world: World) -> tuple[list[Step], bool]:
         """All that may happen next, and whether any of it needs no fault."""
         steps: list[Step] = []
-        budget, time = world[BUDGET], world[TIME]
+        budget, time, all_moves = world[BUDGET], world[TIME], self._moves
+        places: Sequence[int] = self._places
+        for place in places:
+            number = world[place]
+            if number >= len(all_moves) or all_moves[number] is None:
+                self._waiting(number)
+            if self._first_alone[number]:
+                places = (place,)
+                break
         free, previous = False, -1
-        for place in range(self.first, len(world)):
+        for place in places:
             number = world[place]
             if number == previous and self._groups:
                 continue  # the same program at the same point: the same steps
             previous = number
-            waiting = self._moves[number] if number < len(self._moves) else None
-            if waiting is None:
-                waiting = self._waiting(number)
-            is_alone = self._first_alone[number]
-            if is_alone:
-                steps = []
-            for resource, position, takes, table in waiting:
+            for resource, position, takes, table in all_moves[number] or ():
                 key: Hashable = world[resource] << TIME_BITS | time if resource else time
                 in_use = NO_LOCKS
                 if takes:
@@ -178,8 +181,8 @@ class Kernel:
             crash = self._restart[number]
             if crash is not None and not (budget - crash.cost) & GUARDS:
                 steps.append((self._after(world, place, crash), place, crash))
-            if is_alone:
-                return steps, True
+        if len(places) == 1 and self._first_alone[world[places[0]]]:
+            return steps, True
         free = self._by_themselves(world, steps) or free
         if not free:
             due = self._due(world)

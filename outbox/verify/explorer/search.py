@@ -119,7 +119,7 @@ class Search:
     def _run(self) -> Report:
         began_s = time.process_time()
         report = self.report
-        self._meet(self.kernel.start, -1)
+        self._meet(self.kernel.start, self._key(self.kernel.start), -1)
         frontier, self._frontier = self._frontier, []
         while frontier and not self._is_over(began_s):
             if not self._expand(frontier, began_s):
@@ -145,8 +145,9 @@ class Search:
                 self._end(index, world)
             for step in steps:
                 after = step[0]
-                if key_of(after) not in seen:
-                    self._meet(after, index)
+                key = key_of(after)
+                if key not in seen:
+                    self._meet(after, key, index)
             if edges is not None:
                 while len(edges) <= index:
                     edges.append(array("q"))
@@ -157,10 +158,10 @@ class Search:
                 return False
         return True
 
-    def _meet(self, world: World, parent: int) -> None:
-        """Take in a world that was not seen before; one that is wrong is not followed."""
+    def _meet(self, world: World, key: Hashable, parent: int) -> None:
+        """Take in a world that was not seen before, by its key; one that is wrong is not followed."""
         index = len(self._parents)
-        self._seen[self._key(world)] = index
+        self._seen[key] = index
         self._parents.append(parent)
         finding = self.kernel.ghosts[world[GHOST]] if world[GHOST] in self.kernel.bad else self._check(world)
         if finding is None:

@@ -43,6 +43,8 @@ DRAWN_SHARE = 0.2
 """How much of the time is kept for drawn runs, where everything cannot be visited."""
 
 RUN_COUNT_MAX = 1_000_000
+STATE_COUNT_MAX = 20_000_000
+"""How many worlds one search visits; its memory, 3 GiB, lasts for some twelve million."""
 TOO_OLD = "too-old"
 
 
@@ -203,7 +205,7 @@ class Exploration:
             if share_s <= 0:
                 self._left_out = self._left_out or self._out_of_time()
                 return
-            report = search(scenario, limits=Limits(cpu_s=share_s), live=live)
+            report = search(scenario, limits=Limits(states=STATE_COUNT_MAX, cpu_s=share_s), live=live)
             self._note(scenario, report)
             if not self._found and not scenario.budgets.jump:
                 self._look_for_what_grows_old(scenario, report)
