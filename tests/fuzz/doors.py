@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote_plus
 
+from outbox.emulator.bus.front import HTTP_COUNT_MAX
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
@@ -30,13 +31,15 @@ from tests.wire.cosmos.asking import signed
 class Door:
     """A server: its port, requests that it answers, how the answer to the first one begins.
 
-    It has room for so many idle connections beside others; above that it refuses, for as long as they may be idle.
+    It has room for so many idle connections beside others, and for so many whose first request is not whole; above that
+    it refuses, for as long as they may be idle.
     """
 
     port: int
     requests: tuple[bytes, ...]
     answer: bytes
     room: int = 200
+    begun: int = 200
 
 
 Open = Callable[[Path], AbstractAsyncContextManager[Door]]
@@ -98,6 +101,7 @@ async def administration(folder: Path) -> AsyncIterator[Door]:
                 http("PUT /made?api-version=2021-05", described, Authorization=token),
             ),
             b"HTTP/1.1 200",
+            begun=HTTP_COUNT_MAX - 4,
         )
 
 
