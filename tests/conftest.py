@@ -46,7 +46,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Hand out files, as `--dist loadfile` does, and those that share a session as one."""
     if config.getoption("dist", "no") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
 
     scheduler = LoadFileScheduling(config, log)
     scheduler._split_scope = unit_of
