@@ -360,10 +360,7 @@ class HttpEntry:
             return responses.failed(outcome, work)
         if outcome is not None:
             return responses.refused(outcome)
-        reply = transaction.reply
-        if reply is None or (reply.status == 204 and not reply.headers):
-            return problem(404, "not-found", "there is nothing under this name")
-        return reply.response
+        return responses.read_answer(transaction.reply)
 
     @staticmethod
     def _ended_task(task: asyncio.Task[None]) -> None:

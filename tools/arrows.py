@@ -69,6 +69,9 @@ BELOW_ADAPTERS = (
     "printable",
 )
 BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "log_throttle", "printable")
+SHARED_BY_EMULATORS = tuple(
+    f"emulator.{name}" for name in ("connections", "control", "dialect", "faults", "http", "listening")
+)
 JUDGE = tuple(  # judges recorded histories
     f"verify.{name}"
     for name in (
@@ -172,7 +175,12 @@ def rules(there: Iterable[str]) -> list[Rule]:
         Rule(
             "Cosmos DB's emulator knows nothing of Service Bus's",
             tuple(name for name in emulator if is_in(name, "outbox.emulator.cosmos")),
-            outbox((*BELOW_EMULATOR, "emulator.faults", "emulator.listening")),
+            outbox((*BELOW_EMULATOR, *SHARED_BY_EMULATORS)),
+        ),
+        Rule(
+            "Blob Storage's emulator knows nothing of the others",
+            tuple(name for name in emulator if is_in(name, "outbox.emulator.blobs")),
+            outbox((*BELOW_EMULATOR, *SHARED_BY_EMULATORS)),
         ),
         Rule(
             "queries are compiled without a look at the store",

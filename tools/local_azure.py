@@ -1,4 +1,4 @@
-"""python -m tools.local_azure: Cosmos DB, Service Bus and Azure Functions on this machine, the sample bank in them.
+"""python -m tools.local_azure: Cosmos DB, Service Bus, Blob Storage and Azure Functions here, the sample bank in them.
 
 The emulators run in one process on a folder, each Functions host in another; what one of them does when another is
 killed can be tried.  Everything is printed that a shell needs.  A development tool: nothing of it is part of the
@@ -92,11 +92,14 @@ async def serve(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     async with AsyncExitStack() as stack:
         ports = ["--amqp-port", str(options.amqp_port), "--cosmos-port", str(options.cosmos_port)]
-        emulators = await start(stack, ["outbox", "emulator", "--data", str(options.data), *ports], {}, lines=2)
+        ports += ["--blob-port", str(options.blob_port)]
+        emulators = await start(stack, ["outbox", "emulator", "--data", str(options.data), *ports], {}, lines=3)
         settings = {
             "FUNCTIONS_WORKER_RUNTIME": "python",
             "OUTBOX_SERVICEBUS": emulators.lines[0],
             "OUTBOX_COSMOS": emulators.lines[1],
+            "OUTBOX_BLOBS": emulators.lines[2],
+            "AzureWebJobsStorage": emulators.lines[2],
             "OUTBOX_CREATE": "1",
         }
         await prepare(settings)
@@ -123,6 +126,7 @@ def check_ports(options: argparse.Namespace) -> None:
         NotStarted: one is not; the text says how to take another.
     """
     wanted = [(options.amqp_port, "--amqp-port"), (options.cosmos_port, "--cosmos-port")]
+    wanted += [(options.blob_port, "--blob-port")]
     if options.port:
         wanted += [(options.port + index, "--port") for index in range(options.hosts)]
     for port, option in wanted:
@@ -146,7 +150,7 @@ async def prepare(settings: dict[str, str]) -> None:
 
 def tell(settings: dict[str, str], urls: list[str]) -> None:
     """Print how to talk to all of it; the last line says that it is ready."""
-    for name in ("OUTBOX_SERVICEBUS", "OUTBOX_COSMOS"):
+    for name in ("OUTBOX_SERVICEBUS", "OUTBOX_COSMOS", "OUTBOX_BLOBS"):
         print(f"export {name}='{settings[name]}'")
     for number, account in enumerate(("alice", "bob"), start=1):
         body = f'{{"account": "{account}", "balance": 10000}}'
@@ -167,6 +171,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=1, help="how many Functions hosts, each on the next port (1)")
     parser.add_argument("--amqp-port", type=int, default=5672)
     parser.add_argument("--cosmos-port", type=int, default=8081)
+    parser.add_argument("--blob-port", type=int, default=10_000)
     parser.add_argument("--worker", choices=("auto", "runtime", "library"), default="auto")
     options = parser.parse_args()
     options.data = options.data.resolve()

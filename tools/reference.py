@@ -58,10 +58,11 @@ PAGES = {
     ),
     "emulator": Page(
         "outbox.emulator",
-        "Service Bus and Cosmos DB on the embedded engine, for development and tests.",
+        "Service Bus, Cosmos DB and Blob Storage on the embedded engine, for development and tests.",
         {
             "outbox.emulator.servicebus": ("ServiceBusServer",),
             "outbox.emulator.cosmos.server": ("CosmosEmulator",),
+            "outbox.emulator.blobs.server": ("BlobEmulator",),
         },
     ),
     "ports": Page("outbox.ports", "What an adapter for another store or bus implements.", {"outbox.ports": _EXPORTED}),

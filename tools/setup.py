@@ -37,6 +37,8 @@ CANDIDATES = ("python3.11", "python3.12", "python3.13", "python3", "python")
 JAVA_MIN, JAVA_MAX = 11, 17  # what Spark 3.5 supports
 PROBE_S, STEP_S, LOCK_S = 20, 1200, 1800
 LOG_TAIL_LINES = 40
+AZURITE = "azurite@3.37.0"
+AZURITE_S = 60
 
 
 class SetupFailed(Exception):
@@ -106,6 +108,7 @@ def fill(uv: str) -> None:
     step(f"installing {len(wanted)} requirements", [*installer(uv), *links, "-r", str(listed)])
     step("installing this folder", [*installer(uv), "--no-deps", "--no-build-isolation", "-e", str(ROOT)])
     ensure_java(uv)
+    try_azurite()
 
 
 def make_venv(uv: str) -> None:
@@ -117,6 +120,19 @@ def make_venv(uv: str) -> None:
         step("making .venv with uv", [uv, "venv", "--clear", "--python", BASE, str(VENV)])
     else:
         step("making .venv", [BASE, "-m", "venv", "--clear", str(VENV)])
+
+
+def try_azurite() -> None:
+    """Install Azurite into `build/azurite` where Node and npm are; the tests that want it are skipped without it."""
+    npm, folder = shutil.which("npm"), ROOT / "build" / "azurite"
+    if not npm or not shutil.which("node") or (folder / "node_modules" / "azurite" / "package.json").is_file():
+        return
+    command = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries=0", "--prefix", str(folder), AZURITE]
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError, subprocess.SubprocessError), LOG.open("ab") as log:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=AZURITE_S, check=False)
+        if done.returncode == 0:
+            say("Azurite installed, for tests of Blob Storage")
 
 
 def find_uv() -> str:

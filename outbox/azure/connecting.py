@@ -205,7 +205,7 @@ def _namespace(address: str, identity: _Identity) -> ServiceBusNamespace:
 
 def _blob_account(address: str, container: str, identity: _Identity, api_version: str | None) -> BlobAccount:
     parts = _parts(address)
-    if "AccountName" in parts or "BlobEndpoint" in parts:
+    if parts.keys() & {"AccountName", "BlobEndpoint", "UseDevelopmentStorage"}:
         return BlobAccount(address, container, api_version=api_version)
     if parts or not address.startswith(("https://", "http://")):
         raise ValueError("blobs= is neither an address (https://...) nor a storage connection string")

@@ -67,6 +67,8 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     retry_after_s: float = 0.0
     status: int = 0
     substatus: int = 0
+    code: str = ""
+    """Of `status`: the error code of the answer, where the service has one; empty is the usual one of the status."""
     batch_index: int | None = None
     """Of `throttled` and `status`: which operation within a batch fails, instead of the batch as a request."""
     behind_count: int | None = None
@@ -80,7 +82,7 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} is unknown; use one of {', '.join(sorted(KINDS))}")
-        for name in ("operation", "where", "key", "client"):
+        for name in ("operation", "where", "key", "client", "code"):
             text = getattr(self, name)
             if not isinstance(text, str) or len(text) > TEXT_LENGTH_MAX:
                 raise ValueError(f"{name}={str(text)[:80]!r}: give text of at most {TEXT_LENGTH_MAX} characters")
@@ -105,6 +107,8 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"a {self.kind} needs delay_s, its length in seconds")
         if (self.kind == "status") != bool(self.status):
             raise ValueError(f"kind={self.kind!r} with status={self.status}: a status belongs to kind='status', only")
+        if self.code and (self.kind != "status" or not (self.code.isascii() and self.code.isalnum())):
+            raise ValueError(f"code={self.code[:80]!r}: letters and digits, of kind='status' only")
         if self.status and not (isinstance(self.status, int) and 400 <= self.status <= 599):
             raise ValueError(f"status={self.status!r}: give one from 400 to 599")
         if not (isinstance(self.substatus, int) and 0 <= self.substatus <= 99_999):
@@ -270,6 +274,7 @@ def drawn(
 _ONLY_OF: dict[str, frozenset[str]] = {
     "status": frozenset(("status",)),
     "substatus": frozenset(("status",)),
+    "code": frozenset(("status",)),
     "batch_index": frozenset(("status", "throttled")),
 }
 

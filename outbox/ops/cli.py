@@ -226,6 +226,12 @@ _HOST = (
         metavar="PORT",
         help="also serve Cosmos DB, on this port (8081 is what its clients expect; 0: any free one)",
     ),
+    _argument(
+        "--blob-port",
+        type=port,
+        metavar="PORT",
+        help="also serve Blob Storage, on this port (10000 is Azurite's; 0: any free one)",
+    ),
     _argument("--entities", type=Path, metavar="FILE", help="queues and topics in the official emulator's JSON"),
     _argument(
         "--sync", default="every", metavar="POLICY", help="every (default), every_n:COUNT, interval:SECONDS or never"
@@ -273,7 +279,7 @@ _COMMANDS: dict[str, tuple[str, tuple[_Argument, ...] | None]] = {
         ),
     ),
     "emulator": (
-        "Serve Service Bus, and on request Cosmos DB, on loopback without an application.",
+        "Serve Service Bus, and on request Cosmos DB and Blob Storage, on loopback without an application.",
         (_argument("--data", type=Path, metavar="FOLDER", help="the engine's folder (none: in memory)"), *_HOST),
     ),
     "send": (

@@ -70,7 +70,9 @@ def run_app(options: Options) -> None:
             thread_count=options.threads,
             history=options.history,
             replace_key=options.new_key,
-            endpoints=EndpointSettings(options.amqp_port, options.cosmos_port, options.http, tuple(options.http_name)),
+            endpoints=EndpointSettings(
+                options.amqp_port, options.cosmos_port, options.blob_port, options.http, tuple(options.http_name)
+            ),
         )
 
 
@@ -85,7 +87,7 @@ def emulate(options: Options) -> None:
     _check_sync(options.sync)
     from outbox.ops.endpoints import EndpointSettings
 
-    _serve(options, sys.stdout, endpoints=EndpointSettings(options.amqp_port, options.cosmos_port))
+    _serve(options, sys.stdout, endpoints=EndpointSettings(options.amqp_port, options.cosmos_port, options.blob_port))
 
 
 def _serve(options: Options, out: Any, **more: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,7 @@ class ControlFile(msgspec.Struct, frozen=True):
     amqp_port: int = 0
     cosmos_port: int = 0
     faults_token: str = ""
+    blob_port: int = 0
 
     def __repr__(self) -> str:
         return f"ControlFile(port={self.port}, pid={self.pid})"
@@ -59,12 +61,11 @@ def write_control_file(folder: Path, content: ControlFile) -> None:
     temporary.replace(folder / FILE_NAME)
 
 
-def add_endpoints(folder: Path, amqp_port: int, cosmos_port: int, faults_token: str) -> None:
-    """Add the emulators' ports to the host's file; the caller holds the folder's lock."""
+def add_endpoints(folder: Path, ports: Mapping[str, int], faults_token: str) -> None:
+    """Add the emulators' ports, by their fields, to the host's file; the caller holds the folder's lock."""
     content = read_control_file(folder)
     if content is not None:
-        more = {"amqp_port": amqp_port, "cosmos_port": cosmos_port, "faults_token": faults_token}
-        write_control_file(folder, msgspec.structs.replace(content, **more))
+        write_control_file(folder, msgspec.structs.replace(content, **ports, faults_token=faults_token))
 
 
 def remove_control_file(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""The endpoints of a host for clients: Service Bus, and on request Cosmos DB and HTTP, on loopback.
+"""The endpoints of a host for clients: Service Bus, and on request Cosmos DB, Blob Storage and HTTP, on loopback.
 
 A host with an application checks the folder's access key (`access_key`); without one the endpoints are as open as
-Microsoft's emulators.  Both emulators take fault rules under a token, made anew for each host and written to the
+Microsoft's emulators.  The emulators take fault rules under a token, made anew for each host and written to the
 folder's control file, which only the folder's owner can read.
 """
 
@@ -29,7 +29,7 @@ log = logging.getLogger("outbox.host")
 T = TypeVar("T")
 
 AMQP_PORT = 5672
-AMQP_OPTION, COSMOS_OPTION, HTTP_OPTION = "--amqp-port", "--cosmos-port", "--http"
+AMQP_OPTION, COSMOS_OPTION, BLOB_OPTION, HTTP_OPTION = "--amqp-port", "--cosmos-port", "--blob-port", "--http"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class EndpointSettings:
 
     amqp_port: int | None = AMQP_PORT
     cosmos_port: int | None = None
+    blob_port: int | None = None
     http_port: int | None = None
     http_names: tuple[str, ...] = ()
     faults_token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -48,7 +49,12 @@ class EndpointSettings:
     @property
     def ports(self) -> tuple[tuple[int, str], ...]:
         """The wanted ports, each with its command-line option."""
-        wanted = ((self.amqp_port, AMQP_OPTION), (self.cosmos_port, COSMOS_OPTION), (self.http_port, HTTP_OPTION))
+        wanted = (
+            (self.amqp_port, AMQP_OPTION),
+            (self.cosmos_port, COSMOS_OPTION),
+            (self.blob_port, BLOB_OPTION),
+            (self.http_port, HTTP_OPTION),
+        )
         return tuple((port, option) for port, option in wanted if port is not None)
 
 
@@ -58,6 +64,7 @@ class Endpoints:
 
     amqp_port: int
     cosmos_port: int
+    blob_port: int
     lines: tuple[str, ...] = field(repr=False)
     """A connection string for each endpoint."""
 
@@ -70,7 +77,7 @@ async def listen(
     Raises:
         Refused: a port cannot be used.
     """
-    amqp_port = cosmos_port = 0
+    amqp_port = cosmos_port = blob_port = 0
     lines: list[str] = []
     if settings.amqp_port is not None:
         server = ServiceBusServer(engine, port=settings.amqp_port, key=key, control_token=settings.faults_token)
@@ -87,7 +94,15 @@ async def listen(
         await _opened(stack, emulator, settings.cosmos_port, COSMOS_OPTION)
         cosmos_port = emulator.port
         lines.append(emulator.connection.connection_string)
-    return Endpoints(amqp_port, cosmos_port, tuple(lines))
+    if settings.blob_port is not None:
+        from outbox.emulator.blobs.auth import WELL_KNOWN_KEY as BLOB_KEY
+        from outbox.emulator.blobs.server import BlobEmulator
+
+        blobs = BlobEmulator(engine, port=settings.blob_port, key=key or BLOB_KEY, control_token=settings.faults_token)
+        await _opened(stack, blobs, settings.blob_port, BLOB_OPTION)
+        blob_port = blobs.port
+        lines.append(blobs.connection.connection_string)
+    return Endpoints(amqp_port, cosmos_port, blob_port, tuple(lines))
 
 
 async def listen_http(

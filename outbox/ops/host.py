@@ -258,7 +258,8 @@ class _Control:
     def _write(self) -> None:
         if self._is_open and self._endpoints is not None:
             known = self._endpoints
-            add_endpoints(self._folder, known.amqp_port, known.cosmos_port, self._faults_token)
+            ports = {"amqp_port": known.amqp_port, "cosmos_port": known.cosmos_port, "blob_port": known.blob_port}
+            add_endpoints(self._folder, ports, self._faults_token)
 
 
 def _stop_on_signals(stopping: asyncio.Event) -> None:

@@ -73,6 +73,10 @@ class EngineScope:
         self._lanes: Lanes[Work] = Lanes()
         """The lanes in which a message is handled on its own."""
 
+    def remembered(self) -> tuple[str, ...]:
+        """What outlives an attempt: the handlers that suspend."""
+        return tuple(sorted(self.suspending))
+
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery is completed, dead-lettered, rescheduled or released."""
         if deliveries and deliveries[0].waits:  # then all of them

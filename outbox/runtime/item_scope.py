@@ -29,6 +29,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -63,7 +64,7 @@ from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.start.plan import Plan
-from outbox.runtime.store_protocol import StoreProtocol
+from outbox.runtime.store_protocol import Checkpoint, StoreProtocol, no_checkpoint
 from outbox.runtime.verdict import Verdict, payload_differs
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import (
@@ -119,6 +120,10 @@ class ItemScope:
         self._left = OrphanedStaged(infrastructure)
         self.fullness = PartitionSizes(plan, infrastructure.capabilities.partition_bytes_max, now_ms=now_ms)
         self._overflows = Overflows(plan, infrastructure, states, blobs, now_ms=now_ms)
+        self.checkpoint: Checkpoint = no_checkpoint
+
+    def remembered(self) -> tuple[Any, ...]:
+        return self.stateless.remembered(), self._waiting.remembered(), sorted(self.left.items())
 
     @property
     def left(self) -> dict[str, list[tuple[str, int]]]:
@@ -136,6 +141,7 @@ class ItemScope:
             return await self.stateless.once(attempt)
         try:
             state = await self._load(state_id)  # 1, 2
+            self.checkpoint("loaded", state)
             await self._decide(attempt, state_id, state.item.token)  # 3
             batch, outcome = await self._run(attempt, state)  # 4
             tx = batch.tx
@@ -150,7 +156,7 @@ class ItemScope:
             return self._follow(attempt, superseded.record, own_tx=tx)
         attempt.committed(found.staged.record)
         await self._finish(state_id, swapped, found)  # 8, 9, 10
-        return outcome
+        return found.staged.record.refusal
 
     async def hold(self, attempt: Attempt) -> Outcome | Waits:
         work = attempt.work
@@ -290,6 +296,7 @@ class ItemScope:
 
     async def _finish(self, state_id: str, state: CachedState, found: Found) -> CachedState:
         """Finish the transaction under a state's pointer: push, mark, clear; the state without a pointer."""
+        self.checkpoint("finish", state, found)
         staged, tx, token = found.staged, state.item.pending, found.session
         if not staged.dispatched:
             await self._push(tx, found)  # 8
@@ -342,6 +349,7 @@ class ItemScope:
     # 10. Clear the pointer
 
     async def _clear(self, state_id: str, state: CachedState, found: Found, token: Session) -> CachedState:
+        self.checkpoint("clear", state, found, token)
         tx = state.item.pending
         item = msgspec.structs.replace(state.item, pending="", token=token)
         key, tag = state_key(state_id), Tag("clear", (found.staged.inbox,), tx)

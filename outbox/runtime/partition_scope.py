@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from outbox import stored
 from outbox.errors import NoBlobStore, OutcomeUnknown, PoisonMessage, TooLarge
@@ -45,6 +46,7 @@ from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.delivery.waiting import WAITS, Waiting, Waits
 from outbox.runtime.failures.failure_counts import FailureCounts
 from outbox.runtime.start.plan import Plan
+from outbox.runtime.store_protocol import Checkpoint, no_checkpoint
 from outbox.runtime.verdict import Verdict, payload_differs
 from outbox.runtime.work import Attempt, Later, Outcome, Work
 from outbox.stored import OVERFLOW_PREFIX, RECORD_PREFIX, Record, record_key, state_key
@@ -87,6 +89,11 @@ class PartitionScope:
         self._waiting = Waiting(plan, store, now_ms=now_ms, new_tx=new_tx)
         self._unpushed: dict[bytes, None] = {}
         """Messages committed here whose outputs are not pushed yet."""
+        self.checkpoint: Checkpoint = no_checkpoint
+
+    def remembered(self) -> tuple[Any, ...]:
+        known = self.cache.content(), self.marks.content(), self._waiting.remembered()
+        return *known, sorted(self._behind.items()), list(self._unpushed)
 
     @property
     def group_count_max(self) -> int:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from outbox.ports import Document
 from outbox.runtime.delivery.waiting import Waits
 from outbox.runtime.work import Attempt, Outcome
 
+Checkpoint = Callable[..., None]
+"""Called at a step with its name and all that the rest of the attempt uses, beside the attempt and `remembered`."""
+
+
+def no_checkpoint(step: str, *known: Any) -> None:
+    """Do nothing: only explorations, which follow equal attempts once, look at checkpoints."""
+
 
 class StoreProtocol(Protocol):
     """One commit protocol over a store and a bus."""
+
+    checkpoint: Checkpoint
+
+    def remembered(self) -> tuple[Any, ...]:
+        """All that it has learned and a fresh one would not know, as plain data; the same wherever it was learned."""
 
     @property
     def group_count_max(self) -> int:

@@ -67,6 +67,11 @@ class StoreScope:
         self._blocked_log = LogThrottle(LOG_BLOCKED_EVERY_MS, now_ms)
         self.retry_backoff = RetryBackoff(backoff, now_ms)
 
+    def remembered(self) -> tuple[Any, ...]:
+        """The busy lanes with the attempts that wait in them, and what the protocol remembers, as plain data."""
+        waiting = [(lane, [each.remembered() for each in waits]) for lane, waits in self._lanes.taken.items()]
+        return self.protocol.remembered(), waiting
+
     async def attempt(self, deliveries: Sequence[Delivery]) -> None:
         """Handle a batch: every delivery is completed, dead-lettered, rescheduled or released."""
         works = await self._admission.admit([_counted(delivery) for delivery in deliveries], self._now_ms())

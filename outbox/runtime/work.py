@@ -37,6 +37,13 @@ Outcome = PoisonMessage | Later | None
 """The outcome of one handling: refused, rescheduled, or (None) applied."""
 
 
+def outcome_data(outcome: Outcome) -> tuple[Any, ...]:
+    """An outcome as plain data; equal outcomes have equal data."""
+    if isinstance(outcome, PoisonMessage):
+        return "refused", outcome.reason, outcome.description
+    return () if outcome is None else ("later", outcome.delay_s, outcome.failures, outcome.text)
+
+
 class Work(msgspec.Struct, gc=False, frozen=True):
     """One handler's branch of a message, or a whole message without a handler.
 
@@ -122,6 +129,12 @@ class Attempt(msgspec.Struct, eq=False):
     def branches(self) -> tuple[Attempt, ...]:
         """The attempts at all branches of its message, this one first."""
         return (self, *self.others)
+
+    def remembered(self) -> tuple[Any, ...]:
+        """All that this attempt has learned, as plain data; the rest of its work follows from the delivery."""
+        work, refusal = self.work, self.work.refusal
+        learned = self.rests_on, self.found, self.replaces, self.record, self.failure, self.is_blocker, self.is_released
+        return work.delivery, work.key, work.was_run, outcome_data(refusal), *learned
 
     def refuse(self, refusal: PoisonMessage) -> None:
         """Refuse it, unless it is refused already; the next attempt records that."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from shooting_range.settings import backend_of, read
 from shooting_range.storage import INFRASTRUCTURE, STATES, place_of
 from tests.examples.conftest import delivered
 from tests.wire.on_azure import azurite
+from tests.wire.on_azure.ground import blob_emulator
 from tools.local_functions.settings import read_host_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,8 +73,17 @@ async def test_one_partition_holds_the_standing_of_a_game_and_nothing_else(range
 
 
 @pytest.fixture(scope="module")
-def blob_storage() -> Iterator[str]:
+def of_azurite() -> Iterator[str]:
     yield from azurite.start()
+
+
+@pytest.fixture(params=["emulator", "azurite"])
+async def blob_storage(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    if request.param == "azurite":
+        yield request.getfixturevalue("of_azurite")
+        return
+    async with blob_emulator() as emulator:
+        yield emulator.connection.connection_string
 
 
 async def test_a_full_sheet_is_one_blob_of_blob_storage_whatever_comes_twice(range_: Any, blob_storage: str) -> None:

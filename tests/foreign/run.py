@@ -168,7 +168,16 @@ async def emulator(printed: Path) -> AsyncIterator[str]:
     Raises:
         EmulatorFailed: it did not say where it is.
     """
-    command = [sys.executable, "-m", "outbox", "emulator", "--amqp-port", "none", "--cosmos-port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "outbox",
+        "emulator",
+        "--amqp-port",
+        "none",
+        "--cosmos-port",
+        "0",
+    ]
     with printed.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *command, cwd=ROOT, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log

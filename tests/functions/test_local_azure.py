@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ANY_PORT = ("--port", "0", "--amqp-port", "0", "--cosmos-port", "0")
+ANY_PORT = ("--port", "0", "--amqp-port", "0", "--cosmos-port", "0", "--blob-port", "0")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
@@ -67,7 +67,7 @@ def test_the_printed_commands_move_money_and_a_restart_keeps_it(
         again.communicate(timeout=60)
 
 
-@pytest.mark.parametrize("option", ["--port", "--amqp-port", "--cosmos-port"])
+@pytest.mark.parametrize("option", ["--port", "--amqp-port", "--cosmos-port", "--blob-port"])
 def test_a_port_that_is_taken_is_named_with_the_cure_before_anything_starts(option: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote_plus
 
+from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.bus.front import HTTP_COUNT_MAX
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
@@ -24,7 +25,10 @@ from outbox.ops.http_server import serve_http
 from tests.simulation.explored import bank
 from tests.unit.amqp import amqp_client
 from tests.unit.runtime.purse import Book, paying
+from tests.wire.blobs.asking import signed as of_blobs
 from tests.wire.cosmos.asking import signed
+
+BLOCK = "MQ=="
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,27 @@ async def cosmos(folder: Path) -> AsyncIterator[Door]:
                 signed("POST", "/dbs", "dbs", "", b'{"id":"d"}', Connection="close"),
                 signed("POST", "/dbs/d/colls", "colls", "dbs/d", b'{"id":"c","partitionKey":{"paths":["/pk"]}}'),
                 signed("POST", "/dbs/d/colls/c/docs", "docs", "dbs/d/colls/c", query, x_ms_documentdb_isquery="True"),
+            ),
+            b"HTTP/1.1 200",
+        )
+
+
+@asynccontextmanager
+async def blobs(folder: Path) -> AsyncIterator[Door]:
+    listed = f"<BlockList><Latest>{BLOCK}</Latest></BlockList>".encode()
+    async with Engine.in_memory() as engine, BlobEmulator(engine, port=0) as emulator:
+        yield Door(
+            emulator.port,
+            (
+                of_blobs("GET", "/?comp=list", Connection="close"),
+                of_blobs("PUT", "/box?restype=container"),
+                of_blobs("PUT", "/box/a", b"hello", x_ms_blob_type="BlockBlob", x_ms_tags="n=1", x_ms_meta_a="1"),
+                of_blobs("GET", "/box/a", x_ms_range="bytes=1-3", If_None_Match='"0x1"', x_ms_if_tags="n = '1'"),
+                of_blobs("PUT", f"/box/b?comp=block&blockid={BLOCK}", b"world"),
+                of_blobs("PUT", "/box/b?comp=blocklist", listed),
+                of_blobs("PUT", "/box/a?comp=lease", x_ms_lease_action="acquire", x_ms_lease_duration="15"),
+                of_blobs("GET", "/box?restype=container&comp=list&prefix=a&delimiter=/&maxresults=1&include=metadata"),
+                of_blobs("GET", "/?comp=blobs&where=%22n%22%3D%271%27"),
             ),
             b"HTTP/1.1 200",
         )
@@ -139,6 +164,7 @@ async def entries(folder: Path) -> AsyncIterator[Door]:
 
 DOORS: dict[str, Open] = {
     "Cosmos DB": cosmos,
+    "Blob Storage": blobs,
     "Service Bus": servicebus,
     "administration": administration,
     "control": control,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +20,12 @@ from outbox import App
 from outbox.emulator.amqp.errors import AmqpFault
 from outbox.emulator.amqp.messages import BATCH_FORMAT, decode_transfer
 from outbox.emulator.amqp.types import DecodeError, binary, decode, described, int_, map_, string, symbol
+from outbox.emulator.blobs import conditions, ranges, requests, tags
+from outbox.emulator.blobs import names as blob_names
+from outbox.emulator.blobs.answers import Rejection as BlobRejection
+from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
+from outbox.emulator.blobs.block_operations import read_block_list
+from outbox.emulator.blobs.list_operations import read_marker
 from outbox.emulator.bus import atom
 from outbox.emulator.bus.entities_file import parse_entities
 from outbox.emulator.cosmos.answers import Rejection
@@ -170,6 +177,38 @@ def _patched(data: bytes) -> object:
     return Patch(body, None).apply({"n": [1], "a": {"x": 1}}) if isinstance(body, dict) else None
 
 
+BLOB_HEADERS = {
+    "authorization": "SharedKey devstoreaccount1:c2lnbmF0dXJl", "x-ms-date": "Sun, 22 Nov 2026 00:00:00 GMT",
+    "x-ms-range": "bytes=1-3", "if-match": '"0x1", "0x2"', "if-modified-since": "Sun, 22 Nov 2026 00:00:00 GMT",
+    "x-ms-if-tags": "\"n\" = '1' OR c <> 'red' AND \"n\" > '0'", "x-ms-meta-a_b": "1", "x-ms-tags": "n=1&c=red",
+}  # fmt: skip
+TAGS = b"<Tags><TagSet><Tag><Key>n</Key><Value>1</Value></Tag></TagSet></Tags>"
+BLOCK_LIST = b'<?xml version="1.0"?><BlockList><Latest>MQ==</Latest><Committed>Mg==</Committed></BlockList>'
+
+
+def _blob_head(data: bytes) -> object:
+    """A first line and headers as JSON gives them: each part is read, whatever another is refused for."""
+    try:
+        found = msgspec.json.decode(data, type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    call = requests.Call("PUT", found.pop("path", ""), found)
+    reads: tuple[Callable[[], object], ...] = (
+        lambda: Signatures(ACCOUNT, WELL_KNOWN_KEY).check("PUT", call.raw_path, found),
+        lambda: requests.read_line(call, ACCOUNT),
+        lambda: conditions.read_conditions(found, is_write=False),
+        lambda: conditions.read_conditions(found, is_write=True),
+        lambda: ranges.read_range(found, 10),
+        lambda: blob_names.read_metadata(found),
+        lambda: tags.read_header(found.get("x-ms-tags", "")),
+        lambda: read_marker(call.raw_path),
+    )
+    for read in reads:
+        with suppress(BlobRejection):
+            read()
+    return None
+
+
 PARSERS = (
     *(
         Parser(f"stored {kind.__name__}", (encode(item),), _document(kind), (CorruptRecord,))
@@ -193,6 +232,12 @@ PARSERS = (
     Parser("administration XML", (RULE,), lambda data: atom.content(data, "QueueDescription"), (ValueError,)),
     Parser("Cosmos query", QUERY, _text(lambda text: parse_query(text, {"@a": 1})), (Rejection,)),
     Parser("Cosmos patch", (PATCH,), _patched, (Rejection,)),
+    Parser("Blob Storage head", (encode({"path": "/devstoreaccount1/box/a%20b?comp=blocklist", **BLOB_HEADERS}),),
+           _blob_head),
+    Parser("block list", (BLOCK_LIST,), read_block_list, (BlobRejection,)),
+    Parser("blob tags", (TAGS,), tags.read_document, (BlobRejection,)),
+    Parser("tag condition", (BLOB_HEADERS["x-ms-if-tags"].encode(),),
+           _text(lambda text: tags.read_condition(text, "x-ms-if-tags")), (BlobRejection,)),
     Parser("AMQP message", (amqp_client.BODY,), lambda data: decode_transfer(data, 0), (AmqpFault,)),
     Parser("AMQP batch", (described(0x75, binary(amqp_client.BODY)),), lambda data: decode_transfer(data, BATCH_FORMAT),
            (AmqpFault,)),

@@ -21,6 +21,7 @@ from tests.simulation.planting import (
     Mutant,
     Table,
 )
+from tests.simulation.rule_mutants import TESTED_RULE_MUTANTS
 from tests.simulation.step_mutants import STEP_MUTANTS
 from tests.simulation.thread_mutants import THREAD_MUTANTS
 
@@ -843,7 +844,7 @@ DIRECT_MUTANTS = (
 )  # fmt: skip
 
 TABLE = Table(
-    (*DIRECT_MUTANTS, *AGE_MUTANTS, *THREAD_MUTANTS, *STEP_MUTANTS),
+    (*DIRECT_MUTANTS, *AGE_MUTANTS, *THREAD_MUTANTS, *STEP_MUTANTS, *TESTED_RULE_MUTANTS),
     "tests/",
     (
         "aiohttp.web", "azure.cosmos.aio", "azure.functions", "azure.identity.aio", "azure.servicebus.aio",

@@ -65,6 +65,11 @@ def desk() -> App:
 
 
 @dataclass
+class Question:
+    account: str
+
+
+@dataclass
 class Receipt:
     transfer: str
     balance: int
@@ -82,6 +87,10 @@ def counter() -> App:
         account.balance -= transfer.amount
         ctx.send("deposits", Deposit(transfer.id, transfer.target, transfer.amount))
         return Receipt(transfer.id, account.balance)
+
+    @app.http("GET", "/accounts/{account}", key="account")
+    def look(question: Question, account: Account, ctx: Context) -> Receipt:
+        return Receipt(question.account, account.balance)
 
     @app.http("POST", "/bell")
     def ring(deposit: Deposit, ctx: Context) -> None:

@@ -34,6 +34,11 @@ class Added:
 
 
 @dataclass
+class Question:
+    account: str
+
+
+@dataclass
 class Count:
     total: int = 0
 
@@ -54,6 +59,10 @@ def counting() -> App:
     async def post(message: Add, count: Count, ctx: Context) -> Added:
         add(message, count, ctx)
         return Added(message.account, count.total)
+
+    @app.http("GET", "/counts/{account}", key="account")
+    def look(question: Question, count: Count, ctx: Context) -> Added:
+        return Added(question.account, count.total)
 
     return app
 
@@ -192,7 +201,28 @@ def insisting() -> App:
     return app
 
 
+def calling(*, idempotent: bool = True) -> App:
+    """Adds up, and waits for a call of another system where it adds a negative amount."""
+    app = App("calling", retention=timedelta(hours=1), margin=timedelta(minutes=20))
+    app.queue("added")
+
+    @app.handler("adds", key="account")
+    async def add(message: Add, count: Count, ctx: Context) -> None:
+        count.total += message.amount
+        if message.amount < 0:
+            await ctx.call(lambda: None, idempotent=idempotent)
+        ctx.send("added", Added(message.account, count.total))
+
+    return app
+
+
+def ringing() -> App:
+    """The same, where the other system does not know a call that it has had."""
+    return calling(idempotent=False)
+
+
 APPS = {
+    "ringing": ringing,
     "counting": counting,
     "asking": asking,
     "ending": ending,
@@ -203,6 +233,7 @@ APPS = {
     "blocking": blocking,
     "trying": trying,
     "insisting": insisting,
+    "calling": calling,
 }
 
 
@@ -215,13 +246,17 @@ def scenario(
     given: int | None = 10,
     faults: dict[str, int] | None = None,
     asked: tuple[tuple[str, str, int], ...] = (),
+    looked: bool = False,
+    triggered: bool = False,
+    is_shared: bool = False,
     clashing: int | None = None,
     **options: Any,
 ) -> Scenario:
     """Messages m1, m2, ... that add these amounts to account `a`, and requests: idempotency key, account, amount.
 
-    Behind them come copies of those that are `repeated`, by number, and another message under the id of the first that
-    adds the `clashing` amount.
+    Behind the messages come copies of those that are `repeated`, by number, and another message under the id of the
+    first that adds the `clashing` amount.  A client may have `looked` at the sum as well.  What is `triggered` is
+    handled under a Functions host.  Where the container `is_shared`, the sweeper is another application's.
     """
     messages = [("adds", Add("a", amount), f"m{n}") for n, amount in enumerate(amounts, 1)]
     messages += [messages[n - 1] for n in repeated]
@@ -233,4 +268,12 @@ def scenario(
         cell["item_bytes_max"] = ITEM_BYTES_MAX
     if asked:
         cell["requests"] = [ClientRequest("POST /adds", key, Add(account, amount)) for key, account, amount in asked]
+    if is_shared:
+        cell["neighbour"] = App("neighbour", retention=timedelta(minutes=15), margin=timedelta(minutes=12))
+    if triggered:
+        from tests.simulation.trigger_host import TriggerHost
+
+        cell["hosts"] = TriggerHost
+    if looked:
+        cell["requests"] = [*cell.get("requests", ()), ClientRequest("GET /counts/a", "look", None)]
     return Scenario(APPS[app](), messages, known, scope=scope, budgets=budgets, **(cell | options))

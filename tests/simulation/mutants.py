@@ -1,7 +1,9 @@
-"""Faults, each planted alone: what the text of one module is changed to, where that must show, and as what.
+"""Faults that exploring finds, each planted alone: what the text of one module is changed to, where, and as what.
 
-Every rule of the protocols that a line of code keeps has one that takes the line out.  Data only; nothing of the
-package is imported here.
+With the tables that it takes in these are all that explorations look for, and the faults in the engine that a comparison
+with its model finds.  Which rule of the protocol pages a fault takes out is in `rules`; rules of what is not explored
+have their faults in `direct_mutants` and the tables of the log and of the adapters.  Data only; nothing of the package is
+imported here.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from tests.simulation.planting import (
 )
 from tests.simulation.request_mutants import REQUEST_MUTANTS
 from tests.simulation.resubmission_mutants import RESUBMISSION_MUTANTS
+from tests.simulation.rule_mutants import RULE_MUTANTS
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
+from tests.simulation.trigger_mutants import TRIGGER_MUTANTS
 from tests.simulation.verdict_mutants import VERDICT_MUTANTS
 
 STEP_COUNT_MAX = 45
@@ -50,13 +54,13 @@ MUTANTS = (
         ("            lost = await self._commit(batch, state_id)\n", "            await self._push(batch)\n            lost = await self._commit(batch, state_id)\n"),
     ),
     mutant(
-        "no dedupe: the record's id is the attempt's", "partition", "NoGhost", PARTITION,
-        ("        key, body = record_key(state_id, work.inbox), stored.encode(record if record.pending else record.marked())\n", "        key, body = record_key(state_id, (work.inbox + record.tx.encode())[-32:]), stored.encode(record)\n"),
+        "no dedupe: a record is written over", "partition", "NoDuplicate", PARTITION,
+        ("        writes = self._writes(batch, state_id)\n        limit", "        for entry in batch.entries:\n            there = await read(self._store, record_key(state_id, entry.attempt.work.inbox))\n            entry.attempt.replaces = there.version if there else \"\"\n        writes = self._writes(batch, state_id)\n        limit"),
         copies=2,
     ),
     mutant(
-        "marked before the push", "partition", "NoLost", BATCH,
-        ('Record("", b"", 0, bool(outputs), tuple(outputs))', 'Record("", b"", 0, False, tuple(outputs))'),
+        "marked before the push", "partition", "NoLost", PARTITION,
+        ("            await self._push(batch)\n            self._mark(batch, state_id)\n        return outcome\n", "            self._mark(batch, state_id)\n            await self.marks.write()\n            await self._push(batch)\n        return outcome\n"),
         faults={"crash": 1},
     ),
     mutant(
@@ -169,8 +173,8 @@ MUTANTS = (
         app="twofold",
     ),
     mutant(
-        "a stateless record in the partition of nobody", "partition", "Deterministic", "outbox/stored.py",
-        ("    id = RECORD_PREFIX + inbox.hex()\n    return DocumentKey(state_id or id, id)\n", "    id = RECORD_PREFIX + inbox.hex()\n    return DocumentKey(state_id or str(id_of_now()), id)\n\n\ndef id_of_now() -> int:\n    COUNT.append(1)\n    return len(COUNT)\n\n\nCOUNT: list[int] = []\n"),
+        "a stateless record in the partition of its attempt", "partition", "NoDuplicate", PARTITION,
+        ("        key, body = record_key(state_id, work.inbox), stored", "        key, body = record_key(state_id or record.tx, work.inbox), stored"),
         app="stateless", copies=2,
     ),
     # Item scope
@@ -283,7 +287,9 @@ MUTANTS = (
     *OVERFLOW_MUTANTS,
     *RESUBMISSION_MUTANTS,
     *SETTLING_MUTANTS,
+    *TRIGGER_MUTANTS,
     *VERDICT_MUTANTS,
+    *RULE_MUTANTS,
     # The engine, against the models that explorations run on
     mutant(
         "journal: a lost lock commits", "journal", "Differs", JOURNAL,
@@ -311,7 +317,8 @@ MUTANTS = (
     ),
     mutant(
         "store: a condition is not checked", "store", "Differs", ENGINE_STORE,
-        ("            if wanted != (None if current is None else current.version):\n", "            if wanted is None and current is not None:\n"),
+        ("        _check_limits(operations)\n        for index", "        _check_limits(operations)\n        operations = [\n            op if isinstance(op, Create) or (there := self._read(op.key)) is None else replace(op, if_match=there.version)\n            for op in operations\n        ]\n        for index"),
+        ("from outbox.engine.core import Core\n", "from dataclasses import replace\n\nfrom outbox.engine.core import Core\n"),
     ),
     mutant(
         "store: a create writes over", "store", "Differs", ENGINE_STORE,

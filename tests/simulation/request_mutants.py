@@ -11,6 +11,21 @@ REQUEST_MUTANTS = (
         amounts=(), asked=(("k1", "a", 5),),
     ),
     mutant(
+        "requests: what is on record is told before it is synced", "engine", "NothingLeavesEarly", HTTP_SCOPES,
+        ("        if not commit.applied and not commit.refused:\n            await self._journal.durable()\n            return\n", "        if not commit.applied and not commit.refused:\n            return\n"),
+        amounts=(), asked=(("k1", "a", 5),), asked_times=2, fronts=2, faults={"power": 1},
+    ),
+    mutant(
+        "requests: a read is answered from what is not synced", "engine", "NothingLeavesEarly", HTTP_SCOPES,
+        ("            documents, _ = await self._journal.load([] if id is None else [id], [])\n            await self._journal.durable()\n", "            documents, _ = await self._journal.load([] if id is None else [id], [])\n"),
+        amounts=(), asked=(("k1", "a", 5),), looked=True, fronts=2, faults={"power": 1},
+    ),
+    mutant(
+        "requests: a read is answered as if there were no state", "partition", "NothingLeavesEarly", HTTP_SCOPES,
+        ("        return ReadTransaction(self._now_ms(), b\"\" if item.is_tombstone else bytes(item.value), item.schema)\n", "        return ReadTransaction(self._now_ms(), b\"\" if item.version else bytes(item.value), item.schema)\n"),
+        amounts=(), asked=(("k1", "a", 5),), looked=True, fronts=1,
+    ),
+    mutant(
         "requests: a conflict is taken for a commit", "engine", "NothingLeavesEarly", HTTP_SCOPES,
         ("        if await self._journal.commit(commit) is not None:\n            raise NothingCommitted\n", "        await self._journal.commit(commit)\n"),
         amounts=(), asked=(("k1", "a", 5), ("k2", "a", 3)), fronts=2,

@@ -38,7 +38,7 @@ class Planter(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != self._name:
             return None
-        return importlib.util.spec_from_loader(name, Planted(self._mutant), origin=str(ROOT / self._mutant.file))
+        return importlib.util.spec_from_loader(name, Planted(self._mutant))  # with its file, as any other module
 
 
 class Planted(importlib.abc.SourceLoader):

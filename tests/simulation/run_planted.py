@@ -28,6 +28,7 @@ from tests.simulation.run_mutant import ROOT, Planter, module_of
 
 PROCESS_COUNT = 2
 RUN_S_MAX = 60
+UNMEASURED = {"seconds": RUN_S_MAX, "cpu_s": 0.0}
 ANSWER_BYTES_MAX = select.PIPE_BUF
 """What a pipe takes in one piece; what is told of failures is cut to fit."""
 
@@ -67,13 +68,19 @@ def run(mutant: Mutant, folder: str) -> dict[str, Any]:
     sys.meta_path.insert(0, Planter(mutant))
     seen, told = Seen(), StringIO()
     tests = [folder + test for test in mutant.promises]
-    started_s = time.perf_counter()
+    started_s, used_s = time.perf_counter(), cpu_s()
     with redirect_stdout(told):
         code = pytest.main([*OPTIONS, *tests], [seen])
     if code not in (0, 1):
         seen.broken.append(told.getvalue()[-600:])
     seconds = round(time.perf_counter() - started_s, 2)
-    return {"passed": seen.passed_count, "failed": seen.failed[:1], "broken": seen.broken[:1], "seconds": seconds}
+    used = {"seconds": seconds, "cpu_s": round(cpu_s() - used_s, 2)}
+    return {"passed": seen.passed_count, "failed": seen.failed[:1], "broken": seen.broken[:1], **used}
+
+
+def cpu_s() -> float:
+    """The CPU seconds of this process and of those that it waited for."""
+    return sum(os.times()[:4])
 
 
 def main(module: str, names: Sequence[str]) -> None:
@@ -127,9 +134,9 @@ class Run(NamedTuple):
             os.killpg(self.process, signal.SIGKILL)
         os.waitpid(self.process, 0)
         if not answered:
-            return {"passed": 0, "failed": [f"no end in {RUN_S_MAX} s"], "broken": [], "seconds": RUN_S_MAX}
+            return {"passed": 0, "failed": [f"no end in {RUN_S_MAX} s"], "broken": [], **UNMEASURED}
         if not text:
-            return {"passed": 0, "failed": [], "broken": ["no answer"], "seconds": 0}
+            return {"passed": 0, "failed": [], "broken": ["no answer"], **UNMEASURED}
         told: dict[str, Any] = json.loads(text)
         return told
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.simulation.planting import BATCH, ENDINGS, ITEM, LANES, PARTITION, mutant
+from tests.simulation.planting import BATCH, ENDINGS, ITEM, LANES, PARTITION, PLAN, mutant
 
 RETENTION = "outbox/runtime/start/retention.py"
+SWEEPER = "outbox/runtime/commit/sweeper.py"
 
 SETTLING_MUTANTS = (
     mutant(
@@ -53,6 +54,24 @@ SETTLING_MUTANTS = (
         "settling: a staged record is swept that is pointed to", "item", "StagedVanish|NoAlarm", ITEM,
         (" or state.item.pending == staged.pending:", ":"),
         sweepers=1,
+    ),
+    mutant(
+        "settling: a sweeper leaves what is as old as its grace", "item", "StagedVanish", SWEEPER,
+        ("                if now - at_ms < grace_s * 1_000:\n", "                if now - at_ms <= grace_s * 1_000:\n"),
+        sweepers=1, grace_ms=60_000, faults={"crash": 1},
+    ),
+    mutant(
+        "settling: a call is made over a commit that is not synced", "engine", "NothingLeavesEarly", "outbox/context.py",
+        ("            await self.durable()  # an", "            pass  # an"),
+        app="ringing", amounts=(5, -3), workers=2, faults={"power": 1},
+    ),
+    *(
+        mutant(
+            f"settling: a neighbour's sweeper marks for its own retention ({scope})", scope, "NoDuplicate", PLAN,
+            ("        return max(at_least_ms, self.record_life_ms) / 1_000\n", "        return self.record_life_ms / 1_000\n"),
+            copies=2, sweepers=1, is_shared=True, faults={"crash": 1, "jump": 1},
+        )
+        for scope in ("partition", "item")
     ),
     # Another retention than before
     mutant(

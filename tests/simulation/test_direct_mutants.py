@@ -25,5 +25,17 @@ def test_a_fault_planted_where_no_exploration_reaches_is_found(mutant: Mutant, f
 
 def test_every_edge_has_faults_planted() -> None:
     assert len({mutant.name for mutant in TABLE.mutants}) == len(TABLE.mutants) >= LEAST_COUNT
-    about = {"trigger", "letters", "settlement", "ages", "threads", "judge", "ops", "emulator", "jobs", "steps"}
+    about = {
+        "trigger",
+        "letters",
+        "settlement",
+        "ages",
+        "threads",
+        "judge",
+        "ops",
+        "emulator",
+        "jobs",
+        "steps",
+        "rules",
+    }
     assert {mutant.scope for mutant in TABLE.mutants} == about

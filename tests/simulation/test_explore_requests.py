@@ -68,6 +68,12 @@ def test_a_request_asked_twice_of_one_process_is_worked_on_once(scope: str) -> N
 
 
 @SCOPES
+def test_two_requests_of_one_state_in_one_process_take_effect_in_turn(scope: str) -> None:
+    budgets = Budgets.any_of(1, "crash", "lost", "error", "timeout") if scope == "engine" else Budgets()
+    clean(explored(scope, asked("k1", 5), asked("k2", 3), front_batch=2, sweepers=0, budgets=budgets))
+
+
+@SCOPES
 def test_requests_and_messages_of_one_state_do_not_harm_each_other(scope: str) -> None:
     calm = {"budgets": Budgets(), "sweepers": 0} if scope == "item" else {"budgets": Budgets(crash=1)}
     clean(explored(scope, asked("k1", 5), messages=[T1], workers=1, **calm))

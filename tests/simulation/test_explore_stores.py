@@ -56,6 +56,13 @@ def test_partition_scope_keeps_its_promises_however_it_is_run(options: dict[str,
     clean(explored("partition", messages=[T1, T2], workers=workers, budgets=Budgets.any_of(1, "crash"), **options))
 
 
+@pytest.mark.parametrize("fault", PARTITION_FAULTS)
+def test_warm_workers_that_take_two_at_a_time_keep_their_promises_under_any_single_fault(fault: FaultKind) -> None:
+    budgets = Budgets.any_of(1, fault)
+    clean(explored("partition", messages=[T1, T2], copies=[2, 1], warm=True, batch=2, budgets=budgets))
+    clean(explored("item", workers=1, copies=2, warm=True, budgets=budgets))
+
+
 @pytest.mark.parametrize("scope", ["partition", "item"])
 def test_a_refusal_and_its_duplicate_end_in_one_verdict(scope: str) -> None:
     allow = frozenset({"dead-letter"})

@@ -17,6 +17,7 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS, STEP_COUNT_MAX
 from tests.simulation.planting import Mutant
+from tests.simulation.rule_mutants import RULE_MUTANTS
 from tests.simulation.run_mutant import ROOT, explored, planted
 from tests.simulation.settling_mutants import SETTLING_MUTANTS
 
@@ -54,7 +55,7 @@ def test_a_planted_fault_is_found_by_a_short_way(mutant: Mutant, runs: dict[str,
     assert first["promise"] in mutant.promises and first["steps"] <= STEP_COUNT_MAX, found["text"]
 
 
-@pytest.mark.parametrize("mutant", SETTLING_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", (*SETTLING_MUTANTS, *RULE_MUTANTS), ids=lambda mutant: mutant.name)
 def test_without_the_fault_its_exploration_finds_nothing(mutant: Mutant) -> None:
     found = explored(mutant)
     assert not found["anomalies"] and "exhausted" in found["text"].splitlines(), found["text"]

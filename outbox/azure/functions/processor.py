@@ -293,7 +293,7 @@ class Processor:
         """Run a task of the runtime; whatever it raises, the process goes on with its other messages."""
         try:
             await coroutine
-        except asyncio.CancelledError as error:  # the loop closes
+        except (asyncio.CancelledError, GeneratorExit) as error:  # the loop closes
             self._bus.fail(error)
         except BaseException as error:
             log.error(

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from outbox.emulator.dialect import Refusal
+
 OK, CREATED, NO_CONTENT, MULTI_STATUS, NOT_MODIFIED = 200, 201, 204, 207, 304
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, NOT_ALLOWED = 400, 401, 403, 404, 405
 CONFLICT, GONE, PRECONDITION_FAILED, TOO_LARGE = 409, 410, 412, 413
@@ -48,7 +50,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Rejection(Exception):
+class Rejection(Refusal):
     """A request that is not granted; nothing was written."""
 
     def __init__(self, status: int, text: str, *, substatus: int = 0, retry_after_s: float = 0.0) -> None:

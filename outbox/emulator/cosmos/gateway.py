@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from outbox.emulator.cosmos.answers import (
     ERROR,
@@ -27,6 +28,8 @@ from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.charges import Meter
 from outbox.emulator.cosmos.requests import Call, Prepare, Prepared, token_of
 from outbox.emulator.cosmos.routes import route_of
+from outbox.emulator.dialect import Answer as AnyAnswer
+from outbox.emulator.dialect import Asked, Dropped
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped
@@ -43,12 +46,15 @@ _NOT_HERE = {
 """Headers that change what an operation does: ignoring one would be a wrong answer."""
 
 
-class Dropped(Exception):
-    """The connection is to break without an answer."""
+BODY_MAX_BYTES = 4 << 20
+BODIES_MAX_BYTES = 64 << 20
 
 
 class Gateway:
     """Does what requests ask for."""
+
+    body_max_bytes = BODY_MAX_BYTES
+    bodies_max_bytes = BODIES_MAX_BYTES
 
     def __init__(
         self,
@@ -66,12 +72,13 @@ class Gateway:
         self._faults = faults
         self._meter = meter
 
-    def admit(self, call: Call) -> None:
+    def admit(self, method: str, raw_path: str, headers: Mapping[str, str]) -> Asked:
         """Let a request pass that names something and is signed; nothing of its body is needed for that.
 
         Raises:
             Rejection: 400 or 405, it names nothing; 401, its signature does not fit.
         """
+        call = Call(method, raw_path, headers, b"")
         try:
             call.route = route = route_of(call.method, call.raw_path, call.headers)
             self._signatures.check(
@@ -85,6 +92,26 @@ class Gateway:
         except Rejection as rejected:
             self._meter.count(call.route.operation, rejected.status, 1.0)
             raise
+        is_read = call.method == "GET" or call.route.operation == "query"
+        return Asked(partial(self._asked, call), lambda: is_read)
+
+    def refusal(self, status: int, text: str) -> Rejection:
+        """A refusal as this service says it."""
+        return Rejection(status, text)
+
+    def control_answer(self, status: int, body: bytes) -> Answer:
+        """JSON of the control endpoint."""
+        return Answer(status, body)
+
+    def stamp(self, answer: AnyAnswer, number: int, headers: Mapping[str, str]) -> None:
+        """Add the headers that every answer has."""
+        answer.headers["x-ms-activity-id"] = f"00000000-0000-0000-0000-{number:012x}"
+        if answer.body:
+            answer.headers["Content-Type"] = "application/json"
+
+    async def _asked(self, call: Call, body: bytes) -> Answer:
+        call.body = body
+        return await self.answer(call)
 
     async def answer(self, call: Call) -> Answer:
         """The answer to a request that was admitted, and whose body is there.

@@ -16,12 +16,12 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
+from outbox.emulator.connections import Connections
+from outbox.emulator.control import Control
 from outbox.emulator.cosmos.auth import WELL_KNOWN_KEY, Signatures
 from outbox.emulator.cosmos.catalog import Catalog
 from outbox.emulator.cosmos.catalog_operations import CatalogOperations
 from outbox.emulator.cosmos.charges import Meter, Usage
-from outbox.emulator.cosmos.connections import Connections
-from outbox.emulator.cosmos.control import Control
 from outbox.emulator.cosmos.feed_operations import FeedOperations
 from outbox.emulator.cosmos.gateway import Gateway
 from outbox.emulator.cosmos.item_operations import ItemOperations
@@ -33,7 +33,7 @@ from outbox.engine.engine import Engine
 from outbox.errors import Refused
 
 if TYPE_CHECKING:
-    from outbox.emulator.cosmos.http import Http
+    from outbox.emulator.http import Http
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class CosmosEmulator:
 
     async def _load_http(self) -> Callable[[], asyncio.Protocol]:
         """What makes a speaker of HTTP for each connection; its library is imported with the first, in a thread."""
-        module = await asyncio.to_thread(import_module, "outbox.emulator.cosmos.http")
+        module = await asyncio.to_thread(import_module, "outbox.emulator.http")
         assert self._connections is not None, "a connection was made"
         self._http = http = module.Http(self._gateway, self._control, self._connections, is_local=self._is_local)
         return cast("Callable[[], asyncio.Protocol]", http.server)

@@ -93,7 +93,7 @@ async def sweep(
                 break
             seen += 1
             try:
-                at_ms = _at_ms(document)
+                at_ms = written_ms(document)
                 oldest_ms = min(oldest_ms, at_ms or oldest_ms)
                 if now - at_ms < grace_s * 1_000:
                     young += 1
@@ -110,6 +110,11 @@ async def sweep(
     return Swept(seen, finished, young, foreign, (now - oldest_ms) / 1_000, next_start)
 
 
-def _at_ms(document: Document) -> int:
+def written_ms(document: Document) -> int:
+    """When a pending document was written, as it says; 0 where it does not say.
+
+    Raises:
+        msgspec.MsgspecError, ValueError, RecursionError: it is not of this framework.
+    """
     age = msgspec.json.decode(document.body, type=_Age)
     return age.record.at_ms if age.record is not None else age.at_ms

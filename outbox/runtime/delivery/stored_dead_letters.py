@@ -41,7 +41,10 @@ from outbox.ports import (
 from outbox.resubmission import is_copy, resubmission
 from outbox.runtime.delivery.claim_check import check_in
 
-_PREFIX = "letter:"
+LETTERS = "letters:"
+"""With a queue's path: the partition of its dead letters."""
+LETTER = "letter:"
+"""With a number: the id of one."""
 _DIGITS = 20
 """Zero-padded, so that the order of ids is the order of numbers."""
 _DIGEST_BITS = 20
@@ -100,8 +103,8 @@ class StoredDeadLetters:
     async def list(self, queue: str) -> list[DeadLetterEntry]:
         """The stored dead letters of a queue or subscription, oldest first; `sequence` is their own number."""
         found = []
-        async for document in self._store.scan(_partition(queue), prefix=_PREFIX):
-            dead, number = _decoded(document), int(document.key.id.removeprefix(_PREFIX))
+        async for document in self._store.scan(_partition(queue), prefix=LETTER):
+            dead, number = _decoded(document), int(document.key.id.removeprefix(LETTER))
             texts = dead.reason, dead.description
             found.append(DeadLetterEntry(queue, number, dead.message, *texts, dead.delivery_count, dead.enqueued_ms))
         return found
@@ -109,7 +112,7 @@ class StoredDeadLetters:
     async def count(self, queue: str, *, count_max: int) -> int:
         """How many dead letters of a queue or subscription are stored, up to `count_max`: each costs a read."""
         count = 0
-        async for _ in self._store.scan(_partition(queue), prefix=_PREFIX):
+        async for _ in self._store.scan(_partition(queue), prefix=LETTER):
             count += 1
             if count >= count_max:
                 break
@@ -173,11 +176,11 @@ class StoredDeadLetters:
 
 
 def _partition(queue: str) -> str:
-    return f"letters:{queue}"
+    return f"{LETTERS}{queue}"
 
 
 def _key(queue: str, number: int) -> DocumentKey:
-    return DocumentKey(_partition(queue), f"{_PREFIX}{number:0{_DIGITS}d}")
+    return DocumentKey(_partition(queue), f"{LETTER}{number:0{_DIGITS}d}")
 
 
 def _number(dead: StoredDeadLetter) -> int:

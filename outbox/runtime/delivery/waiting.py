@@ -88,6 +88,10 @@ class Waiting:
         self._known[work.inbox] = None
         return None
 
+    def remembered(self) -> list[bytes]:
+        """The inbox keys whose record is known to exist, the earliest first."""
+        return list(self._known)
+
     def forget(self, work: Work) -> None:
         """Forget a message that runs: a copy of it may wait behind another block."""
         self._known.pop(work.inbox, None)

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 
 from outbox.errors import CorruptRecord, PoisonMessage
-from outbox.http import Response, problem
+from outbox.http import Reply, Response, problem
 from outbox.log_throttle import LogThrottle
 from outbox.resubmission import REJECTED
 from outbox.runtime.delivery.retrying import RetryError, cause_of
@@ -54,6 +54,13 @@ def answer_of(record: Record) -> Response:
     if record.refusal is not None:
         return refused(record.refusal)
     return Response(204) if record.reply is None else record.reply.response
+
+
+def read_answer(reply: Reply | None) -> Response:
+    """The response to a read, by what its handler returned."""
+    if reply is None or (reply.status == 204 and not reply.headers):
+        return problem(404, "not-found", "there is nothing under this name")
+    return reply.response
 
 
 def refused(poison: PoisonMessage) -> Response:

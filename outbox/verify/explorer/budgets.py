@@ -24,6 +24,7 @@ class Budgets:
     stale: int = 0
     jump: int = 0
     timeout: int = 0
+    power: int = 0
     together: int = _FIELD_MAX
 
     def __post_init__(self) -> None:

@@ -40,6 +40,8 @@ from outbox.verify.explorer.world import (
 )
 
 TIME_BITS = 24
+ALL_ANEW = -1
+"""In place of a node: every process begins anew."""
 
 Flight = tuple[int, ...]
 """Calls that are still on their way, by number."""
@@ -49,6 +51,10 @@ Prospect = tuple[int, Callable[[], list[Step]]]
 
 Waiting = tuple[int, int, bool, dict[Hashable, list[Move]]]
 """A call that waits: the place of its resource, its position, whether it takes, the steps that are known by then."""
+
+
+Happening = tuple[Hashable, Move, Move]
+"""What a resource does by itself: a lock that it ends, the step while a process holds that, the step otherwise."""
 
 
 class Kernel:
@@ -92,7 +98,8 @@ class Kernel:
         self._first_alone = bytearray()
         """Whether a node's next step is independent of everybody else's."""
         self._landings: dict[tuple[int, int, int], list[Move]] = {}
-        self._happenings: dict[tuple[int, int, int], list[tuple[Hashable, Move]]] = {}
+        self._happenings: list[dict[int, list[Happening]]] = [{} for _ in models]
+        self._jump_cost = cost_of("jump") if "jump" in self._kinds else 0
         self._ghost_steps: dict[tuple[int, int], int] = {}
         self._mentions: dict[tuple[int, int], Locks] = {}
         """The locks behind the ids in a resource's state, or in calls that are in flight."""
@@ -146,8 +153,11 @@ class Kernel:
             if number == previous and self._groups:
                 continue  # the same program at the same point: the same steps
             previous = number
-            waiting = self._waiting(number)
-            if self._first_alone[number]:
+            waiting = self._moves[number] if number < len(self._moves) else None
+            if waiting is None:
+                waiting = self._waiting(number)
+            is_alone = self._first_alone[number]
+            if is_alone:
                 steps = []
             for resource, position, takes, table in waiting:
                 key: Hashable = world[resource] << TIME_BITS | time if resource else time
@@ -168,7 +178,7 @@ class Kernel:
             crash = self._restart[number]
             if crash is not None and not (budget - crash.cost) & GUARDS:
                 steps.append((self._after(world, place, crash), place, crash))
-            if self._first_alone[number]:
+            if is_alone:
                 return steps, True
         free = self._by_themselves(world, steps) or free
         if not free:
@@ -215,6 +225,8 @@ class Kernel:
             after[GHOST] = self._ghost_after(world[GHOST], move.event)
         if move.flight:
             after[FLIGHT] = self._flight_with(world[FLIGHT], move.flight)
+        if move.node == ALL_ANEW:
+            after[FLIGHT], after[self.first :] = self.start[FLIGHT], self.start[self.first :]
         if after[FLIGHT] and move.resource:
             after[FLIGHT] = self._still_flying(after)
         for begin, end in self._groups:
@@ -383,25 +395,24 @@ class Kernel:
         """Calls in flight arrive, locks run out, time jumps; whether any of it needs no fault."""
         free = self._land(world, steps) if world[FLIGHT] else False
         budget, time, held = world[BUDGET], world[TIME], None
-        for resource in range(len(self.models)):
-            place = RESOURCES + resource
-            key = (resource, world[place], time)
-            happenings = self._happenings.get(key)
+        for resource, known in enumerate(self._happenings, RESOURCES):
+            key = world[resource] << TIME_BITS | time
+            happenings = known.get(key)
             if happenings is None:
-                happenings = self._happenings[key] = self._find_happenings(*key)
-            for token, move in happenings:
+                happenings = known[key] = self._find_happenings(resource - RESOURCES, world[resource], time)
+            for token, move, lapse in happenings:
                 if token is not None:
                     if held is None:
                         nodes = self.trie.nodes
-                        held = [nodes[number].held for number in world[self.first :]]
-                    if not any(token in tokens for tokens in held):
-                        move = move._replace(cost=0, fault=None)
+                        held = NO_LOCKS.union(*[nodes[number].held for number in world[self.first :]])
+                    if token not in held:
+                        move = lapse
                 if not move.cost:
                     free = True
                 elif (budget - move.cost) & GUARDS:
                     continue
                 steps.append((self._after(world, 0, move), 0, move))
-        if not (budget - cost_of("jump")) & GUARDS:
+        if self._jump_cost and not (budget - self._jump_cost) & GUARDS:
             # No write takes longer than is allowed for, so while one waits for its answer time cannot go far.
             may_be_long = not any(self._is_write(op) for node in self.nodes(world) for op in node.ops)
             for move in self._jumps_from(world):
@@ -419,14 +430,19 @@ class Kernel:
         found = self.trie.ops[op]
         return self.models[found.resource].reach(found.verb) == "write"
 
-    def _find_happenings(self, resource: int, state: int, time: int) -> list[tuple[Hashable, Move]]:
+    def _find_happenings(self, resource: int, state: int, time: int) -> list[Happening]:
         table = self.states[resource]
-        found: list[tuple[Hashable, Move]] = []
+        found: list[Happening] = []
         for event in self.models[resource].events(table[state], self.times[time]):
             after = table.number(event.state, event.state)
+            if event.fault == "power" and event.fault not in self._kinds:
+                continue
             token = None if event.token is None else (resource, event.token)
-            move = Move(cost_of(event.fault), RESOURCES + resource, after, 0, 0, (), event.label, event.fault)
-            found.append((token, move))
+            meaning = 0 if event.meaning is None else self._event(event.meaning)
+            node = ALL_ANEW if event.ends_all else 0
+            place, cost = RESOURCES + resource, cost_of(event.fault)
+            move = Move(cost, place, after, node, meaning, (), event.label, event.fault)
+            found.append((token, move, move._replace(cost=0, fault=None)))
         return found
 
     def _land(self, world: World, steps: list[Step]) -> bool:

@@ -16,8 +16,8 @@ from outbox.ports import Conflict
 
 Value = TypeVar("Value")
 
-FaultKind = Literal["crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout"]
-FAULT_KINDS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout")
+FaultKind = Literal["crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout", "power"]
+FAULT_KINDS: tuple[FaultKind, ...] = ("crash", "lost", "delay", "error", "expire", "stale", "jump", "timeout", "power")
 """Each has a budget.
 
 crash    a worker dies before its next call, and starts anew with nothing
@@ -28,6 +28,7 @@ expire   a lock runs out under an owner that still works (one whose owner is gon
 stale    a read answers from the past, as far as its session allows
 jump     time passes, to the next moment at which something expires
 timeout  a handler's own timer beats the call that it waits for
+power    power is lost, and with it whatever an engine has not synced; every process starts anew
 """
 
 Locks = frozenset[Hashable]
@@ -72,6 +73,10 @@ class Event(NamedTuple):
     state: Hashable
     token: Hashable = None
     fault: FaultKind | None = None
+    meaning: Hashable = None
+    """What the monitor is told; None: nothing."""
+    ends_all: bool = False
+    """Whether every process dies of it, and what is in flight is gone."""
 
 
 class Model(Protocol):

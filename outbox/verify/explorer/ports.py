@@ -33,12 +33,16 @@ from outbox.verify.explorer.run import Calls
 
 
 class ExploredJournal:
-    """A journal whose answers are chosen; from `until_ms` on (0: never) it hands out nothing."""
+    """A journal whose answers are chosen; from `until_ms` on (0: never) it hands out nothing.
 
-    def __init__(self, calls: Calls, resource: int, *, until_ms: int = 0) -> None:
+    Where it is `gated`, a commit is written and then synced, as two steps.
+    """
+
+    def __init__(self, calls: Calls, resource: int, *, until_ms: int = 0, gated: bool = False) -> None:
         self._calls = calls
         self._resource = resource
         self._until_ms = until_ms
+        self._gated = gated
 
     async def claim(self, queues: Sequence[str], *, count_max: int, wait_s: float) -> Sequence[Delivery]:
         return list(await self._calls(self._resource, "claim", tuple(queues), count_max, self._until_ms))
@@ -51,6 +55,8 @@ class ExploredJournal:
 
     async def commit(self, commit: Commit) -> Conflict | None:
         conflict: Conflict | None = await self._calls(self._resource, "commit", commit)
+        if self._gated and conflict is None:
+            await self.durable()
         return conflict
 
     async def durable(self) -> None:
@@ -136,6 +142,9 @@ class ExploredOperations:
         self._resource = resource
         self.now_ms = calls.now_ms
 
+    async def send(self, outputs: Sequence[Output]) -> None:
+        await self._calls(self._resource, "send", tuple(outputs))
+
     async def dead_letters(self, queue: str) -> list[DeadLetterEntry]:
         return list(await self._calls(self._resource, "dead-letters", queue))
 
@@ -152,7 +161,7 @@ class ExploredOperations:
             outbox_id=message.identity,
             message_id=f"{message.identity}~{attempt}",
         )
-        await self._calls(self._resource, "send", (Output(queue.partition(SUBSCRIPTIONS)[0], 0, again),))
+        await self.send([Output(queue.partition(SUBSCRIPTIONS)[0], 0, again)])
         await self._calls(self._resource, "take-dead-letters", queue, tuple(copy.sequence for copy in copies))
 
 

@@ -3,42 +3,37 @@
 The code that runs is the runtime's own.  An attempt begins with a claim and ends when everything that it began has
 ended; what a worker learns for its next attempt is handed on, and lost in a crash.
 
-What a piece of the runtime remembers between two tries is everything that can be reached from it and may have changed,
-as a value.  Two attempts with different answers and equal memories do the same from there on, so explorations need not
-follow both (see `trie`).  What its content does not identify makes the whole unknown: nothing is merged then.
+Each part of a store protocol says what it remembers (`remembered`), and at its checkpoints what else the rest of the
+attempt uses.  Two attempts with different answers that say the same there do the same from there on, so explorations
+follow one of them (see `trie`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from types import FunctionType, MethodType
 from typing import Any
 
 import msgspec
 
-from outbox.app import App, Handler
 from outbox.errors import Refused, Throttled
-from outbox.log_throttle import LogThrottle
 from outbox.ports import BlobStore, Journal, Ports, StoreCapabilities, StorePorts
 from outbox.runtime.commit.state_cache import CachedState
 from outbox.runtime.commit.sweeper import sweep
 from outbox.runtime.delivery.blocked_sessions import BlockedSessions
-from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted, RetryBackoff
+from outbox.runtime.delivery.retrying import MAY_RETRY, Backoff, NothingCommitted
 from outbox.runtime.delivery.settlement import Settlement
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.item_scope import ItemScope
 from outbox.runtime.partition_scope import PartitionScope
 from outbox.runtime.start.plan import Plan
 from outbox.runtime.store_operations import StoreOperations
+from outbox.runtime.store_protocol import Checkpoint
 from outbox.runtime.store_scope import StoreScope
-from outbox.runtime.work import Attempt, Outcome
+from outbox.runtime.work import Attempt, Outcome, outcome_data
 from outbox.stored import StateItem, encode
-from outbox.verify.explorer.ops import canonical
 from outbox.verify.explorer.ports import (
     ExploredBlobs,
     ExploredBus,
@@ -58,16 +53,6 @@ async def at_once(seconds: float) -> None:
 
 BACKOFF = Backoff(at_once, count_max=1)
 """Once at first and once again; an attempt that gives up sooner gives the message back, and a fresh one goes on."""
-
-PLAIN = (type(None), bool, int, float, str, bytes)
-CONSTANT = (Plan, App, Handler, Backoff, ExploredStore, ExploredBus, ExploredBlobs, Calls)
-"""Made once and the same for every run of a program."""
-TIMERS = (LogThrottle, RetryBackoff)
-"""When something was last logged, and how long to rest: a protocol decides nothing by them."""
-CODE = (FunctionType, MethodType, partial, type)
-"""What a bound method belongs to is reached another way."""
-METERS = frozenset({"hit_count", "miss_count"})
-"""Figures, for people to read."""
 
 
 class Tasks:
@@ -99,9 +84,10 @@ class EngineWorker:
     make: MakeScope
     name: str = "worker"
     until_ms: int = 0
+    gated: bool = False
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
-        journal: Journal = ExploredJournal(calls, self.journal, until_ms=self.until_ms)
+        journal: Journal = ExploredJournal(calls, self.journal, until_ms=self.until_ms, gated=self.gated)
         blobs: BlobStore = ExploredBlobs(calls, self.blobs)
         tasks = Tasks()
         scope = self.make(
@@ -121,7 +107,7 @@ class EngineWorker:
             return carried  # type: ignore[no-any-return]  # handed on unchanged
         await scope.attempt(deliveries)
         await tasks.end()
-        return frozenset(scope.suspending) or None
+        return scope.remembered() or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +132,9 @@ def store_ports(calls: Calls, at: StoreResources, operations: Any = None) -> Sto
     return StorePorts(store, ExploredBus(calls, at.bus), operations, ExploredBlobs(calls, at.blobs), apart)
 
 
-def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int = 1) -> Ports:
+def engine_ports(calls: Calls, operations: Any, *, journal: int = 0, blobs: int = 1, gated: bool = False) -> Ports:
     """The ports of engine scope."""
-    return Ports(ExploredJournal(calls, journal), operations, ExploredBlobs(calls, blobs))
+    return Ports(ExploredJournal(calls, journal, gated=gated), operations, ExploredBlobs(calls, blobs))
 
 
 def protocol_over(
@@ -161,40 +147,48 @@ def protocol_over(
 
 
 class Remembering:
-    """A protocol that says after each try at a message what is remembered of it."""
+    """A protocol that says at each checkpoint, and after each try at a message, all that the rest depends on."""
 
     def __init__(self, protocol: Protocol, calls: Calls) -> None:
         self._protocol = protocol
         self._calls = calls
         self.lanes: StoreScope | None = None
         """Those in which the only message of an attempt is about to be handled."""
+        self._attempt: Attempt | None = None
         self._tries = 0
+        self._is_loaded = False
+        """Whether this try has its state: a transaction that it finishes before is another's."""
+        self.checkpoint: Checkpoint = self._pass
+        protocol.checkpoint = self._pass
         self.hold, self.together, self.redo = protocol.hold, protocol.together, protocol.redo
-        self.finish = protocol.finish
+        self.finish, self.remembered = protocol.finish, protocol.remembered
 
     @property
     def group_count_max(self) -> int:
         return self._protocol.group_count_max
 
-    async def once(self, attempt: Attempt) -> Outcome:
-        self._tries += 1
-        try:
-            outcome = await self._protocol.once(attempt)
-        except NothingCommitted:
-            self._say("again", attempt)
-            raise
-        self._say(outcome, attempt)
-        return outcome
-
-    def _say(self, outcome: Outcome | str, attempt: Attempt) -> None:
-        if self.lanes is not None and not attempt.others and attempt.fan_out is None:
-            known = remembered(self._tries, outcome, attempt, self._protocol, self.lanes)
-            if known is not None:
-                self._calls.remembers(known)
-
     @property
     def unmarked_count(self) -> int:
         return self._protocol.unmarked_count
+
+    async def once(self, attempt: Attempt) -> Outcome:
+        self._tries, self._attempt, self._is_loaded = self._tries + 1, attempt, False
+        try:
+            outcome = await self._protocol.once(attempt)
+        except NothingCommitted:
+            self._say("again")
+            raise
+        self._say("done", outcome_data(outcome))
+        return outcome
+
+    def _pass(self, step: str, *known: Any) -> None:
+        self._is_loaded |= step == "loaded"
+        self._say(step, self._is_loaded, *known)
+
+    def _say(self, *known: Any) -> None:
+        attempt, lanes = self._attempt, self.lanes
+        if lanes is not None and attempt is not None and not attempt.others and attempt.fan_out is None:
+            self._calls.remembers(encode((known, self._tries, attempt.remembered(), lanes.remembered())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,24 +244,31 @@ class StoreWorker:
 
 @dataclass(frozen=True, slots=True)
 class Sweeper:
-    """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish."""
+    """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish.
+
+    It leaves alone what is younger than `grace_ms`.
+    """
 
     plan: Plan
     at: StoreResources
     make: MakeProtocol
     store: int = 0
     name: str = "sweeper"
+    grace_ms: int = 0
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
         plan, ports = self.plan, store_ports(calls, self.at)
         protocol = protocol_over(calls, ports, plan, self.make)
         store = ExploredStore(calls, self.store, self.at.capabilities, seen=carried or "")
         with suppress(*MAY_RETRY):
-            swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=0)
-            was_whole = swept.seen_count - swept.young_count == store.found_count  # time may have passed in between
+            woken = await calls(self.store, "wake", store.seen) if self.grace_ms else ""
+            swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=self.grace_ms / 1_000)
+            seen_count = swept.seen_count - (0 if self.grace_ms else swept.young_count)
+            was_whole = seen_count == store.found_count  # time may have passed in between
             if was_whole and not swept.finished_count:
                 before, _, looks = (carried or "").partition("/")
-                return f"{store.seen}/{int(looks) + 1 if before == store.seen else 1}"
+                seen = woken or store.seen  # what is young is so as of the beginning of a sweep
+                return f"{seen}/{int(looks) + 1 if before == seen else 1}"
         return None
 
 
@@ -275,14 +276,18 @@ class Sweeper:
 class Operator:
     """An operator who resubmits any of the dead letters, as often as the scenario allows.
 
-    What our own doors refuse is sent by another program, which asks nobody: the protocols must stand that too.
+    What our own doors refuse is sent by another program, which asks nobody: the protocols must stand that too.  Dead
+    letters that hosts have stored are resubmitted `letter_count` times at most.
     """
 
     at: StoreResources | None
     resource: int
     name: str = "operator"
+    letter_count: int = 0
 
     async def run(self, calls: Calls, carried: Any) -> Hashable:
+        if self.at is not None and self.letter_count:
+            return await self._resubmit_letter(calls, self.at, carried or 0)
         with suppress(*MAY_RETRY, LookupError):  # the operator looks at the dead letters again
             path, number = await calls(self.resource, "choose")
             if self.at is None:
@@ -296,6 +301,16 @@ class Operator:
                 except Refused:
                     await operations.resubmit(path, number)
         return None
+
+    async def _resubmit_letter(self, calls: Calls, at: StoreResources, count: int) -> int:
+        operations: Any = ExploredOperations(calls, at.bus)
+        ports = store_ports(calls, at, operations)
+        store, left = at.store if at.infrastructure is None else at.infrastructure, self.letter_count - count
+        with suppress(*MAY_RETRY, LookupError):
+            path, number = await calls(store, "letters", left)
+            count += 1
+            await StoreOperations(ports).resubmit(path, number)
+        return count
 
 
 def _settlement(plan: Plan, ports: StorePorts, calls: Calls) -> Settlement:
@@ -311,50 +326,3 @@ def _known(protocol: Protocol) -> Hashable:
         return tuple((id, encode(held.item), held.version, held.session) for id, held in content) or None
     left = tuple((state_id, tuple(staged)) for state_id, staged in sorted(protocol.left.items()) if staged)
     return left or None
-
-
-class Unknown(Exception):
-    """Something has content that cannot be compared."""
-
-
-def remembered(*roots: Any) -> Hashable:
-    """All that can be reached from some objects, as a hashable value; None where it cannot be compared."""
-    try:
-        return tuple([_value(root, {}) for root in roots])
-    except Unknown:
-        return None
-
-
-def _value(value: Any, known: dict[int, int]) -> Hashable:
-    if isinstance(value, PLAIN):
-        return value
-    if isinstance(value, CONSTANT + TIMERS + CODE):
-        return None
-    if id(value) in known:
-        return ("known", known[id(value)])
-    known[id(value)] = len(known)
-    if isinstance(value, BaseException):
-        return (type(value).__name__, _value(value.args, known), _value(vars(value), known))
-    if isinstance(value, Mapping):
-        return tuple((_value(key, known), _value(item, known)) for key, item in value.items())
-    if isinstance(value, Set):
-        return frozenset(_value(item, known) for item in value)
-    if isinstance(value, Sequence | deque):
-        return tuple(_value(item, known) for item in value)
-    return (type(value).__name__, *_fields(value, known))
-
-
-def _fields(value: Any, known: dict[int, int]) -> list[Hashable]:
-    """The attributes of an object of the runtime's, or of a message of the application's."""
-    if isinstance(value, msgspec.Raw):
-        return [bytes(value)]
-    if isinstance(value, asyncio.Future):
-        raise Unknown
-    if type(value).__module__.startswith("outbox."):
-        slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-        names = getattr(value, "__struct_fields__", None) or [*slots, *getattr(value, "__dict__", ())]
-        return [_value(getattr(value, name, None), known) for name in names if name not in METERS]
-    try:
-        return [canonical(value)]
-    except (TypeError, ValueError) as error:
-        raise Unknown from error

@@ -44,7 +44,10 @@ REQUESTS = "requests"
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
-    """A request as a client sends it, each time alike: `POST /payments`, an idempotency key, what makes its body."""
+    """A request as a client sends it, each time alike: `POST /payments`, an idempotency key, what makes its body.
+
+    A read has a key too, by which it is named here.
+    """
 
     line: str
     key: str
@@ -75,7 +78,7 @@ def work_of(app: App, message: Message, now_ms: int) -> Work:
     if found.target is None:
         raise LookupError(f"{message.correlation_id}: nothing is served there; declare it with @app.http")
     if found.target.route.is_read:
-        raise LookupError(f"{message.correlation_id}: a read has no effect to explore; leave it out")
+        return found.target.read_work(request, found.parameters, "", now_ms)
     return found.target.work(request, found.parameters, "", now_ms)
 
 

@@ -32,8 +32,8 @@ class Calls:
         self.digest = b""
         self.made: list[str] = []
         """The ids that were made since the last answer."""
-        self.remembered: Hashable = None
-        """All that the program remembers, where it has said so since the last answer."""
+        self.remembered: tuple[bytes, int] | None = None
+        """All that the program remembers, where it has said so since the last answer, and how many ids it has made."""
         self.is_known = False
         """Whether what is called next is known from an earlier run, and need not be numbered again."""
         self._loop = loop
@@ -51,7 +51,7 @@ class Calls:
         self.made.append(id)
         return id
 
-    def remembers(self, what: Hashable) -> None:
+    def remembers(self, what: bytes) -> None:
         """Say that nothing else has a say in what the program does from here on; it must not wait for anything."""
         if not self.pending:
             self.remembered = what, self._id_count
@@ -157,7 +157,7 @@ class Run:
         return found
 
     @property
-    def remembered(self) -> Hashable:
+    def remembered(self) -> tuple[bytes, int] | None:
         """What the program has said it remembers since it was last answered; None: everything."""
         return self._calls.remembered
 

@@ -14,7 +14,7 @@ import msgspec
 from outbox.app import App
 from outbox.lineage import Key, as_key, state_id
 from outbox.message import Message
-from outbox.ports import Output, StateDocument
+from outbox.ports import Output, StateDocument, StoreCapabilities
 from outbox.runtime.engine_scope import EngineScope
 from outbox.runtime.scopes import store_protocol
 from outbox.runtime.start.plan import Plan, compile_plan
@@ -41,7 +41,9 @@ from outbox.verify.explorer.programs import (
 from outbox.verify.explorer.requests import REQUESTS, ClientRequest, Front, clients_model
 from outbox.verify.explorer.run import Program
 from outbox.verify.explorer.world import Monitor
+from outbox.verify.promises import journal, store
 from outbox.verify.promises.ends import Ends
+from outbox.verify.promises.gate import GateMonitor
 from outbox.verify.promises.journal import JournalMonitor
 from outbox.verify.promises.ledger import Book
 from outbox.verify.promises.reference import Reference
@@ -68,6 +70,9 @@ class Scenario:
     are followed over `pauses_max` pauses (0: over all).  A broker that `drops_duplicates` takes a message once under
     each id, also where it was settled meanwhile.  With an `earlier_retention` the first worker runs earlier code with
     that retention, and stops a margin after the start, when the others have registered theirs.
+    `hosts` makes what receives messages in place of workers, and whose dead letters are stored.
+    A sweeper leaves alone what is younger than `grace_ms`, and may be that of a `neighbour`, an application in the same
+    container.
     `allow` names what is no finding: "dead-letter", "alarm".  `make` builds what is explored, in place of the runtime's
     own.
     """
@@ -101,6 +106,9 @@ class Scenario:
     pauses_max: int = 0
     drops_duplicates: bool = False
     earlier_retention: timedelta | None = None
+    grace_ms: int = 0
+    neighbour: App | None = None
+    hosts: Callable[[App, Plan, StoreResources], Program] | None = None
 
     def describe(self) -> str:
         """The scope in a few words."""
@@ -206,8 +214,8 @@ def _engine(scenario: Scenario) -> Kernel:
     app, (plan, *earlier) = scenario.app, scenario.plans()
     retentions_ms = {each.retention_ms for each in (plan, *earlier)}
     queues, routes = queues_of(app, plan)
-    sent = scenario.sent()
-    journal = JournalModel(
+    sent, gated = scenario.sent(), scenario.budgets.power > 0
+    log = JournalModel(
         queues,
         routes,
         documents=scenario.documents(),
@@ -217,15 +225,18 @@ def _engine(scenario: Scenario) -> Kernel:
         merges_copies=scenario.symmetric,
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
+        gated=gated,
     )
     book = Book(Reference(plan), routes, sent, retention_ms_min=min(retentions_ms))
-    monitor = JournalMonitor(Ends(book, journal.queues, scenario.invariant, "dead-letter" in scenario.allow))
-    worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=scenario.make or EngineScope)
-    models: list[Model] = [journal, BlobModel()]
+    monitor = JournalMonitor(Ends(book, log.queues, scenario.invariant, "dead-letter" in scenario.allow))
+    make = scenario.make or EngineScope
+    worker = EngineWorker(watched(plan), journal=0, blobs=1, batch=scenario.batch, make=make, gated=gated)
+    models: list[Model] = [log, BlobModel()]
     programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
     programs += [Operator(None, resource=0)] * bool(scenario.resubmissions)
-    front = partial(Front, watched_app(app), plan, ports=engine_ports, protocol=lambda calls, ports: None)
-    return _kernel(scenario, models, programs, monitor, book, front)
+    ports = partial(engine_ports, gated=gated)
+    front = partial(Front, watched_app(app), plan, ports=ports, protocol=lambda calls, ports: None)
+    return _kernel(scenario, models, programs, monitor, book, front, gated=gated)
 
 
 def _store(scenario: Scenario) -> Kernel:
@@ -233,8 +244,6 @@ def _store(scenario: Scenario) -> Kernel:
     retentions_ms = {each.retention_ms for each in (plan, *earlier)}
     queues, routes = queues_of(app, plan)
     sent = scenario.sent()
-    budgets = scenario.budgets
-    locks_hold = scenario.ample and not budgets.expire
     bus = BusModel(
         queues,
         routes,
@@ -242,7 +251,7 @@ def _store(scenario: Scenario) -> Kernel:
         start_ms=START_MS,
         retentions_ms=retentions_ms,
         merges_copies=scenario.symmetric,
-        locks_hold=locks_hold,
+        locks_hold=scenario.ample and not scenario.budgets.expire,
         resubmissions=scenario.resubmissions,
         pauses_max=scenario.pauses_max,
         drops_duplicates=scenario.drops_duplicates,
@@ -253,19 +262,8 @@ def _store(scenario: Scenario) -> Kernel:
         item_bytes_max=scenario.item_bytes_max,
         tells_current=scenario.tells_current,
     )
-    documents = {
-        state_key(id): encode(StateItem(msgspec.Raw(known.value), known.schema, 1, START_MS))
-        for id, known in scenario.documents().items()
-    }
-    staged_alone = scenario.ample and not (scenario.sweepers or budgets.stale or budgets.delay)
-    apart = scenario.apart and scenario.scope == "item"
-    private = STAGED_PREFIX if staged_alone else ""
-    make_store = partial(
-        StoreModel, capabilities=capabilities, stale_count=budgets.stale, private=private, look_count=1 + budgets.stale
-    )
-    models: list[Model] = [make_store(documents=documents), bus, BlobModel()]
-    if apart:
-        models.append(make_store(name="infrastructure"))
+    main, *apart = _store_models(scenario, capabilities)
+    models: list[Model] = [main, bus, BlobModel(), *apart]
     book = Book(Reference(plan), routes, sent, retention_ms_min=min(retentions_ms))
     monitor = StoreMonitor(
         Ends(book, bus.queues, scenario.invariant, "dead-letter" in scenario.allow),
@@ -274,12 +272,7 @@ def _store(scenario: Scenario) -> Kernel:
         stores=(0, 3) if apart else (0,),
     )
     at, make = StoreResources(capabilities, infrastructure=3 if apart else None), scenario.make or store_protocol
-    worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
-    programs: list[Program] = [*_earlier(worker, earlier), *[worker] * (scenario.workers - len(earlier))]
-    programs += [Sweeper(plan, at, make=make)] * scenario.sweepers
-    programs += [Operator(at, resource=at.bus)] * bool(scenario.resubmissions)
-    if apart:
-        programs += [Sweeper(plan, at, store=3, make=make, name="infrastructure sweeper")] * scenario.sweepers
+    programs = _store_programs(scenario, plan, earlier, at, make)
     front = partial(
         Front,
         watched_app(app),
@@ -290,6 +283,43 @@ def _store(scenario: Scenario) -> Kernel:
     return _kernel(scenario, models, programs, monitor, book, front)
 
 
+def _store_models(scenario: Scenario, capabilities: StoreCapabilities) -> list[Model]:
+    """The store of the states and, where infrastructure is apart, its own."""
+    budgets = scenario.budgets
+    documents = {
+        state_key(id): encode(StateItem(msgspec.Raw(known.value), known.schema, 1, START_MS))
+        for id, known in scenario.documents().items()
+    }
+    staged_alone = scenario.ample and not (scenario.sweepers or budgets.stale or budgets.delay)
+    make = partial(
+        StoreModel,
+        capabilities=capabilities,
+        stale_count=budgets.stale,
+        private=STAGED_PREFIX if staged_alone else "",
+        look_count=1 + budgets.stale,
+        grace_ms=scenario.grace_ms if scenario.sweepers else 0,
+    )
+    is_apart = scenario.apart and scenario.scope == "item"
+    return [make(documents=documents), *([make(name="infrastructure")] if is_apart else [])]
+
+
+def _store_programs(
+    scenario: Scenario, plan: Plan, earlier: Sequence[Plan], at: StoreResources, make: Callable[..., Any]
+) -> list[Program]:
+    """Workers or hosts, sweepers and an operator."""
+    worker = StoreWorker(watched(plan), at, batch=scenario.batch, warm=scenario.warm, merges=scenario.merges, make=make)
+    host = worker if scenario.hosts is None else scenario.hosts(scenario.app, plan, at)
+    programs: list[Program] = [*_earlier(worker, earlier), *[host] * (scenario.workers - len(earlier))]
+    sweeping = plan if scenario.neighbour is None else compile_plan(scenario.neighbour)
+    sweeper = Sweeper(sweeping, at, make=make, grace_ms=scenario.grace_ms)
+    programs += [sweeper] * scenario.sweepers
+    letter_count = scenario.resubmissions if scenario.hosts is not None else 0
+    programs += [Operator(at, resource=at.bus, letter_count=letter_count)] * bool(scenario.resubmissions)
+    if at.infrastructure is not None:
+        programs += [replace(sweeper, store=at.infrastructure, name="infrastructure sweeper")] * scenario.sweepers
+    return programs
+
+
 def _kernel(
     scenario: Scenario,
     models: list[Model],
@@ -297,6 +327,8 @@ def _kernel(
     monitor: Monitor,
     book: Book,
     front: Callable[..., Front],
+    *,
+    gated: bool = False,
 ) -> Kernel:
     """The kernel; where there are requests with clients, as the last resource, and processes that answer them."""
     if scenario.requests:
@@ -304,13 +336,22 @@ def _kernel(
         locks_hold = scenario.ample and not scenario.budgets.expire
         until_ms = START_MS + round(scenario.app.retention.total_seconds() * 1_000)
         clients = clients_model(asked, until_ms=until_ms, merges_copies=scenario.symmetric, locks_hold=locks_hold)
-        monitor = RequestMonitor(monitor, book, scenario.app, asked, model=clients, resource=resource)
+        monitor = RequestMonitor(
+            monitor,
+            book,
+            scenario.app,
+            asked,
+            model=clients,
+            resource=resource,
+            values_in=journal.values_in if scenario.scope == "engine" else store.values_in,
+            states=models[0].initial(),
+        )
         models = [*models, clients]
         programs = [*programs, *[front(clients=resource, batch=scenario.front_batch)] * scenario.fronts]
     return Kernel(
         models,
         programs,
-        monitor,
+        GateMonitor(monitor) if gated else monitor,
         scenario.budgets,
         start_ms=START_MS,
         symmetric=scenario.symmetric,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import time
 from array import array
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,6 +20,8 @@ from outbox.verify.explorer.world import GHOST, RESOURCES, World
 Hashing = Literal["exact", "64"]
 LOOK_EVERY = 4_096
 """After how many worlds the limits are looked at."""
+COLLECT_EVERY = 5_000
+"""After how many runs of code their garbage is collected: it is some ten thousand bytes each, in cycles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,14 @@ class Search:
         self._checked: dict[tuple[int, ...], Finding | None] = {}
         self._edges: list[array[int]] | None = [] if live else None
         self._good = bytearray()
+        self._collected_count = 0
         self.report = Report(scenario.describe())
 
     def run(self) -> Report:
+        with _no_collections():
+            return self._run()
+
+    def _run(self) -> Report:
         began_s = time.process_time()
         report = self.report
         self._meet(self.kernel.start, -1)
@@ -202,6 +211,9 @@ class Search:
 
     def _is_over(self, began_s: float) -> bool:
         report, limits = self.report, self.limits
+        if self.kernel.trie.run_count - self._collected_count >= COLLECT_EVERY:
+            self._collected_count = self.kernel.trie.run_count
+            gc.collect()
         if len(self._parents) >= limits.states:
             report.stopped = f"the limit of {limits.states} worlds is reached"
         elif time.process_time() - began_s >= limits.cpu_s:
@@ -230,6 +242,18 @@ class Search:
         if trapped >= 0:
             text = f"{reached.count(0)} of {count} worlds never reach a good end; this is the nearest"
             self._found(Finding("Progress", text), trapped, self.kernel.start)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep the collector from looking at millions of worlds again and again: they stay until the search is over."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 _KEYS: dict[Hashing, Callable[[World], Hashable]] = {"exact": lambda world: world, "64": hash}

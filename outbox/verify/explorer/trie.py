@@ -62,7 +62,7 @@ class Node:
     known: Locks = NO_LOCKS
     """Those locks, and the ones behind ids in its answers."""
     finding: Finding | None = None
-    remembered: Hashable = None
+    remembered: tuple[bytes, int] | None = None
     """All that the program still knew at some point of this step, where it said so."""
     ends: bool = False
     handed_on: Hashable = None
@@ -151,6 +151,7 @@ class Trie:
             if fresh.ends and fresh.finding is None and not means_more:
                 found = self.root(node.program, fresh.handed_on)
             elif fresh.remembered is not None and fresh.finding is None and not means_more:
+                fresh.known = fresh.held | self.mentioned(fresh.remembered[0])
                 found = self._first_such(fresh, now_ms)
             node.children[answer] = found
         return found

@@ -13,6 +13,7 @@ from outbox.message import Message
 from outbox.ports import Commit, Output, StateDocument
 from outbox.runtime.commit.marker_replies import fingerprint_in, reply_in
 from outbox.stored import Record
+from outbox.verify.explorer.models.journal import JournalState
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.promises.ends import CODES, Documents, Ends
@@ -172,10 +173,10 @@ class JournalMonitor:
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        return self._ends.check(ghost, states[JOURNAL], lambda: _values(states))
+        return self._ends.check(ghost, states[JOURNAL], lambda: values_in(states[JOURNAL]))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
-        return self._ends.outcome(ghost, states[JOURNAL], _values(states))
+        return self._ends.outcome(ghost, states[JOURNAL], values_in(states[JOURNAL]))
 
     def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
         return False  # a queue of the engine hands out nothing of a blocked session
@@ -184,8 +185,9 @@ class JournalMonitor:
         return self._ends.missing(ghost, states[JOURNAL])
 
 
-def _values(states: Sequence[Any]) -> Documents:
-    return {id: (d.value, d.schema) for id, d in states[JOURNAL].documents if d.value}
+def values_in(state: JournalState) -> Documents:
+    """The states of an engine by id: value and schema."""
+    return {id: (d.value, d.schema) for id, d in state.documents if d.value}
 
 
 def _shown(state: Stored | None) -> str:

@@ -5,7 +5,7 @@ A ledger is a value that grows with each effect, and the place where a second ef
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Hashable, Iterable, Mapping, Set
 from hashlib import blake2b
 
 import msgspec
@@ -51,6 +51,8 @@ class Ledger(msgspec.Struct, frozen=True):
     resubmitted: frozenset[Again] = frozenset()
     refused_again: frozenset[Again] = frozenset()
     """Of refusals that are not of a first attempt, which they are of."""
+    readable: frozenset[tuple[str, str]] = frozenset()
+    """Reads, by name, and the digests of the responses that the states committed so far give to them."""
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -99,6 +101,20 @@ class Answered(msgspec.Struct, frozen=True):
     inbox: bytes
     payload: bytes
     status: int
+    reply: str
+
+
+class Readable(msgspec.Struct, frozen=True):
+    """The meaning of a call, and what reads are answered with in the states after it."""
+
+    event: Hashable
+    answers: frozenset[tuple[str, str]]
+
+
+class ReadAnswered(msgspec.Struct, frozen=True):
+    """The meaning of a response to a read."""
+
+    name: str
     reply: str
 
 
@@ -333,6 +349,12 @@ class Book:
         if has_ended(ledger, event.inbox):
             return Finding("OneAnswer", f"{name} is answered {event.status}, and not as its commit has on record")
         return Finding("NothingLeavesEarly", f"{name} is answered {event.status}, but its effect is not committed")
+
+    def answer_read(self, ledger: Ledger, event: ReadAnswered) -> Ledger | Finding:
+        """A ledger after a response to a read: some state that was committed gives it."""
+        if (event.name, event.reply) in ledger.readable:
+            return ledger
+        return Finding("NothingLeavesEarly", f"{event.name} is answered from a state that is not committed")
 
     def not_old(self, handling: Handling, refusal: Stored, at_ms: int) -> Finding | None:
         """A refusal by the age fence of a message that is younger than retention."""

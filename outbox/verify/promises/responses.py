@@ -1,27 +1,47 @@
-"""Responses to HTTP clients, checked: each is what a commit has on record, and the same each time."""
+"""Responses to HTTP clients, checked: each is what a commit has on record, and the same each time.
+
+A read is answered from a state that was committed, at any time so far: which one depends on the store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+import msgspec
+
 from outbox.app import App
+from outbox.errors import PoisonMessage
 from outbox.message import Message
 from outbox.ports import Output
-from outbox.runtime.http.responses import answer_of
+from outbox.resubmission import REJECTED
+from outbox.runtime.http.responses import answer_of, read_answer, refused
 from outbox.stored import Record
 from outbox.verify.explorer.models.bus import BusModel
 from outbox.verify.explorer.ops import Finding, Op, Outcome
 from outbox.verify.explorer.requests import REQUESTS, digest_of, work_of
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.explorer.world import Monitor
-from outbox.verify.promises.ledger import Answered, Book, OnRecord
-from outbox.verify.promises.reference import Handling
+from outbox.verify.promises.ends import Documents
+from outbox.verify.promises.ledger import Answered, Book, Ledger, OnRecord, Readable, ReadAnswered
+from outbox.verify.promises.reference import Declined, Handling, Reference, Stored
+
+READ_MS = 0
+"""What a read takes for the time; its handler has to answer by the state alone."""
 
 
 def on_record(inbox: bytes, record: Record) -> OnRecord:
     """What a record answers."""
     return inbox, record.fingerprint, digest_of(answer_of(record))
+
+
+def _read_digest(reference: Reference, handling: Handling, documents: Documents) -> str:
+    """What a read is answered with in these states."""
+    found = documents.get(handling.state_id or "")
+    effect = reference.run(handling, None if found is None else Stored(*found), READ_MS)
+    if isinstance(effect, Declined):
+        return digest_of(refused(PoisonMessage(effect.error, REJECTED)))
+    return digest_of(read_answer(effect.reply))
 
 
 def handling_of(app: App, message: Message, now_ms: int) -> tuple[Handling, bytes]:
@@ -39,31 +59,74 @@ class RequestMonitor:
     """Watches the answers that clients get, all else is for the monitor of the scope."""
 
     def __init__(
-        self, scope: Monitor, book: Book, app: App, asked: Sequence[Output], *, model: BusModel, resource: int
+        self,
+        scope: Monitor,
+        book: Book,
+        app: App,
+        asked: Sequence[Output],
+        *,
+        model: BusModel,
+        resource: int,
+        values_in: Callable[[Any], Documents],
+        states: Any,
     ) -> None:
+        """Take the parts; `values_in` is what is in the first resource, which begins as `states`."""
         self._scope = scope
-        self.initial, self.check = scope.initial, scope.check
-        self.is_over, self.outcome = scope.is_over, scope.outcome
+        self.check, self.is_over, self.outcome = scope.check, scope.is_over, scope.outcome
+        self._values_in = values_in
+        self._states = states
+        self._reads: dict[Message, Handling] = {}
         self._book = book
         self._model = model
         self._resource = resource
         self._known: dict[Message, tuple[bytes, bytes]] = {}
         """Inbox key and payload of each request."""
         for output in asked:
-            handling, payload = handling_of(app, output.message, 0)
-            book.expect(handling, payload)
+            handling, payload = handling_of(app, output.message, READ_MS)
             self._known[output.message] = handling.inbox, payload
+            if handling.inbox:
+                book.expect(handling, payload)
+            else:
+                self._reads[output.message] = handling
+
+    def initial(self) -> Ledger:
+        ledger: Any = self._scope.initial()
+        begun: Ledger = msgspec.structs.replace(ledger, readable=self._readable(self._states))
+        return begun
+
+    def _readable(self, state: Any) -> frozenset[tuple[str, str]]:
+        documents = self._values_in(state)
+        return frozenset(
+            (message.outbox_id, _read_digest(self._book.reference, handling, documents))
+            for message, handling in self._reads.items()
+        )
 
     def observe(self, op: Op, before: Any, outcome: Outcome, now_ms: int) -> Hashable:
         if op.resource != self._resource:
-            return self._scope.observe(op, before, outcome, now_ms)
+            event = self._scope.observe(op, before, outcome, now_ms)
+            if self._reads and op.resource == 0 and outcome.state != before and not isinstance(event, Finding):
+                return Readable(event, self._readable(outcome.state))
+            return event
         if op.verb != "settle" or op.args[1].how != "complete" or outcome.result is not None:
             return None
         delivery, settle = op.args
+        if delivery.message in self._reads:
+            return ReadAnswered(delivery.message.outbox_id, settle.reason)
         return Answered(*self._known[delivery.message], int(settle.description), settle.reason)
 
     def step(self, ghost: Any, event: Any) -> Hashable:
-        return self._book.answer(ghost, event) if isinstance(event, Answered) else self._scope.step(ghost, event)
+        match event:
+            case Answered():
+                return self._book.answer(ghost, event)
+            case ReadAnswered():
+                return self._book.answer_read(ghost, event)
+            case Readable():
+                after: Any = ghost if event.event is None else self._scope.step(ghost, event.event)
+                if isinstance(after, Finding):
+                    return after
+                seen: Ledger = msgspec.structs.replace(after, readable=after.readable | event.answers)
+                return seen
+        return self._scope.step(ghost, event)
 
     def final(self, ghost: Any, states: Sequence[Any], now_ms: int) -> list[Finding]:
         found = self._scope.final(ghost, states, now_ms)

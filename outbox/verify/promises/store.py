@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from outbox.ports import Create, Delete, Delivery, Output, Settle, Won, Write
+from outbox.runtime.delivery.stored_dead_letters import LETTER, LETTERS, StoredDeadLetter
 from outbox.runtime.verdict import OnRecord, kind_of
 from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, Staged, StateItem
 from outbox.verify.explorer.models.bus import BusState
-from outbox.verify.explorer.models.queues import NEVER_MS
+from outbox.verify.explorer.models.queues import NEVER_MS, Dead
 from outbox.verify.explorer.models.store import StoreState, body_at, visible
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short
@@ -258,10 +259,21 @@ class StoreMonitor:
     # A world
 
     def check(self, ghost: Ledger, states: Sequence[Any]) -> Finding | None:
-        return self._ends.check(ghost, states[BUS], lambda: _values(states))
+        return self._ends.check(ghost, states[BUS], lambda: values_in(states[STORE]))
 
     def outcome(self, ghost: Ledger, states: Sequence[Any]) -> Hashable:
-        return self._ends.outcome(ghost, states[BUS], _values(states))
+        return self._ends.outcome(ghost, self._with_letters(states, 0), values_in(states[STORE]))
+
+    def _with_letters(self, states: Sequence[Any], now_ms: int) -> BusState:
+        """The bus with the dead letters that hosts have stored."""
+        state: BusState = states[BUS]
+        dead = list(state.dead)
+        for key, body in visible(states[self._stores[-1]], now_ms).items():
+            if key.id.startswith(LETTER):
+                letter = msgspec.json.decode(body, type=StoredDeadLetter)
+                number = self._queues.numbers[key.partition.removeprefix(LETTERS)]
+                dead.append(Dead(number, self._queues.message_number(letter.message), letter.reason, 1))
+        return state if len(dead) == len(state.dead) else msgspec.structs.replace(state, dead=tuple(sorted(dead)))
 
     def is_over(self, ghost: Ledger, states: Sequence[Any], now_ms: int) -> bool:
         """Whether only messages of blocked sessions are due later: they are rescheduled for ever.
@@ -282,7 +294,7 @@ class StoreMonitor:
             for destination, identity, _ in sorted(ghost.emitted)
             if (destination, identity) not in ghost.pushed
         ]
-        found += self._ends.missing(ghost, states[BUS])
+        found += self._ends.missing(ghost, self._with_letters(states, now_ms))
         for store in self._stores if self._is_swept else ():
             for key in visible(states[store], now_ms):
                 if key.id.startswith(STAGED_PREFIX):
@@ -323,9 +335,10 @@ def stage(ledger: Ledger, event: Staging) -> Ledger | Finding:
     return msgspec.structs.replace(ledger, staged=others)
 
 
-def _values(states: Sequence[Any]) -> Documents:
+def values_in(state: StoreState) -> Documents:
+    """The states of a store by id: value and schema."""
     documents = {}
-    for name, partition in states[STORE]:
+    for name, partition in state:
         for id, doc in partition.docs:
             item = _state(doc.body) if id == STATE else None
             if item is not None and not item.is_tombstone:

@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+from outbox.engine.backend.journal import EngineJournal
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.limits import EngineLimits
@@ -17,6 +18,7 @@ from outbox.engine.log.disk import MemoryDisk
 from outbox.engine.log.memory_disk import Crash
 from outbox.errors import LockLost
 from outbox.message import Message
+from outbox.ports import Commit, StateChange
 from outbox.testing import START_S, VirtualClock
 from tests.unit.engine.drawn_engine import HISTORY, Actor, declared, forget_lost, ordinal_of, recorded, replayed
 from tests.unit.engine.remembered import differences
@@ -97,6 +99,31 @@ def test_a_lock_token_of_an_older_epoch_is_void() -> None:
         reopened.broker.settle(claim.token, Settlement.COMPLETE)
     (again,) = reopened.broker.claim("plain", 1)
     assert again.delivery_count == 1
+    with pytest.raises(LockLost):  # now that another client has it
+        reopened.broker.settle(claim.token, Settlement.COMPLETE)
+
+
+async def test_a_claim_counts_as_a_delivery_when_the_host_is_killed() -> None:
+    disk, clock = MemoryDisk("claims"), VirtualClock(START_S)
+    engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
+    declared(engine)
+    engine.broker.send("plain", [Message(body=b"x", outbox_id="1")])
+    engine.core.write()
+    await EngineJournal(engine.core, engine.broker).claim(["plain"], count_max=1, wait_s=0)
+    reopened = Engine.open(disk.crash(Crash.PROCESS), clock=clock, log_id=b"0" * 16)
+    (again,) = reopened.broker.claim("plain", 1)
+    assert again.delivery_count == 1
+
+
+async def test_a_commit_is_synced_when_it_is_answered() -> None:
+    disk, clock = MemoryDisk("commits"), VirtualClock(START_S)
+    engine = Engine.open(disk, clock=clock, log_id=b"0" * 16)
+    now_ms, states = engine.now_ms(), {"s": StateChange(b"1", 1, 1)}
+    journal = EngineJournal(engine.core, engine.broker)
+    assert await journal.commit(Commit(now_ms, now_ms, [], {"s": 0}, states, [], {}, {}, {}, [], [], [])) is None
+    reopened = Engine.open(disk.crash(Crash.POWER), clock=clock, log_id=b"0" * 16)
+    documents, _ = await EngineJournal(reopened.core, reopened.broker).load(["s"], [])
+    assert documents["s"].value == b"1"
 
 
 def test_a_repeated_modification_gives_its_first_answer() -> None:

@@ -1,7 +1,7 @@
 """What stuffedio publishes of word-stuffed records, resynchronisation and snapshots holds of the engine's log.
 
-Each test names the test at github.com/shiblon/stuffedio that says so.  What differs on purpose: the last block is always
-short, so that a record cut at a block's end is not one, and every record has a checksum.
+Each test names the test at github.com/shiblon/stuffedio that says so.  What differs on purpose: the last block is
+always short, so that a record cut at a block's end is not one, and every record has a checksum.
 """
 
 from __future__ import annotations

@@ -85,6 +85,15 @@ async def test_a_scheduled_message_is_as_old_as_its_due_time() -> None:
         assert await world.state(Count, "a") == Count(1) and world.dead_letters("q") == []
 
 
+async def test_an_output_is_as_old_as_its_due_time() -> None:
+    plant = Plant(retention=timedelta(hours=1))
+    plant.act = lambda task, ctx: ctx.schedule("q", Task("b"), after_s=5 * DAY_S) if task.key == "a" else None
+    async with Harness(plant.app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.advance(days=6)
+        assert await world.state(Count, "b") == Count(1) and world.dead_letters("q") == []
+
+
 # What is put off until it is too old
 
 

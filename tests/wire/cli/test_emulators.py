@@ -1,4 +1,4 @@
-"""`outbox emulator`: both endpoints in one process, by the real SDKs, and the token that their fault rules ask for."""
+"""`outbox emulator`: its endpoints in one process, by the real SDKs, and the token that their fault rules ask for."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from typing import Any
 
 import pytest
 from azure.cosmos import CosmosClient, PartitionKey
+from azure.storage.blob import BlobServiceClient
 
 from outbox.ops.control_file import ControlFile, read_control_file
 
 TIMEOUT_S = 20
-ANY_PORT = ("--amqp-port", "0", "--cosmos-port", "0")
+ANY_PORT = ("--amqp-port", "0", "--cosmos-port", "0", "--blob-port", "0")
 
 
 class Emulators:
-    """Both in a process of their own, on a folder."""
+    """All of them in a process of their own, on a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,6 +34,7 @@ class Emulators:
         assert self._process.stdout is not None
         self.servicebus = self._process.stdout.readline().strip()
         self.cosmos = self._process.stdout.readline().strip()
+        self.blobs = self._process.stdout.readline().strip()
 
     @property
     def control(self) -> ControlFile:
@@ -83,12 +85,26 @@ def test_cosmos_items_outlive_the_process_that_served_them(emulators: Emulators)
         again.close()
 
 
-def test_the_folders_control_file_opens_the_fault_endpoints_of_both(emulators: Emulators) -> None:
+def test_blobs_outlive_the_process_that_served_them(emulators: Emulators) -> None:
+    with BlobServiceClient.from_connection_string(emulators.blobs) as client:
+        client.create_container("sheets").upload_blob("1", b"full", tags={"kind": "sheet"})
+    assert emulators.stop() == 0
+    again = Emulators(emulators.folder)
+    try:
+        with BlobServiceClient.from_connection_string(again.blobs) as client:
+            sheet = client.get_blob_client("sheets", "1")
+            assert sheet.download_blob().readall() == b"full" and sheet.get_blob_tags() == {"kind": "sheet"}
+    finally:
+        again.close()
+
+
+def test_the_folders_control_file_opens_the_fault_endpoints_of_all(emulators: Emulators) -> None:
     control = emulators.control
     assert stat.S_IMODE((emulators.folder / "control.json").stat().st_mode) == 0o600
     assert str(control.amqp_port) in emulators.servicebus and str(control.cosmos_port) in emulators.cosmos
     rule = {"kind": "throttled", "operation": "item.create", "count": 1, "retry_after_s": 0.01}
-    for port in (control.amqp_port, control.cosmos_port):
+    assert str(control.blob_port) in emulators.blobs
+    for port in (control.amqp_port, control.cosmos_port, control.blob_port):
         assert len(emulators.faults(port, control.faults_token, rule)["ids"]) == 1
     with CosmosClient.from_connection_string(emulators.cosmos) as client:
         container = client.create_database("bank").create_container("states", PartitionKey("/pk"))
@@ -99,7 +115,7 @@ def test_the_folders_control_file_opens_the_fault_endpoints_of_both(emulators: E
 
 def test_fault_endpoints_take_no_other_token(emulators: Emulators) -> None:
     control = emulators.control
-    for port in (control.amqp_port, control.cosmos_port):
+    for port in (control.amqp_port, control.cosmos_port, control.blob_port):
         with pytest.raises(urllib.error.HTTPError) as refused:
             emulators.faults(port, control.token)
         assert refused.value.code == 401

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from outbox.emulator.cosmos import connections, feed_operations, http
-from outbox.emulator.cosmos.connections import Connection, Phase
+from outbox.emulator import connections, http
+from outbox.emulator.connections import Connection, Phase
+from outbox.emulator.cosmos import feed_operations
 from outbox.emulator.cosmos.feeds import Feed, Items, Page
-from outbox.emulator.cosmos.http import Http
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import FaultRule
+from outbox.emulator.http import Http
 from outbox.engine.engine import Engine
 from tests.wire.cosmos.asking import ask, read_answer, signed
 
@@ -257,8 +258,8 @@ async def test_slow_bodies_do_not_block_others(place: Place) -> None:
     await until(lambda: place.http.body_bytes == 0 and not place.inside)
 
 
-async def test_too_many_bodies_at_once_are_throttled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "BODIES_MAX_BYTES", 100_000)
+async def test_too_many_bodies_at_once_are_throttled(place: Place) -> None:
+    place.http.bodies_max_bytes = 100_000
     held = [await place.open(headed(bytes(45_000), Content_Length="4000000")) for _ in range(2)]
     await until(lambda: place.http.body_bytes == 90_000)
     assert (await ask(place.emulator, headed(bytes(45_000), Content_Length="45000")))[0] == 429

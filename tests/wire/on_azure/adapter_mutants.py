@@ -562,7 +562,7 @@ TABLE = Table(
     (
         "aiohttp.web", "azure.cosmos.aio", "azure.identity.aio", "azure.servicebus.aio",
         "azure.servicebus.aio.management", "azure.storage.blob.aio", "hypothesis", "pytest_asyncio", "outbox",
-        "outbox.emulator.cosmos.server", "outbox.emulator.servicebus", "outbox.testing", "outbox.verify.contracts",
-        "tests.contract.model_duels",
+        "outbox.emulator.blobs.server", "outbox.emulator.cosmos.server", "outbox.emulator.servicebus",
+        "outbox.testing", "outbox.verify.contracts", "tests.contract.model_duels",
     ),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 MAIN = "node_modules/azurite/dist/src/blob/main.js"
-CURE = "Azurite is not installed: npm install --prefix build/azurite azurite@3.37"
+CURE = "Azurite is not installed: npm install --prefix build/azurite azurite@3.37.0"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # everybody's
 START_S = 30.0
 

@@ -15,6 +15,7 @@ from outbox.azure.cosmos.containers import ContainerSpec
 from outbox.azure.cosmos.store import CosmosStateStore
 from outbox.azure.servicebus.bus import ServiceBusBus
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
+from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.faults import Faults
 from outbox.emulator.servicebus import ServiceBusServer
@@ -160,3 +161,10 @@ async def place(*, cosmos_faults: Faults | None = None, bus_faults: Faults | Non
         ServiceBusServer(queues, faults=bus_faults) as servicebus,
     ):
         yield Place(cosmos, servicebus)
+
+
+@asynccontextmanager
+async def blob_emulator(**options: Any) -> AsyncIterator[BlobEmulator]:
+    """Blob Storage in memory, on a port of its own."""
+    async with Engine.in_memory() as engine, BlobEmulator(engine, port=0, **options) as emulator:
+        yield emulator

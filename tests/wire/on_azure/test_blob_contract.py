@@ -1,5 +1,5 @@
-"""The Blob Storage adapters keep their contracts, through the real SDK: in every run against the documented answers of
-`blob_service`, and against Azurite where that is installed."""
+"""The Blob Storage adapters keep their contracts, through the real SDK: in every run against our emulator, whose pages
+are short, and against Azurite where that is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from outbox.verify.contracts import (
 )
 from outbox.verify.contracts import name_of as clause_name
 from tests.wire.on_azure import azurite
-from tests.wire.on_azure.blob_service import blob_service
+from tests.wire.on_azure.ground import blob_emulator
 from tests.wire.on_azure.test_cosmos_contract import OF_BATCHES
 
 FOR_ITEMS = tuple(clause for clause in STATE_STORE if clause_name(clause) not in OF_BATCHES)
@@ -37,13 +37,13 @@ def of_azurite() -> Iterator[str]:
     yield from azurite.start()
 
 
-@pytest.fixture(params=["documented", "azurite"])
+@pytest.fixture(params=["emulator", "azurite"])
 async def connection(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     if request.param == "azurite":
         yield request.getfixturevalue("of_azurite")
         return
-    async with blob_service() as service:
-        yield service.connection
+    async with blob_emulator(page_count_max=2) as emulator:
+        yield emulator.connection.connection_string
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ import msgspec
 from outbox.ports import Commit, Conflict, Marker, Output, Refusal, StateDocument
 from outbox.resubmission import is_copy, next_attempt, resubmission
 from outbox.verify.explorer.models.queues import Claim, Dead, QueueModel, Queues, QueueState, selections
-from outbox.verify.explorer.ops import NO_LOCKS, Locks, Op, Outcome, Raised, Reach
+from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach
 from outbox.verify.explorer.trace_text import commit_text, delivery_text, short
 
 
@@ -21,10 +21,20 @@ class JournalState(QueueState, frozen=True):
 
     documents: tuple[tuple[str, StateDocument], ...] = ()
     markers: tuple[tuple[bytes, Marker, int], ...] = ()
+    synced: JournalState | None = None
+    """What is left where power is lost; None: all of it."""
+
+
+class PowerLost(msgspec.Struct, frozen=True):
+    """The meaning of a loss of power: what was not synced has not happened."""
 
 
 class JournalModel:
-    """What the engine's journal does."""
+    """What the engine's journal does.
+
+    One that is `gated` keeps what was written apart from what was synced: a commit is written first, and after it
+    `durable` syncs all that was written before.
+    """
 
     name = "journal"
 
@@ -40,11 +50,13 @@ class JournalModel:
         merges_copies: bool = True,
         resubmissions: int = 0,
         pauses_max: int = 0,
+        gated: bool = False,
     ) -> None:
         self.queues = Queues(
             queues, routes, retentions_ms=retentions_ms, merges_copies=merges_copies, pauses_max=pauses_max
         )
-        self.tokens, self.events, self.due_ms = self.queues.tokens, self.queues.events, self.queues.due_ms
+        self.tokens, self.due_ms = self.queues.tokens, self.queues.due_ms
+        self._gated = gated
         known = tuple(sorted((documents or {}).items()))
         self._initial = JournalState(self.queues.filled(sent, start_ms), (), resubmissions, known)
 
@@ -81,7 +93,16 @@ class JournalModel:
                 return self.queues.chosen(state)
             case "resubmit":
                 return [self._resubmit(state, op.args[0], op.args[1], now_ms)]
-        return [Outcome("", state, None)]
+        return [Outcome("", msgspec.structs.replace(state, synced=None), None)]
+
+    def events(self, state: JournalState, now_ms: int) -> list[Event]:
+        found = self.queues.events(state, now_ms)
+        if self._gated:
+            left = state.synced or state
+            tasks = tuple(tuple(msgspec.structs.replace(t, is_locked=False) for t in queue) for queue in left.tasks)
+            after = self._shown_anew(msgspec.structs.replace(left, tasks=tasks))
+            found.append(Event("power is lost", after, None, "power", PowerLost(), ends_all=True))
+        return found
 
     def _resubmit(self, state: JournalState, path: str, dead_number: int, now_ms: int) -> Outcome:
         """A dead letter takes its place again, as a new attempt; the note is the message that it is then."""
@@ -141,7 +162,10 @@ class JournalModel:
         conflict = self._conflict(state, commit, now_ms)
         if conflict is not None:
             return Outcome("-> conflict", state, conflict)
-        return Outcome("", self._committed(state, commit, now_ms), None)
+        after = self._committed(state, commit, now_ms)
+        if self._gated:
+            after = msgspec.structs.replace(after, synced=state.synced or state)
+        return Outcome("", after, None)
 
     def _conflict(self, state: JournalState, commit: Commit, now_ms: int) -> Conflict | None:
         settled = [*commit.consumed, *(dead.delivery for dead in commit.dead_lettered)]

@@ -8,7 +8,8 @@ not depend on what others did meanwhile.  After the last such answer (`stale_cou
 
 Documents whose ids begin with `private` are created once, under an id that is not known to others, and not again when
 they are gone: creating one is independent of whatever others do, and of one that is gone nothing is kept.
-A sweeper looks `look_count` times without success: more than once where a stale answer may have misled it.
+A sweeper looks `look_count` times without success: more than once where a stale answer may have misled it.  What is
+younger than its `grace_ms` it leaves alone, so it looks when something is as old as that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 import msgspec
 
 from outbox.ports import Create, Delete, Document, DocumentKey, Lost, Replace, Session, StoreCapabilities, Won, Write
+from outbox.runtime.commit.sweeper import written_ms
+from outbox.runtime.delivery.stored_dead_letters import LETTER, LETTERS
 from outbox.verify.explorer.ops import NO_LOCKS, Event, Locks, Op, Outcome, Raised, Reach, canonical
 
 CAPABILITIES = StoreCapabilities(
@@ -67,9 +70,11 @@ class StoreModel:
         stale_count: int = 0,
         private: str = "",
         look_count: int = 1,
+        grace_ms: int = 0,
         name: str = "store",
     ) -> None:
         self.name = name
+        self._grace_ms = grace_ms
         self._look_count = look_count
         self._private = private
         self.capabilities = capabilities
@@ -98,17 +103,22 @@ class StoreModel:
                 partition, prefix = op.args
                 found = [d for d in self._all(state, now_ms) if d.key.partition == partition]
                 return [Outcome("", state, tuple(d for d in found if d.key.id.startswith(prefix)))]
+        if op.verb == "wake":
+            return [Outcome("", state, self._seen(state, now_ms))] if self._has_work(state, op.args[0], now_ms) else []
+        if op.verb == "letters":
+            return list(self._letters(state, now_ms)) if op.args[0] > 0 else []
         return list(self._unfinished(state, op.args[0], now_ms))
 
     def _unfinished(self, state: StoreState, seen: str, now_ms: int) -> Iterator[Outcome]:
         """What is pending; a sweeper that has nothing to do waits until something changes.
 
-        So does one that could do nothing, so many times at this very state of the store (`seen`).
+        So does one that could do nothing, so many times at this very state of the store (`seen`), and one that would
+        find nothing but what is too young for it.
 
         The query may see one of the partitions as it was (a fault, `stale`).
         """
-        now = blake2b(canonical(state), digest_size=8).hexdigest()
-        if seen == f"{now}/{self._look_count}":
+        now = self._seen(state, now_ms)
+        if not self._has_work(state, seen, now_ms):
             return
         pending = tuple(document for document in self._all(state, now_ms) if _is_pending(document.body))
         if pending:
@@ -122,6 +132,28 @@ class StoreModel:
                     found.add(stale)
                     after = self._without_past(state)
                     yield Outcome(f"-> {len(stale)} unfinished (stale)", after, (stale, now), "stale")
+
+    def _letters(self, state: StoreState, now_ms: int) -> Iterator[Outcome]:
+        """Each dead letter that a host has stored: its queue and its number."""
+        for document in self._all(state, now_ms):
+            queue, number = document.key.partition.removeprefix(LETTERS), document.key.id.removeprefix(LETTER)
+            if document.key.id.startswith(LETTER):
+                yield Outcome(f"-> {number[-4:]} of {queue}", state, (queue, int(number)))
+
+    def _seen(self, state: StoreState, now_ms: int) -> str:
+        """What a sweeper finds now; another where something has changed, or has grown old enough."""
+        grown = sum(ms <= now_ms for ms in self._grown_ms(state, now_ms)) if self._grace_ms else 0
+        return blake2b(canonical((state, grown)), digest_size=8).hexdigest()
+
+    def _has_work(self, state: StoreState, seen: str, now_ms: int) -> bool:
+        if seen == f"{self._seen(state, now_ms)}/{self._look_count}":
+            return False
+        return not self._grace_ms or any(ms <= now_ms for ms in self._grown_ms(state, now_ms))
+
+    def _grown_ms(self, state: StoreState, now_ms: int) -> list[int]:
+        """When each pending document is as old as the grace of a sweeper."""
+        pending = [document for document in self._all(state, now_ms) if _is_pending(document.body)]
+        return [written_ms(document) + self._grace_ms for document in pending]
 
     def is_private(self, op: Op) -> bool:
         if op.verb != "write" or not self._private:
@@ -237,10 +269,12 @@ class StoreModel:
         return []
 
     def due_ms(self, state: StoreState, now_ms: int) -> int | None:
-        return None
+        ahead_ms = self._grown_ms(state, now_ms) if self._grace_ms else []
+        return min([ms for ms in ahead_ms if ms > now_ms], default=None)
 
     def moments_ms(self, state: StoreState, now_ms: int) -> tuple[int, ...]:
         times = {doc.expires_ms for _, partition in state for _, doc in partition.docs}
+        times |= set(self._grown_ms(state, now_ms)) if self._grace_ms else set()
         return tuple(sorted(time for time in times if time > now_ms))
 
     def show(self, state: StoreState, now_ms: int) -> list[str]:
@@ -259,7 +293,7 @@ class StoreModel:
                 return "; ".join(map(_said, op.args[0]))
             case "scan":
                 return f"scan {op.args[0]}"
-        return "look for unfinished documents"
+        return {"wake": "sleep", "letters": "choose a dead letter"}.get(op.verb, "look for unfinished documents")
 
 
 def partition_of(state: StoreState, name: str) -> Partition:

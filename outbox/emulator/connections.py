@@ -1,4 +1,4 @@
-"""Connections of the endpoint: how many there are, how long each may take, and how much each may make the process hold.
+"""Connections of an HTTP endpoint: how many, how long each may take, and how much each may make the process hold.
 
 *Theory of operation.*  What speaks HTTP stands behind each connection and sees every byte; this file only counts and
 looks at the clock.  A connection is idle, sends a head, sends a body, or waits for its answer.  Heads, and what is sent
@@ -121,7 +121,7 @@ class Connections:
         if self._speaker is not None:
             self._serve(connection, self._speaker)
         elif self._loading is None:
-            self._loading = asyncio.get_running_loop().create_task(self._loaded(), name="cosmos HTTP loading")
+            self._loading = asyncio.get_running_loop().create_task(self._loaded(), name="HTTP loading")
         return True
 
     def forget(self, connection: Connection, speaker: asyncio.Protocol | None) -> None:

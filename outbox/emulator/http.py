@@ -4,42 +4,42 @@
 (or the control token) are checked first, and a connection that is refused there is closed.  Then the body is read, up
 to a limit of its own and to what all bodies together may take; what is counted is what has come, so a client that
 announces a body and sends none takes nothing from others.  aiohttp begins a request only when the client takes the
-answer before it; here it has to be that all unread answers together leave room.
+answer before it; here it has to be that all unread answers together leave room.  An answer in pieces is sent piece by
+piece, each when the client has taken most of those before it.
 
-Only what clients of this service use is understood: no upgrades, no compression.
+How a refusal reads, and which headers every answer has, is each service's own (`dialect`).  Only what clients of these
+services use is understood: no upgrades, no compression.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 
-from outbox.emulator.cosmos.answers import (
+from outbox.emulator.connections import HEAD_MAX_BYTES, IDLE_MAX_S, Connection, Connections
+from outbox.emulator.control import PREFIX, Control, Refused
+from outbox.emulator.dialect import (
+    BAD_REQUEST,
+    BUSY,
     ERROR,
     FORBIDDEN,
-    THROTTLED,
     TOO_LARGE,
     UNAVAILABLE,
     Answer,
-    Rejection,
-    bad,
+    Asked,
+    Dialect,
+    Dropped,
+    Refusal,
 )
-from outbox.emulator.cosmos.connections import HEAD_MAX_BYTES, IDLE_MAX_S, Connection, Connections
-from outbox.emulator.cosmos.control import PREFIX, Control
-from outbox.emulator.cosmos.gateway import Dropped, Gateway
-from outbox.emulator.cosmos.requests import Call
 
 log = logging.getLogger(__name__)
-_quiet = logging.getLogger("outbox.cosmos.http")
+_quiet = logging.getLogger("outbox.emulator.http.quiet")
 _quiet.setLevel(logging.CRITICAL)  # any process of this machine can send nonsense; it is answered without a traceback
 
-BODY_MAX_BYTES = 4 << 20
-BODIES_MAX_BYTES = 64 << 20
-"""Of all requests that are being read or answered; more are throttled."""
 UNREAD_MAX_BYTES = 64 << 20
 """Of all answers that their clients have not read; more requests are throttled."""
 LARGE_BYTES = 64 << 10
@@ -48,25 +48,25 @@ REQUEST_COUNT_MAX = 1_024
 """Requests that are being read or answered, those of clients that have gone among them."""
 LINGER_S = 2.0
 """How long what a client still sends of a body that is refused is read, so that it comes to read why."""
+PIECE_BYTES = 256 << 10
+"""So much of an answer in pieces is handed on at a time."""
 LOOPBACK = frozenset(("127.0.0.1", "localhost", "[::1]"))
 
 _UNREAD = "too many answers were not read; read them, then ask again"
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
-_JSON = "application/json"
-
-Respond = Callable[[bytes], Awaitable[Answer]]
 
 
 class Http:
     """Answers the requests of all connections of one endpoint."""
 
-    def __init__(self, gateway: Gateway, control: Control, connections: Connections, *, is_local: bool) -> None:
+    def __init__(self, dialect: Dialect, control: Control, connections: Connections, *, is_local: bool) -> None:
         """`is_local` says that only loopback can reach it, so that every Host header has to name that."""
-        self._gateway = gateway
+        self._dialect = dialect
         self._control = control
         self._connections = connections
         self._is_local = is_local
         self._request_count = self._under_way_count = 0
+        self.bodies_max_bytes = dialect.bodies_max_bytes
         self.body_bytes = 0
         """Of the bodies that are held."""
         self.server = web.Server(
@@ -97,72 +97,81 @@ class Http:
         finally:
             self._under_way_count -= 1
 
-    async def _answer(self, request: web.BaseRequest, connection: Connection) -> web.Response:
+    async def _answer(self, request: web.BaseRequest, connection: Connection) -> web.StreamResponse:
         try:
-            respond = self._admitted(request)
-        except Rejection as rejected:
-            return self._response(rejected.answer(), request, connection, is_last=True)
+            asked = self._admitted(request)
+        except Refusal as refused:
+            return await self._response(refused.answer(), request, connection, is_last=True)
         body = b""
         try:
             if request.body_exists:
                 body = await self._body(request, connection)
             connection.begin_answer()
-            answer = await respond(body)
-        except Rejection as rejected:
-            answer = rejected.answer()
+            answer = self._taken(await asked.respond(body), asked)
+        except Refusal as refused:
+            answer = refused.answer()
         except (Dropped, ConnectionError):
             raise
         except Exception:
             log.exception("a request failed; this is a bug, please report it")
-            answer = Rejection(ERROR, "the emulator failed on this request and logged why").answer()
+            answer = self._dialect.refusal(ERROR, "the emulator failed on this request and logged why").answer()
         finally:
             self.body_bytes -= len(body)
-        return self._response(answer, request, connection, is_last=not request.content.is_eof())
+        return await self._response(answer, request, connection, is_last=not request.content.is_eof())
 
-    def _admitted(self, request: web.BaseRequest) -> Respond:
+    def _admitted(self, request: web.BaseRequest) -> Asked:
         """What answers a request whose sender may ask.
 
         Raises:
-            Rejection: it may not, or there is no room.
+            Refusal: it may not, or there is no room.
         """
-        method, path, headers = request.method, request.raw_path, request.headers
+        method, path, headers, refusal = request.method, request.raw_path, request.headers, self._dialect.refusal
         hosts = headers.getall("Host", ())
         if self._is_local and (len(hosts) != 1 or not names_loopback(hosts[0])):
-            raise Rejection(FORBIDDEN, "the Host header must be a loopback address")
+            raise refusal(FORBIDDEN, "the Host header must be a loopback address")
         if not path.startswith("/"):
-            raise bad("the first line must name a path")
+            raise refusal(BAD_REQUEST, "the first line must name a path")
         if len(headers.getall("Authorization", ())) > 1:
-            raise bad("the header Authorization is there twice")
+            raise refusal(BAD_REQUEST, "the header Authorization is there twice")
         if path.startswith(PREFIX):
-            self._control.check(headers)
-            return partial(self._controlled, method, path)
-        call = Call(method, path, headers, b"")
-        self._gateway.admit(call)
+            try:
+                self._control.check(headers)
+            except Refused as refused:
+                raise refusal(refused.status, refused.text) from refused
+            return Asked(partial(self._controlled, method, path))
+        asked = self._dialect.admit(method, path, headers)
         if self._under_way_count > REQUEST_COUNT_MAX:
-            raise Rejection(UNAVAILABLE, f"{REQUEST_COUNT_MAX} requests are under way; try again")
+            raise refusal(UNAVAILABLE, f"{REQUEST_COUNT_MAX} requests are under way; try again")
         if self._connections.unread_bytes > UNREAD_MAX_BYTES:
-            raise Rejection(THROTTLED, _UNREAD)
-        return partial(self._asked, call)
+            raise refusal(BUSY, _UNREAD)
+        return asked
 
     async def _controlled(self, method: str, path: str, body: bytes) -> Answer:
-        return self._control.answer(method, path, body)
+        try:
+            return self._dialect.control_answer(*self._control.answer(method, path, body))
+        except Refused as refused:
+            raise self._dialect.refusal(refused.status, refused.text) from refused
 
-    async def _asked(self, call: Call, body: bytes) -> Answer:
-        call.body = body
-        answer = await self._gateway.answer(call)
-        is_read = call.method == "GET" or call.route.operation == "query"  # who writes has to have the answer
-        if is_read and len(answer.body) > LARGE_BYTES and self._connections.unread_bytes > UNREAD_MAX_BYTES:
-            raise Rejection(THROTTLED, _UNREAD)  # others that asked beside it have filled the room
+    def _taken(self, answer: Answer, asked: Asked) -> Answer:
+        """An answer for which there is room; others that asked beside it may have filled it.
+
+        Raises:
+            Refusal: there is none, and the request changed nothing; who writes has to have the answer.
+        """
+        is_large = isinstance(answer.body, bytes) and len(answer.body) > LARGE_BYTES
+        if is_large and asked.is_read() and self._connections.unread_bytes > UNREAD_MAX_BYTES:
+            raise self._dialect.refusal(BUSY, _UNREAD)
         return answer
 
     async def _body(self, request: web.BaseRequest, connection: Connection) -> bytes:
         """A body as far as it may go; it counts in `body_bytes` until its request is answered.
 
         Raises:
-            Rejection: 400, it is not what its headers say; 413 or 429, there is no room for it.
+            Refusal: it is not what its headers say, or there is no room for it.
         """
-        if (request.content_length or 0) > BODY_MAX_BYTES:
-            raise Rejection(TOO_LARGE, f"a body of {request.content_length} bytes is over {BODY_MAX_BYTES}")
+        refusal, most_bytes = self._dialect.refusal, self._dialect.body_max_bytes
+        if (request.content_length or 0) > most_bytes:
+            raise refusal(TOO_LARGE, f"a body of {request.content_length} bytes is over {most_bytes}")
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         content, parts, size_bytes = request.content, list[bytes](), 0
@@ -173,31 +182,51 @@ class Http:
                 parts.append(part)
                 size_bytes += len(part)
                 self.body_bytes += len(part)
-                if size_bytes > BODY_MAX_BYTES:
-                    raise Rejection(TOO_LARGE, f"a body is over {BODY_MAX_BYTES} bytes")
-                if self.body_bytes > BODIES_MAX_BYTES:
-                    raise Rejection(THROTTLED, "too many bodies are being read")
+                if size_bytes > most_bytes:
+                    raise refusal(TOO_LARGE, f"a body is over {most_bytes} bytes")
+                if self.body_bytes > self.bodies_max_bytes:
+                    raise refusal(BUSY, "too many bodies are being read")
         except (web.RequestPayloadError, ConnectionError) as error:
             self.body_bytes -= size_bytes
-            raise bad("the body is not what its headers say") from error
+            raise refusal(BAD_REQUEST, "the body is not what its headers say") from error
         except BaseException:
             self.body_bytes -= size_bytes
             raise
         return b"".join(parts)
 
-    def _response(
+    async def _response(
         self, answer: Answer, request: web.BaseRequest, connection: Connection, *, is_last: bool
-    ) -> web.Response:
+    ) -> web.StreamResponse:
         self._request_count += 1
-        headers = answer.headers
-        headers["x-ms-activity-id"] = f"00000000-0000-0000-0000-{self._request_count:012x}"
-        if answer.body:
-            headers["Content-Type"] = _JSON
-        reason = _REASONS.get(answer.status, "Answer")
-        response = web.Response(status=answer.status, reason=reason, headers=headers, body=answer.body or None)
-        if connection.finish(is_last=is_last or not request.keep_alive):
-            response.force_close()
-        return response
+        self._dialect.stamp(answer, self._request_count, request.headers)
+        head: dict[str, Any] = {
+            "status": answer.status,
+            "reason": _REASONS.get(answer.status, "Answer"),
+            "headers": answer.headers,
+        }
+        body, is_last = answer.body, is_last or not request.keep_alive
+        if isinstance(body, bytes):
+            response = web.Response(**head, body=body or None)
+            if connection.finish(is_last=is_last):
+                response.force_close()
+            return response
+        stream = web.StreamResponse(**head)
+        if is_last:
+            stream.force_close()
+        await _send(stream, request, body)
+        connection.finish(is_last=is_last)
+        return stream
+
+
+async def _send(response: web.StreamResponse, request: web.BaseRequest, pieces: tuple[bytes, ...]) -> None:
+    """Send a body piece by piece, as fast as the client takes it."""
+    response.content_length = sum(map(len, pieces))
+    await response.prepare(request)
+    for piece in pieces:
+        view = memoryview(piece)
+        for at in range(0, len(view), PIECE_BYTES):
+            await response.write(view[at : at + PIECE_BYTES])
+    await response.write_eof()
 
 
 def names_loopback(host: str) -> bool:

@@ -1,0 +1,127 @@
+"""What a request gets: an answer, or a rejection with the status and the code by which the SDK knows it.
+
+The codes and their statuses are those that Azure documents (Blob service error codes, common REST API error codes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outbox.emulator.blobs.xml import HEAD, leaf
+from outbox.emulator.dialect import Refusal
+
+OK, CREATED, ACCEPTED, NO_CONTENT, PARTIAL, NOT_MODIFIED = 200, 201, 202, 204, 206, 304
+XML = "application/xml"
+
+CODES: dict[str, tuple[int, str]] = {
+    # requests
+    "InvalidUri": (400, "the path or the query cannot be read"),
+    "InvalidHeaderValue": (400, "a header's value is not in the right format"),
+    "InvalidQueryParameterValue": (400, "a query parameter's value is not in the right format"),
+    "OutOfRangeQueryParameterValue": (400, "a query parameter's value is out of range"),
+    "OutOfRangeInput": (400, "a name or a value is out of range"),
+    "InvalidInput": (400, "the request is not understood"),
+    "InvalidXmlDocument": (400, "the body is not the XML that the operation takes"),
+    "InvalidResourceName": (400, "the name has characters that it may not have"),
+    "MissingRequiredHeader": (400, "a header is missing"),
+    "MissingRequiredQueryParameter": (400, "a query parameter is missing"),
+    "UnsupportedHeader": (400, "a header is not supported by this emulator"),
+    "UnsupportedQueryParameter": (400, "a query parameter is not supported by this emulator"),
+    "UnsatisfiableCondition": (400, "a read has nothing to do with If-None-Match: *"),
+    "MultipleConditionHeadersNotSupported": (400, "a write takes one condition"),
+    "Md5Mismatch": (400, "the body has another MD5 than the header says"),
+    "InvalidMd5": (400, "the MD5 is not 16 bytes in base64"),
+    "InvalidMetadata": (400, "the name or the value of a metadata entry has characters that it may not have"),
+    "MetadataTooLarge": (400, "the metadata is over 8 KiB"),
+    "TagsTooLarge": (400, "a blob takes ten tags"),
+    "DuplicateTagNames": (400, "a tag is there twice"),
+    "EmptyTagName": (400, "a tag has no name"),
+    "InvalidTag": (400, "the name or the value of a tag has characters that it may not have, or too many"),
+    "InvalidBlockList": (400, "the list names a block that is not there"),
+    "InvalidBlockId": (400, "a block id is not base64 of at most 64 bytes"),
+    "InvalidBlobOrBlock": (400, "the ids of a blob's blocks have one length"),
+    "BlockListTooLong": (400, "a block list has 50,000 entries at most"),
+    # who asks
+    "NoAuthenticationInformation": (401, "the request is not signed; sign it with the account's key"),
+    "AuthenticationFailed": (403, "the signature does not fit; use the key with which the emulator was started"),
+    "AuthorizationFailure": (403, "the request is not allowed"),
+    "AccountIsDisabled": (403, "refused on demand"),
+    # what is there
+    "ResourceNotFound": (404, "there is nothing of this name"),
+    "ContainerNotFound": (404, "there is no container of this name"),
+    "BlobNotFound": (404, "there is no blob of this name"),
+    "UnsupportedHttpVerb": (405, "the resource does not know this method"),
+    "ContainerAlreadyExists": (409, "there is a container of this name already"),
+    "BlobAlreadyExists": (409, "there is a blob of this name already"),
+    "BlockCountExceedsLimit": (409, "a blob has 100,000 uncommitted blocks at most"),
+    # leases
+    "LeaseAlreadyPresent": (409, "there is a lease already"),
+    "LeaseIdMismatchWithLeaseOperation": (409, "the lease has another id"),
+    "LeaseNotPresentWithLeaseOperation": (409, "there is no lease"),
+    "LeaseIsBrokenAndCannotBeRenewed": (409, "the lease was broken; acquire another"),
+    "LeaseIsBreakingAndCannotBeAcquired": (409, "a lease is breaking; wait until it is broken"),
+    "LeaseIsBreakingAndCannotBeChanged": (409, "the lease is breaking; wait until it is broken"),
+    "LeaseIdMissing": (412, "there is a lease, and the request names none"),
+    "LeaseIdMismatchWithBlobOperation": (412, "the blob's lease has another id"),
+    "LeaseIdMismatchWithContainerOperation": (412, "the container's lease has another id"),
+    "LeaseNotPresentWithBlobOperation": (412, "the blob has no such lease any more"),
+    "LeaseNotPresentWithContainerOperation": (412, "the container has no such lease any more"),
+    # conditions, sizes, the service itself
+    "ConditionNotMet": (412, "a condition does not hold"),
+    "RequestBodyTooLarge": (413, "the body is larger than the emulator takes"),
+    "InvalidRange": (416, "the range begins behind the end"),
+    "InternalError": (500, "the emulator failed on this request and logged why"),
+    "OperationTimedOut": (500, "the operation took too long"),
+    "ServerBusy": (503, "the account is busy; try again later"),
+}
+BY_STATUS = {
+    400: "InvalidInput", 401: "NoAuthenticationInformation", 403: "AuthorizationFailure", 404: "ResourceNotFound",
+    405: "UnsupportedHttpVerb", 409: "BlobAlreadyExists", 412: "ConditionNotMet", 413: "RequestBodyTooLarge",
+    416: "InvalidRange", 429: "ServerBusy", 500: "InternalError", 503: "ServerBusy",
+}  # fmt: skip
+"""The code of a status where nothing says another."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A status, a body, and what goes into the headers besides what every answer has."""
+
+    status: int = OK
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | tuple[bytes, ...] = b""
+
+
+class Rejection(Refusal):
+    """A request that is not granted; nothing was written."""
+
+    def __init__(self, code: str, text: str = "", *, status: int = 0, headers: dict[str, str] | None = None) -> None:
+        """Take a code; its status and text are those of `CODES`, unless others are given."""
+        known_status, known_text = CODES.get(code, (400, "failed on demand"))
+        self.code = code
+        self.status = status or known_status
+        self.text = text or known_text
+        self.headers = headers or {}
+        super().__init__(f"{code}: {self.text}")
+
+    def answer(self) -> Answer:
+        """The rejection as the wire has it."""
+        headers = {"x-ms-error-code": self.code, **self.headers}
+        if self.status == NOT_MODIFIED:
+            return Answer(self.status, headers)
+        body = f"{HEAD}<Error>{leaf('Code', self.code)}{leaf('Message', self.text)}</Error>"
+        return Answer(self.status, headers | {"Content-Type": XML}, body.encode())
+
+
+def xml_answer(inner: str, headers: dict[str, str] | None = None) -> Answer:
+    """An answer with a document."""
+    return Answer(OK, {"Content-Type": XML, **(headers or {})}, (HEAD + inner).encode())
+
+
+def bad_header(name: str, cure: str) -> Rejection:
+    """A header that cannot be."""
+    return Rejection("InvalidHeaderValue", f"{name}: {cure}")
+
+
+def bad_parameter(name: str, cure: str) -> Rejection:
+    """A query parameter that cannot be."""
+    return Rejection("InvalidQueryParameterValue", f"{name}: {cure}")

@@ -1,0 +1,281 @@
+"""Operations on blobs: put, read, properties, metadata, tags, delete."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from hashlib import md5
+
+from msgspec.structs import replace
+
+from outbox.emulator.blobs import leases, tags
+from outbox.emulator.blobs.answers import (
+    ACCEPTED,
+    CREATED,
+    NO_CONTENT,
+    OK,
+    PARTIAL,
+    Answer,
+    Rejection,
+    bad_header,
+    xml_answer,
+)
+from outbox.emulator.blobs.conditions import check_read, check_write, read_conditions
+from outbox.emulator.blobs.kept import Blob, Lease, Properties, etag_of, http_date
+from outbox.emulator.blobs.names import METADATA, read_metadata
+from outbox.emulator.blobs.ranges import cut, read_range
+from outbox.emulator.blobs.requests import Call
+from outbox.emulator.blobs.store import Held, Store
+
+RANGE_MD5_MAX_BYTES = 4 << 20
+_PROPERTIES = {
+    "content_type": "x-ms-blob-content-type",
+    "content_encoding": "x-ms-blob-content-encoding",
+    "content_language": "x-ms-blob-content-language",
+    "content_disposition": "x-ms-blob-content-disposition",
+    "cache_control": "x-ms-blob-cache-control",
+    "content_md5": "x-ms-blob-content-md5",
+}
+_SHOWN = {
+    "content_type": "Content-Type",
+    "content_encoding": "Content-Encoding",
+    "content_language": "Content-Language",
+    "content_disposition": "Content-Disposition",
+    "cache_control": "Cache-Control",
+    "content_md5": "Content-MD5",
+}
+
+
+class BlobOperations:
+    """What is done with whole blobs."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def put(self, call: Call) -> Answer:
+        """Put Blob: a block blob with all of its bytes."""
+        kind = call.header("x-ms-blob-type")
+        if not kind:
+            raise Rejection("MissingRequiredHeader", "x-ms-blob-type: say BlockBlob")
+        if kind != "BlockBlob":
+            raise bad_header("x-ms-blob-type", f"{kind[:40]!r} is not supported by this emulator; say BlockBlob")
+        fresh, computed = fresh_blob(call, self._store.now_ms), check_md5(call.header("content-md5"), call.body)
+        if not fresh.properties.content_md5:
+            fresh = replace(fresh, properties=replace(fresh.properties, content_md5=computed))
+        replaced(self._store, call)
+        pieces = await self._store.put_pieces(call.body)
+        try:
+            held, old, lease = replaced(self._store, call)  # others had their turn
+        except Rejection:
+            self._store.drop_pieces(pieces)
+            raise
+        created_ms = fresh.created_ms if old is None else old.created_ms
+        blob = replace(fresh, pieces=pieces, lease=lease, created_ms=created_ms)
+        kept = self._store.put(held, call.route.blob, blob, commits=True)
+        return Answer(CREATED, version_headers(kept) | {"Content-MD5": computed} | ENCRYPTED)
+
+    async def read(self, call: Call) -> Answer:
+        """Get Blob: its bytes, or a range of them."""
+        blob = self._read(call)
+        wanted = read_range(call.headers, blob.size_bytes)
+        headers = blob_headers(blob, self._store.now_ms)
+        pieces = self._store.bytes_of(blob.all_pieces)
+        if wanted is None:
+            return Answer(OK, headers, pieces)
+        first, end = wanted
+        body = cut(pieces, first, end)
+        headers["Content-Range"] = f"bytes {first}-{end - 1}/{blob.size_bytes}"
+        whole_md5 = headers.pop("Content-MD5", "")
+        if whole_md5:
+            headers["x-ms-blob-content-md5"] = whole_md5
+        if call.header("x-ms-range-get-content-md5").lower() == "true":
+            if end - first > RANGE_MD5_MAX_BYTES:
+                raise bad_header("x-ms-range-get-content-md5", f"a range of {RANGE_MD5_MAX_BYTES} bytes at most")
+            headers["Content-MD5"] = md5_of(b"".join(body))
+        return Answer(PARTIAL, headers, body)
+
+    async def head(self, call: Call) -> Answer:
+        """Get Blob Properties, and Get Blob Metadata."""
+        blob = self._read(call)
+        headers = blob_headers(blob, self._store.now_ms)
+        if call.method == "HEAD":
+            headers["Content-Length"] = str(blob.size_bytes)
+            headers |= {"x-ms-access-tier": "Hot", "x-ms-access-tier-inferred": "true"}
+        return Answer(OK, headers)
+
+    async def delete(self, call: Call) -> Answer:
+        """Delete Blob."""
+        if call.header("x-ms-delete-snapshots").lower() == "only":
+            raise bad_header("x-ms-delete-snapshots", "there are no snapshots in this emulator")
+        held, _, _ = self._written(call)
+        self._store.remove(held, call.route.blob)
+        return Answer(ACCEPTED, {"x-ms-delete-type-permanent": "true"})
+
+    async def metadata(self, call: Call) -> Answer:
+        """Set Blob Metadata: all of it anew."""
+        metadata = read_metadata(call.headers)
+        held, blob, lease = self._written(call)
+        return self._changed(call, held, replace(blob, metadata=metadata, lease=lease), OK, ENCRYPTED)
+
+    async def properties(self, call: Call) -> Answer:
+        """Set Blob Properties: all of the HTTP properties anew."""
+        properties = read_properties(call)
+        held, blob, lease = self._written(call)
+        return self._changed(call, held, replace(blob, properties=properties, lease=lease), OK, {})
+
+    def _changed(self, call: Call, held: Held, blob: Blob, status: int, headers: dict[str, str]) -> Answer:
+        fresh = replace(blob, etag=0, modified_ms=self._store.now_ms)
+        return Answer(status, version_headers(self._store.put(held, call.route.blob, fresh)) | headers)
+
+    async def tags_read(self, call: Call) -> Answer:
+        """Get Blob Tags."""
+        return xml_answer(tags.document(self._read(call).tags))
+
+    async def tags_write(self, call: Call) -> Answer:
+        """Set Blob Tags: all of them anew; ETag and time stay."""
+        check_md5(call.header("content-md5"), call.body)
+        fresh = tags.read_document(call.body)
+        held, blob, lease = self._written(call)
+        self._store.put(held, call.route.blob, replace(blob, tags=fresh, lease=lease))
+        return Answer(NO_CONTENT)
+
+    def _read(self, call: Call) -> Blob:
+        """The blob that a call reads.
+
+        Raises:
+            Rejection: 304, 400, 404 or 412.
+        """
+        held = self._store.container(call.route.container)
+        wanted = read_conditions(call.headers, is_write=False)
+        blob = found(held, call)
+        leases.check_read(blob.lease, self._store.now_ms, lease_id(call), "Blob")
+        check_read(wanted, blob)
+        return blob
+
+    def _written(self, call: Call) -> tuple[Held, Blob, Lease | None]:
+        """The blob that a call changes, its container, and its lease afterwards.
+
+        Raises:
+            Rejection: 400, 404 or 412.
+        """
+        held = self._store.container(call.route.container)
+        blob = found(held, call)
+        check_write(read_conditions(call.headers, is_write=True), blob)
+        return held, blob, leases.check_write(blob.lease, self._store.now_ms, lease_id(call), "Blob")
+
+
+ENCRYPTED = {"x-ms-request-server-encrypted": "true"}
+
+
+def replaced(store: Store, call: Call) -> tuple[Held, Blob | None, Lease | None]:
+    """What a call writes anew: its container, the blob that it replaces, and that one's lease afterwards.
+
+    Raises:
+        Rejection: 400, 404, 409 or 412.
+    """
+    held = store.container(call.route.container)
+    old = held.blobs.get(call.route.blob)
+    check_write(read_conditions(call.headers, is_write=True), old, creates=True)
+    lease = leases.check_write(None if old is None else old.lease, store.now_ms, lease_id(call), "Blob")
+    return held, old, lease
+
+
+def fresh_blob(call: Call, now_ms: int) -> Blob:
+    """A blob as a call describes it, without its bytes.
+
+    Raises:
+        Rejection: 400.
+    """
+    return Blob(
+        created_ms=now_ms,
+        modified_ms=now_ms,
+        properties=read_properties(call, call.header("content-type") if call.route.operation == "blob.put" else ""),
+        metadata=read_metadata(call.headers),
+        tags=tags.read_header(call.header("x-ms-tags")),
+    )
+
+
+def found(held: Held, call: Call) -> Blob:
+    """The blob that a call names.
+
+    Raises:
+        Rejection: 404.
+    """
+    blob = held.blobs.get(call.route.blob)
+    if blob is None:
+        raise Rejection("BlobNotFound")
+    return blob
+
+
+def lease_id(call: Call) -> str:
+    """The lease that a call names, empty for none.
+
+    Raises:
+        Rejection: 400.
+    """
+    text = call.header("x-ms-lease-id")
+    return leases.read_id(text, "x-ms-lease-id") if text else ""
+
+
+def read_properties(call: Call, content_type: str = "") -> Properties:
+    """The HTTP properties that a call sets; `content_type` is that of its body.
+
+    Raises:
+        Rejection: 400.
+    """
+    given = {field: call.header(header) for field, header in _PROPERTIES.items()}
+    given["content_type"] = given["content_type"] or content_type
+    for field, value in given.items():
+        if not value.isascii() or not value.isprintable():
+            raise bad_header(_PROPERTIES[field], "printable ASCII")
+    if given["content_md5"]:
+        _digest(given["content_md5"])
+    return Properties(**{field: value for field, value in given.items() if value})
+
+
+def check_md5(given: str, body: bytes) -> str:
+    """The MD5 of a body, base64.
+
+    Raises:
+        Rejection: 400, the header has another.
+    """
+    computed = md5_of(body)
+    if given and _digest(given) != base64.b64decode(computed):
+        raise Rejection("Md5Mismatch")
+    return computed
+
+
+def _digest(given: str) -> bytes:
+    try:
+        digest = base64.b64decode(given, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Rejection("InvalidMd5") from error
+    if len(digest) != md5(usedforsecurity=False).digest_size:
+        raise Rejection("InvalidMd5")
+    return digest
+
+
+def md5_of(data: bytes) -> str:
+    """The MD5 of bytes, base64."""
+    return base64.b64encode(md5(data, usedforsecurity=False).digest()).decode()
+
+
+def version_headers(blob: Blob) -> dict[str, str]:
+    """ETag and time of a blob."""
+    return {"ETag": etag_of(blob.etag), "Last-Modified": http_date(blob.modified_ms)}
+
+
+def blob_headers(blob: Blob, now_ms: int) -> dict[str, str]:
+    """All that is said about a blob in headers."""
+    headers = version_headers(blob) | {
+        "Accept-Ranges": "bytes",
+        "x-ms-blob-type": "BlockBlob",
+        "x-ms-creation-time": http_date(blob.created_ms),
+        "x-ms-server-encrypted": "true",
+    }
+    headers |= {name: value for field, name in _SHOWN.items() if (value := getattr(blob.properties, field))}
+    headers |= {f"x-ms-lease-{name.lower()}": value for name, value in leases.shown(blob.lease, now_ms).items()}
+    headers |= {METADATA + name: value for name, value in blob.metadata.items()}
+    if blob.tags:
+        headers["x-ms-tag-count"] = str(len(blob.tags))
+    return headers

@@ -1,0 +1,201 @@
+"""The server of the Blob Storage emulator: where it listens, what it is made of, and how it starts and stops.
+
+It listens on loopback under the port, the account and the public key of Azurite, so that existing settings work; on any
+other address it insists on a key of one's own.  Many may run in one process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, cast
+
+from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
+from outbox.emulator.blobs.blob_operations import BlobOperations
+from outbox.emulator.blobs.block_operations import BlockOperations
+from outbox.emulator.blobs.container_operations import ContainerOperations
+from outbox.emulator.blobs.gateway import Gateway, Operation
+from outbox.emulator.blobs.lease_operations import LeaseOperations
+from outbox.emulator.blobs.list_operations import PAGE_COUNT_MAX, ListOperations
+from outbox.emulator.blobs.store import Store
+from outbox.emulator.blobs.usage import Meter, Usage
+from outbox.emulator.connections import Connections
+from outbox.emulator.control import Control
+from outbox.emulator.faults import Faults
+from outbox.emulator.listening import is_loopback
+from outbox.engine.engine import Engine
+from outbox.errors import EngineStopped, Refused
+
+if TYPE_CHECKING:
+    from outbox.emulator.http import Http
+
+log = logging.getLogger(__name__)
+
+PORT = 10_000
+TIME_CHECK_S = 1.0
+STOP_WITHIN_S = 1.0
+ABORT_WITHIN_S = 0.1
+"""How long what is still under way then may take to notice that its connection is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What the SDK takes: `BlobServiceClient.from_connection_string(connection.connection_string)`."""
+
+    url: str
+    account: str
+    key: str
+
+    @property
+    def connection_string(self) -> str:
+        """Protocol, account, key and address.  It holds the key."""
+        return (
+            f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={self.key};BlobEndpoint={self.url};"
+        )
+
+    def __repr__(self) -> str:
+        return f"Connection(url={self.url!r})"
+
+
+class BlobEmulator:
+    """Serve an engine as a storage account with blobs.  Use it as an async context manager, or start and stop it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        host: str = "127.0.0.1",
+        port: int = PORT,
+        account: str = ACCOUNT,
+        key: str = WELL_KNOWN_KEY,
+        faults: Faults | None = None,
+        control_token: str | None = None,
+        connection_count_max: int | None = None,
+        page_count_max: int = PAGE_COUNT_MAX,
+    ) -> None:
+        """Take the engine to serve; port 0 lets the system choose one.
+
+        `page_count_max` is how many entries a page of a list has at most: the service, too, may give fewer than it is
+        asked for.  One engine is served by one emulator at a time.  Without a `connection_count_max` it is 512, or a
+        quarter of the descriptors that the process may have open if that is less.
+
+        Raises:
+            Refused: a host that others can reach with the public key; a key that is none.
+        """
+        self._is_local = is_loopback(host)
+        if key == WELL_KNOWN_KEY and not self._is_local:
+            raise Refused(f"{host} can be reached by others and the key is public; give key=..., or use 127.0.0.1")
+        self.engine = engine
+        self.host = host
+        self.port = port
+        self.faults = Faults() if faults is None else faults
+        self.control_token = control_token or secrets.token_urlsafe(32)
+        self._account = account
+        self._key = key
+        self._meter = Meter()
+        self.store = store = Store(engine, self.faults)
+        operations = _operations(store, account, page_count_max)
+        self._gateway = Gateway(engine, operations, Signatures(account, key), self.faults, self._meter)
+        self._control = Control(self.faults, self._meter, self.control_token)
+        self._connection_count_max = connection_count_max
+        self._connections: Connections | None = None
+        self._http: Http | None = None
+        self._listening: asyncio.Server | None = None
+        self._timekeeper: asyncio.Task[None] | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """Where it listens, and its key."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return Connection(f"http://{host}:{self.port}/{self._account}", self._account, self._key)
+
+    def usage(self) -> dict[str, Usage]:
+        """Requests and bytes by operation, since the start or `reset_usage`."""
+        return self._meter.usage()
+
+    def reset_usage(self) -> None:
+        """Count requests from zero."""
+        self._meter.reset()
+
+    async def start(self) -> Self:
+        """Listen.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        loop = asyncio.get_running_loop()
+        connections = Connections(self._load_http, count_max=self._connection_count_max)
+        self._listening = await loop.create_server(connections, self.host, self.port, reuse_address=True)
+        self.port = self._listening.sockets[0].getsockname()[1]
+        self._connections = connections
+        self._timekeeper = loop.create_task(self._keep_time(connections), name="blobs timekeeper")
+        return self
+
+    async def stop(self) -> None:
+        """Answer what is under way, for a moment, and close."""
+        if self._listening is not None:
+            self._listening.close()
+        if self._connections is not None:
+            await self._leave(self._connections)
+        if self._http is not None:
+            await self._http.server.shutdown(ABORT_WITHIN_S)
+        if self._timekeeper is not None:
+            self._timekeeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._timekeeper
+        self._listening = self._connections = self._http = self._timekeeper = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _load_http(self) -> Callable[[], asyncio.Protocol]:
+        """What makes a speaker of HTTP for each connection; its library is imported with the first, in a thread."""
+        module = await asyncio.to_thread(import_module, "outbox.emulator.http")
+        assert self._connections is not None, "a connection was made"
+        self._http = http = module.Http(self._gateway, self._control, self._connections, is_local=self._is_local)
+        return cast("Callable[[], asyncio.Protocol]", http.server)
+
+    async def _leave(self, connections: Connections) -> None:
+        connections.close()
+        if connections.open:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_WITHIN_S):
+                    await connections.deserted.wait()
+        connections.abort()
+
+    async def _keep_time(self, connections: Connections) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(TIME_CHECK_S)
+            connections.check_time(loop.time())
+            if self.engine.stopped is None:
+                with suppress(EngineStopped):  # raised to callers, not here
+                    self.store.sweep()
+
+
+def _operations(store: Store, account: str, page_count_max: int) -> dict[str, Operation]:
+    """What is done for each name of an operation."""
+    blobs, blocks, held_leases = BlobOperations(store), BlockOperations(store), LeaseOperations(store)
+    containers, lists = ContainerOperations(store), ListOperations(store, account, page_count_max)
+    return {
+        "account.read": containers.account, "service.read": containers.service,
+        "container.list": lists.containers, "container.create": containers.create, "container.read": containers.read,
+        "container.metadata": containers.metadata, "container.delete": containers.delete,
+        "container.lease": held_leases.of_container, "container.policy": containers.policy,
+        "blob.list": lists.blobs, "blob.find": lists.find, "blob.put": blobs.put, "blob.read": blobs.read,
+        "blob.head": blobs.head, "blob.delete": blobs.delete, "blob.metadata": blobs.metadata,
+        "blob.properties": blobs.properties, "blob.lease": held_leases.of_blob, "tags.read": blobs.tags_read,
+        "tags.write": blobs.tags_write, "block.put": blocks.put, "block.commit": blocks.commit,
+        "block.list": blocks.list,
+    }  # fmt: skip

@@ -1,0 +1,84 @@
+"""The control endpoint of an HTTP emulator, on the emulator's port: faults to install, what was asked for to read.
+
+    GET, POST, DELETE  /_outbox/faults          the rules and what fired; one rule or an array; all, or ?id=N
+    GET, DELETE        /_outbox/usage           requests by operation, and what they came to; count from zero
+
+No SDK uses such a path.  Every request names the token, compared in constant time; the server checks the Host header.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from outbox.emulator.faults import Faults
+
+PREFIX = "/_outbox/"
+TOKEN_LENGTH_MAX = 1_024
+_METHODS = {"faults": ("GET", "POST", "DELETE"), "usage": ("GET", "DELETE")}
+
+
+class Refused(Exception):
+    """A request that the endpoint does not grant, with the HTTP status that says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.text = text
+
+
+class Usage(Protocol):
+    """What counts the requests of one emulator."""
+
+    def usage(self) -> Mapping[str, Any]:
+        """What there was since the start or the last reset, by operation."""
+        ...
+
+    def reset(self) -> None:
+        """Count from zero."""
+        ...
+
+
+class Control:
+    """What an operator or a test asks of a running emulator."""
+
+    def __init__(self, faults: Faults, meter: Usage, token: str) -> None:
+        self._faults = faults
+        self._meter = meter
+        self._token = token.encode()
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Let a request pass that names the token.
+
+        Raises:
+            Refused: 401.
+        """
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        known = len(token) <= TOKEN_LENGTH_MAX and hmac.compare_digest(token.encode("utf-8", "replace"), self._token)
+        if scheme.lower() != "bearer" or not known:
+            raise Refused(401, "the token is missing or wrong; it is the emulator's control_token")
+
+    def answer(self, method: str, raw_path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and JSON for a request under the prefix, whose token was checked.
+
+        Raises:
+            Refused: 400, 404 or 405.
+        """
+        path, _, query = raw_path[len(PREFIX) :].partition("?")
+        if method not in _METHODS.get(path, ()):
+            status = 405 if path in _METHODS else 404
+            raise Refused(status, f"{method[:20]} {raw_path[:80]!r} is not there")
+        if path == "faults":
+            try:
+                return self._faults.control(method, query, body)
+            except ValueError as error:
+                raise Refused(400, str(error)) from error
+            except LookupError as error:
+                raise Refused(404, str(error)) from error
+        if method == "GET":
+            return 200, msgspec.json.encode(self._meter.usage())
+        self._meter.reset()
+        return 200, b"{}"

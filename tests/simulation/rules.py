@@ -1,0 +1,562 @@
+"""The rules of the protocol pages, and the faults that take each of them out: data only.
+
+A page names a rule in bold with a full stop, `**Commit, then push.**`; here it stands under that page, in its order.
+Its faults are those of all tables, by name.  `python -m tests.docs.rules` writes docs/verification-rules.md from this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCOPES = ("engine", "partition", "item")
+STORES = ("partition", "item")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule: its name as on `page` of docs/protocol, and the names of the faults that were planted for it.
+
+    Explorations have no threads, no disk, no settings and no bytes of a wire; where only such show a fault, the rule is
+    not `is_explored`, and tests find its faults.
+    """
+
+    name: str
+    page: str
+    faults: tuple[str, ...]
+    is_explored: bool = True
+
+
+def explored(page: str, name: str, *faults: str) -> Rule:
+    """A rule of which at least one fault is found by exploring."""
+    return Rule(name, page, faults)
+
+
+def tested(page: str, name: str, *faults: str) -> Rule:
+    """A rule of what is not explored."""
+    return Rule(name, page, faults, is_explored=False)
+
+
+def rows(fault: str, scopes: tuple[str, ...] = SCOPES) -> tuple[str, ...]:
+    """The faults in one row of the table of verdicts, in these scopes."""
+    return tuple(f"verdict: {fault} ({scope})" for scope in scopes)
+
+
+RULES = (
+    # What all scopes share
+    explored(
+        "README",
+        "Settle last",
+        "completes before the commit",
+        "completes before the push",
+        "settling: a message goes before its delayed copy is sent",
+        "settling: a message goes when its delayed copy could not be sent",
+        "trigger: a message goes when its delayed copy could not be sent",
+        "trigger: an abandoned message counts as done",
+        "trigger: a released message counts as done",
+    ),
+    tested(
+        "README",
+        "An identity of its own",
+        "rule: the broker's id counts before the message's own",
+        "a message leaves without its identity",
+        "a resubmission has another identity",
+    ),
+    tested("README", "No identity, no handling", "rule: what has no identity is numbered"),
+    tested("README", "Fields with lengths and types", "rule: fields have neither length nor type"),
+    tested("README", "Identity within its key", "rule: keys do not count for identity"),
+    explored(
+        "README",
+        "Outputs named by their cause",
+        "new ids when pushed again",
+        "rule: an output has a new id on each attempt",
+    ),
+    tested(
+        "README",
+        "Time with the identity",
+        "rule: what has no time is as old as can be",
+        "rule: a scheduled message is as old as its commit",
+        "a delayed copy is as old as itself",
+        "a scheduled message ages before it is due",
+    ),
+    tested(
+        "README",
+        "No time from the future",
+        "rule: a time that lies ahead is taken",
+        "admission: what has arrived by its broker's clock is ahead of time",
+    ),
+    explored("README", "Age fence", "no age fence", *rows("nothing (None/None/True) is fresh")),
+    explored("README", "Records outlive the fence", "fence and expiry at one age", "store: nothing ever expires"),
+    explored(
+        "README",
+        "Deadline before write",
+        "settling: an attempt past its deadline writes",
+        "settling: an attempt may last as long as records live",
+        "deadline: an attempt past it commits",
+        "deadline: an attempt past it stages",
+        "deadline: what blobs take does not count for a commit",
+        "deadline: what blobs take does not count for what is staged",
+        "deadline: it is twice as far",
+    ),
+    tested(
+        "README",
+        "A limit for each handler",
+        "deadline: a handler may take as long as it likes",
+        "what a handler did past its limit is applied",
+        "an attempt past its limit is committed when its thread ends",
+        "the context is not sealed at the limit",
+        "a context past its limit takes more",
+        "a batch that took too long is committed",
+        "a batch has the longest limit of its handlers",
+    ),
+    explored(
+        "README",
+        "A raised retention is not for earlier messages",
+        "retention: the age at which records of before are gone is forgotten",
+        "retention: records of before are taken to live as long as those of now",
+        "an era ends without an overlap",
+        "the overlap is the later margin",
+        "an era's last moment is not of it",
+        "trigger: a start does not look how long others remember",
+    ),
+    tested(
+        "README",
+        "A lowered retention waits",
+        "records of new workers live short at once",
+        "records of new workers live long for ever",
+        "an overlap ends a millisecond late",
+    ),
+    explored(
+        "README",
+        "Follow the record",
+        *rows("nothing (None/None/False) is too_old", STORES),
+        *rows("applied (True/None/None) is resubmission"),
+        *rows("refused (True/True/None) is refused"),
+        *rows("waiting (True/None/None) is refused", ("engine", "partition")),
+        "rule: a young message that was refused for its age stays refused",
+    ),
+    explored(
+        "README",
+        "One payload for an identity",
+        *rows("applied (False/None/None) is resubmission"),
+        *rows("refused (False/None/None) is resubmission"),
+        *rows("refused for age (False/None/None) is resubmission", STORES),
+        "letters: any payload takes the place of a refused one, partition",
+        "letters: any payload takes the place of a refused one, item",
+        "rule: another payload takes the place of one that waits",
+        "what has the id of an applied message passes for its copy",
+        "blocked: any payload under the id of a dead letter is that dead letter",
+    ),
+    explored(
+        "README",
+        "A refusal is a commit",
+        "a refusal is dead-lettered before its record commits",
+        "engine: a refusal leaves no record",
+        "log: a refusal is a dead letter before it is settled",
+    ),
+    explored(
+        "README",
+        "A refusal rests on its state",
+        "engine: a refusal is not conditional",
+        "a state that is unchanged is not written",
+    ),
+    explored(
+        "README",
+        "Only a later attempt replaces a refusal",
+        "resubmission: a refusal is replaced by a copy of what it refused",
+        "resubmission: a refusal is no marker",
+        *rows("refused (True/False/None) is resubmission"),
+        "journal: a resubmission of the same attempt replaces",
+        "a resubmission is the attempt before",
+    ),
+    tested(
+        "README",
+        "A resubmission keeps its time",
+        "letters: one of the bus takes a new time",
+        "letters: one without a time is as old as its resubmission",
+        "letters: one takes the time of its delivery",
+        "letters: one of the store has no time",
+        "letters: what is noted as resubmitted has no time",
+    ),
+    explored(
+        "README",
+        "Too old is for good",
+        *rows("refused for age (True/True/True) is resubmission"),
+        *rows("refused for age (True/False/None) is resubmission"),
+        "a client resubmits what is too old by now",
+        "an engine resubmits what is too old by now",
+        "a Retry beyond retention comes again",
+    ),
+    tested(
+        "README",
+        "Send again, then delete",
+        "letters: one of the bus is completed before it is sent again",
+        "letters: one of the store is deleted before it is sent again",
+    ),
+    tested("README", "Keep, then complete", "trigger: a refused message is done before it is kept"),
+    tested("README", "Only what can be read back", "rule: a state that cannot be read back is stored"),
+    explored("README", "A record for each handler", "keys without the handler's name"),
+    tested(
+        "README",
+        "Settle when all handlers have ended",
+        "several: a refusal by one handler ends what another is to try again",
+        "several: a refusal by one handler ends what another is to try again, in the engine",
+    ),
+    explored(
+        "README",
+        "A conflict is not a failure",
+        "a conflict is taken for a failure",
+        "a release counts as an attempt",
+        "throttling within a batch is not known",
+    ),
+    explored(
+        "README",
+        "Read an unknown outcome",
+        "an unknown outcome is taken as won",
+        "an unknown outcome is taken as lost on the record",
+        "an unknown swap is taken as won",
+        "an unknown outcome is taken as refused",
+        "an unknown outcome is taken as lost",
+        "a send without an answer is taken as refused",
+    ),
+    explored(
+        "README",
+        "A poison count of our own",
+        "settling: a delayed copy forgets that it failed",
+        "journal: a failure is not counted",
+        "trigger: a first delivery counts as one that has failed",
+        "failures: they count as deliveries too",
+        "a message that finds no thread has failed",
+    ),
+    tested("README", "Know the broker's limits", "rule: a low delivery limit of the broker is not logged"),
+    explored(
+        "README",
+        "Nothing overtakes the head",
+        "a head that is put off is overtaken",
+        "in place: what fails there is tried again at once",
+        "what was read ahead of a session overtakes what is given back",
+        "a message that is held no more is overtaken",
+    ),
+    tested(
+        "README",
+        "A lane in turn",
+        "rule: a message is handled beside another of its lane",
+        "the key is free at the limit",
+        "two receivers that wait for one session both have it",
+    ),
+    explored(
+        "README",
+        "A dead letter blocks its key",
+        "a stopped session goes on",
+        "blocked: a block that somebody else wrote blocks nothing",
+        "blocked: a store that is away blocks nothing",
+        "a snapshot forgets blocked keys",
+    ),
+    explored(
+        "README",
+        "Put on record what waits",
+        *(f"blocked: exempt from the age fence without a record ({scope})" for scope in SCOPES),
+        "nothing is put on record of what waits",
+        "a copy of what was applied waits for its turn",
+        "what comes behind a block is not shown",
+    ),
+    explored(
+        "README",
+        "Never over a record",
+        *(f"blocked: put on record over what is there ({scope})" for scope in STORES),
+    ),
+    tested(
+        "README",
+        "No age while waiting",
+        "the record of what waits has a time to live",
+        "the marker of what waits has an age",
+        "a marker without an age is forgotten at once",
+    ),
+    explored(
+        "README",
+        "Too old before the block",
+        *(f"blocked: put on record when it is too old ({scope})" for scope in ("engine", "partition")),
+    ),
+    tested("README", "Lift on reading", "rule: an older state is lifted by one version only"),
+    tested(
+        "README", "Leave a newer schema alone", "rule: a newer message is decoded", "rule: a newer state is decoded"
+    ),
+    tested(
+        "README",
+        "No handler disappears",
+        "rule: a missing handler is not missed",
+        "trigger: a start does not register its handlers",
+        "notes: an application forgets the handlers of its other workers",
+    ),
+    tested("README", "No key changes", "rule: any key is the key of before"),
+    tested(
+        "README",
+        "Time and chance are fixed",
+        "rule: chance is drawn anew on each attempt",
+        "rule: a context has the time of the wall",
+    ),
+    tested("README", "One key for each call", "rule: a call has another key on each attempt"),
+    tested("README", "No call after the commit", "rule: what was applied before calls again"),
+    tested("README", "Only declared destinations", "rule: a destination that was never declared is sent to"),
+    tested("README", "Only claims of its own", "admission: a claim opens the body of any message"),
+    tested("README", "Types from the registry", "rule: any message goes to the only type there is"),
+    tested(
+        "README",
+        "Chains end",
+        "rule: a cycle goes on for ever",
+        "any delay begins a chain anew",
+        "Retry begins a chain anew",
+        "a delayed output keeps counting",
+        "a resubmission keeps counting",
+    ),
+    tested("README", "Bounded properties", "rule: ids of any length are taken"),
+    tested(
+        "README",
+        "Reasons without secrets",
+        "log: a password whose end is cut off is shown",
+        "the words of a dead letter are not cut",
+    ),
+    explored("README", "No time to live while pending", "a pending record has a time to live"),
+    tested("README", "Look before running again", "rule: a redelivered message runs before its record is looked for"),
+    tested("README", "Judged over one state", "rule: a judgement over one state stands over another"),
+    explored(
+        "README",
+        "Failures travel along",
+        "settling: a delayed copy forgets that it failed",
+        "settling: every delayed copy of a message has one id",
+        "in place: what fails in a subscription is put off as a copy",
+    ),
+    tested("README", "Fullness is metered", "rule: what a key's records take is not metered"),
+    explored(
+        "README", "A stateless record has a partition of its own", "a stateless record in the partition of its attempt"
+    ),
+    explored(
+        "README",
+        "Announce the blob, then write it",
+        "overflow: nothing announces a blob",
+        "overflow: what announces a blob goes before it",
+    ),
+    explored(
+        "README",
+        "Blob before commit",
+        "overflow: the blob is not there when the commit names it",
+        "overflow: the blob is not there when it is staged",
+    ),
+    explored(
+        "README",
+        "Mark, then delete the blob",
+        "overflow: the blob goes before the mark",
+        "overflow: the blob goes before what is staged says so",
+        "overflow: a blob goes before its record is marked",
+    ),
+    explored(
+        "README",
+        "Collect what can not land",
+        "overflow: a blob is collected that may yet be written",
+        "overflow: the record that landed is not looked at",
+        "overflow: the record is read in the past",
+        "overflow: a blob goes when one attempt could have ended",
+    ),
+    explored(
+        "README",
+        "Look for what is staged last",
+        "overflow: what is staged is looked for first",
+        "overflow: what is staged is looked for in the past",
+        "overflow: a read that may be old proves that nothing is staged",
+    ),
+    explored(
+        "README",
+        "Confirm before an alarm",
+        "overflow: a blob that seems to be missing is told of at once",
+        "commit: what has changed counts as confirmed",
+    ),
+    explored("README", "Block, then dead-letter", "settling: a key is blocked behind the dead letter"),
+    explored("README", "A resubmission does not unblock", "resubmission: the key goes on at once"),
+    tested(
+        "README",
+        "Unblock, then complete",
+        "blocked: a key is unblocked behind the completion",
+        "blocked: a message is completed although its key could not be unblocked",
+        "blocked: a key is unblocked behind the discarding of its dead letter",
+    ),
+    tested(
+        "README",
+        "Resubmitted first",
+        "blocked: a key learns of a resubmission behind it",
+    ),
+    tested("README", "Wait in place", "rule: a successor in a trigger is abandoned at once"),
+    explored(
+        "README",
+        "Finish what is pending",
+        "what is found pending is marked and not pushed",
+        "what is found pending is neither marked nor pushed",
+    ),
+    tested(
+        "README",
+        "Sweep past what fails",
+        "sweep: each begins at the front",
+        "sweep: the next one skips what was finished",
+    ),
+    tested(
+        "README",
+        "A record knows its life",
+        "rule: a record lives as long as who marks it says",
+        "sweep: records live as short as the shortest",
+    ),
+    # Engine scope
+    explored(
+        "engine",
+        "All in one record",
+        "journal: what is consumed stays",
+        "commit: what was applied is on record as refused too",
+    ),
+    explored("engine", "Every lock is held", "journal: a lost lock commits", "bus: a lost lock settles"),
+    explored(
+        "engine",
+        "Every state at its version",
+        "engine: states are not conditional",
+        "journal: a state that has moved commits",
+    ),
+    tested(
+        "engine",
+        "Gate before answer",
+        "rule: a commit is answered before it is synced",
+        "read: a GET does not wait for the gate",
+        "read: a GET passes the gate before it looks",
+        "requests: a reply on record does not wait for the gate",
+        "read: a client's read of a state does not wait for the gate",
+        "read: a list of dead letters does not wait for the gate",
+        "a write that lost does not wait for the gate",
+        "a scan that finds nothing does not wait for the gate",
+        "the gate of an engine that has stopped is open",
+    ),
+    tested("engine", "Gate before call", "rule: a call is made before its message is durable"),
+    tested("engine", "Log a claim, then run", "rule: a claim is not logged"),
+    tested("engine", "An epoch in each lock", "rule: a writer has the epoch of the one before"),
+    explored(
+        "engine",
+        "A marker for what comes from outside",
+        "engine: no marker",
+        "journal: a marker that is there is written over",
+        "a snapshot forgets what was applied",
+    ),
+    explored("engine", "A batch in turn", "engine: every message of a batch sees the loaded state"),
+    explored("engine", "What raises adds nothing", "engine: the state of a handler that fails is kept"),
+    explored("engine", "Run again what saw the uncommitted", "engine: what saw an uncommitted state goes on"),
+    tested("engine", "Refuse what could not be remembered", "rule: a request is taken in whatever room there is"),
+    # Partition scope
+    explored("partition", "Commit, then push", "pushes before the commit"),
+    explored(
+        "partition",
+        "Create the record",
+        "no dedupe: a record is written over",
+        "store: a create writes over",
+        "a create in a batch writes over",
+        "a single create writes over",
+        "store: the operation that lost is always the first",
+    ),
+    explored("partition", "One batch", "record and state are two writes", "a batch goes in two"),
+    explored(
+        "partition",
+        "ETag on every write",
+        "ETag is not checked",
+        "a state at version 0 is written over",
+        "a state that is unchanged is not written",
+        "store: a condition is not checked",
+        "a replace in a batch has no condition",
+        "blobs: a replace has no condition",
+    ),
+    explored("partition", "Only stored bytes leave", "the loser pushes its own"),
+    explored("partition", "The same ids on every push", "new ids when pushed again"),
+    explored("partition", "Push, then mark", "marked before the push", "a push that failed is taken as done"),
+    explored("partition", "Mark, and keep the record", "a mark deletes the record"),
+    explored(
+        "partition",
+        "Bytes in the cache",
+        "a handler gets the object of the message before",
+        "cache: an older state takes the place of a newer one",
+    ),
+    explored("partition", "Forget what has lost", "the warm cache keeps what has lost"),
+    # Item scope
+    explored("item", "Finish the pointer first", "a state is swapped over a pointer"),
+    explored("item", "Marker before run", "no marker is read"),
+    explored(
+        "item",
+        "Markers in their session",
+        "markers are read without their session",
+        "a read does not ask for its session",
+    ),
+    explored("item", "Stage, then swap", "a state is swapped before its result is staged"),
+    explored("item", "Swap under the version", "a blind swap at version 0", "a single write has no condition"),
+    explored("item", "Swap, then push", "pushed before the swap"),
+    explored("item", "Push, then clear", "the pointer is cleared before what is staged leaves"),
+    explored("item", "Mark, then clear", "cleared without a marker"),
+    explored("item", "Clear, then delete", "the staged record goes before the pointer"),
+    explored("item", "Publish from pointers", "the sweeper starts from staged records"),
+    explored(
+        "item",
+        "Keep what is staged",
+        "the staged record goes after an ambiguous failure",
+        "the staged record goes when the swap loses and a client re-sends",
+        "a staged record has a time to live",
+    ),
+    explored(
+        "item",
+        "Reclaim by versions",
+        "a staged record goes by an opaque version",
+        "settling: a staged record is swept that may yet be pointed to",
+        "settling: a staged record is swept that is pointed to",
+        "two attempts of one process: what is staged for the next version is reclaimed",
+        "two attempts of one process: all that is staged is reclaimed",
+        "staged: a worker reclaims what it is about to swap",
+    ),
+    explored("item", "Confirm what is missing", "a missing staged record is confirmed by a read"),
+    explored("item", "Keep the pointer of a missing record", "a redo clears the pointer of a missing record"),
+    explored("item", "A tombstone keeps the version", "a deleted state is deleted for good"),
+    # Requests over HTTP
+    explored("http", "Identity without the state", "requests: there are no claims"),
+    tested(
+        "http",
+        "The caller in the identity",
+        "rule: a request is that of any caller",
+        "requests: who has no name may spell the key of somebody who has",
+    ),
+    explored(
+        "http",
+        "One document for a key",
+        "requests: another payload joins the first",
+        "rule: a body in another order is another",
+    ),
+    explored(
+        "http",
+        "One claim for a key",
+        "requests: another's claim is not heeded",
+        "requests: a claim that may be another's is taken for ours",
+    ),
+    explored(
+        "http",
+        "A claim as long as its record",
+        "a claim lives half as long as messages are young",
+        "requests: a claim goes before its record",
+    ),
+    tested("http", "The time of the claim", "requests: a repetition is as old as itself"),
+    explored(
+        "http",
+        "Answer after the commit",
+        "requests: answered before the commit",
+        "requests: a conflict is taken for a commit",
+        "requests: an attempt answers before its commit",
+        "requests: an attempt answers before its swap",
+        "requests: a reply on record does not wait for the gate",
+    ),
+    explored(
+        "http",
+        "The reply is on record",
+        "requests: the marker holds no reply",
+        "requests: the record holds no reply",
+        "a record loses its reply when it is marked",
+    ),
+    explored("http", "An unknown end is no answer", "requests: an unknown end is an answer"),
+    tested("http", "Failures are not kept", "rule: a failed request is kept"),
+    tested("http", "Reads change nothing", "rule: a read may change what it reads"),
+)
+"""Every rule, in the order of the pages."""

@@ -1,0 +1,63 @@
+"""Large blobs: uploads in blocks by the SDK, answers in pieces, writes that others come between, a full engine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from azure.core.exceptions import ResourceExistsError
+from azure.storage.blob.aio import BlobServiceClient
+
+from outbox.emulator.blobs.server import BlobEmulator
+from outbox.emulator.blobs.store import DATA, PIECE_BYTES
+from outbox.engine.engine import Engine
+from outbox.engine.limits import EngineLimits
+from tests.wire.blobs.asking import ask, signed
+
+DATA_BYTES = 2 * PIECE_BYTES + 1_000
+
+
+def held_bytes(engine: Engine) -> int:
+    """How many bytes of blobs an engine holds."""
+    return sum(len(piece.value) for piece in engine.state.documents.spaces.get(DATA, {}).values())
+
+
+async def test_a_large_upload_of_the_sdk_comes_back(emulator: BlobEmulator) -> None:
+    data = random.Random(1).randbytes(DATA_BYTES)
+    sizes: dict[str, Any] = {"max_single_put_size": 1 << 20, "max_block_size": 1 << 20, "max_single_get_size": 1 << 20}
+    async with BlobServiceClient.from_connection_string(emulator.connection.connection_string, **sizes) as client:
+        box = client.get_container_client("box")
+        await box.upload_blob("large", data, max_concurrency=3)
+        assert await (await box.download_blob("large", max_concurrency=3)).readall() == data
+        await box.upload_blob("large", data[:5], overwrite=True)
+    used = emulator.usage()
+    assert used["block.put"].count == 9 and used["block.commit"].count == 1
+    assert held_bytes(emulator.engine) == 5
+
+
+async def test_an_answer_in_pieces_is_all_of_the_blob(emulator: BlobEmulator) -> None:
+    data = random.Random(2).randbytes(DATA_BYTES)
+    await ask(emulator, signed("PUT", "/box/a", data, x_ms_blob_type="BlockBlob"))
+    assert len(emulator.store.container("box").blobs["a"].pieces) == 3
+    assert (await ask(emulator, signed("GET", "/box/a"))).body == data
+
+
+async def test_of_two_large_blobs_under_one_name_one_is_made_and_the_other_leaves_nothing(
+    emulator: BlobEmulator,
+) -> None:
+    async with BlobServiceClient.from_connection_string(emulator.connection.connection_string) as client:
+        box = client.get_container_client("box")
+        both = (bytes([n]) * DATA_BYTES for n in range(2))
+        answers = await asyncio.gather(*(box.upload_blob("a", data) for data in both), return_exceptions=True)
+        assert [type(answer) for answer in answers].count(ResourceExistsError) == 1
+    assert held_bytes(emulator.engine) == DATA_BYTES
+
+
+async def test_what_there_is_no_room_for_is_refused_and_leaves_nothing() -> None:
+    limits = EngineLimits(memory_bytes_max=1 << 20)
+    async with Engine.in_memory(limits=limits) as engine, BlobEmulator(engine, port=0) as emulator:
+        await ask(emulator, signed("PUT", "/box?restype=container"))
+        reply = await ask(emulator, signed("PUT", "/box/a", bytes(2 << 20), x_ms_blob_type="BlockBlob"))
+        assert (reply.status, reply.code) == (503, "ServerBusy") and held_bytes(engine) == 0
+        assert (await ask(emulator, signed("PUT", "/box/a", b"1", x_ms_blob_type="BlockBlob"))).status == 201
