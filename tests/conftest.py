@@ -1,4 +1,4 @@
-"""What every test shares: how hypothesis draws, a folder on a real disk, and which files go first."""
+"""What every test shares: how hypothesis draws, a folder on a real disk, which files go first, and which together."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
+FIRST = "tests/simulation/test_direct_mutants.py"
+"""What takes a process longest; it goes in front of all others."""
+SESSION_NAMES = "consume feed reconcile_screens reconcile sweep spark_identity spark_ids inputs ledger"
+ONE_SESSION = tuple(f"tests/spark/test_{name}.py" for name in SESSION_NAMES.split())
+"""A Spark session takes twenty CPU seconds until it is warm: these run in one process, one after the other."""
 
 # CI draws the same examples in every run, so that a red build is the change's doing; at a desk new ones are drawn.
 # No deadline: on a shared machine a slow example says nothing about the code.
@@ -31,4 +37,23 @@ def disk_path() -> Iterator[Path]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: a run of several processes must not end with one of them on a long file."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    ranks = {ROOT / path: rank for rank, path in enumerate((FIRST, *ONE_SESSION))}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks) + (item.path not in slow)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out files, as `--dist loadfile` does, and those that share a session as one."""
+    if config.getoption("dist", "no") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]  # it has no types
+
+    scheduler = LoadFileScheduling(config, log)
+    scheduler._split_scope = unit_of
+    return scheduler
+
+
+def unit_of(test: str) -> str:
+    """What a test is handed out with: its file, or all that share a session."""
+    file = test.partition("::")[0]
+    return "a Spark session" if file in ONE_SESSION else file

@@ -69,7 +69,7 @@ async def slow(door: Door, chance: random.Random, count: int) -> None:
                 await asyncio.sleep(0.02 * chance.random())
         writer.close()
 
-    await asyncio.gather(*(drip() for _ in range(min(count, door.room))))
+    await asyncio.gather(*(drip() for _ in range(min(count, door.room, door.begun))))
 
 
 async def flood(door: Door, chance: random.Random, count: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import quote_plus
 
 from outbox.emulator.blobs.server import BlobEmulator
+from outbox.emulator.bus.front import HTTP_COUNT_MAX
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
@@ -34,13 +35,15 @@ BLOCK = "MQ=="
 class Door:
     """A server: its port, requests that it answers, how the answer to the first one begins.
 
-    It has room for so many idle connections beside others; above that it refuses, for as long as they may be idle.
+    It has room for so many idle connections beside others, and for so many whose first request is not whole; above that
+    it refuses, for as long as they may be idle.
     """
 
     port: int
     requests: tuple[bytes, ...]
     answer: bytes
     room: int = 200
+    begun: int = 200
 
 
 Open = Callable[[Path], AbstractAsyncContextManager[Door]]
@@ -123,6 +126,7 @@ async def administration(folder: Path) -> AsyncIterator[Door]:
                 http("PUT /made?api-version=2021-05", described, Authorization=token),
             ),
             b"HTTP/1.1 200",
+            begun=HTTP_COUNT_MAX - 4,
         )
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from outbox.verify.explorer.budgets import Budgets
-from outbox.verify.explorer.ops import FAULT_KINDS
 from outbox.verify.explorer.sampling import sample
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Limits, Report, search
 from tests.benchmarks import report
-from tests.simulation.explored import GIVEN, T1, T2, Account, Transfer, asked, bank, counter, desk
+from tests.simulation.drawn import large
+from tests.simulation.explored import GIVEN, T1, T2, Transfer, asked, counter, desk
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "benchmarks"
@@ -153,17 +153,7 @@ def line(found: Cell) -> str:
 
 def drawn(runs: int, seed: int) -> list[Report]:
     """Runs of a larger world in each scope: 4 workers, 20 messages on 5 keys, all faults."""
-    keys = ("alice", "bob", "carol", "dave", "erin")
-    messages = [
-        ("transfers", Transfer(f"t{n}", keys[n % 5], keys[(n + 1 + n // 5) % 5], 1 + n % 3), f"t{n}") for n in range(20)
-    ]
-    known = [(key, Account(100)) for key in keys]
-    found = []
-    for scope in SCOPES:
-        budgets = Budgets(**dict.fromkeys(FAULT_KINDS, 2), together=6)
-        scenario = Scenario(bank(), messages, known, workers=4, copies=[2] * 5, scope=scope, budgets=budgets)
-        found.append(sample(scenario, seed=seed, runs=runs, cpu_s=86_400))
-    return found
+    return [sample(large(scope), seed=seed, runs=runs, cpu_s=86_400) for scope in SCOPES]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

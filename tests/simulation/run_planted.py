@@ -8,6 +8,7 @@ process of its own, forked from one that has imported what takes long and nothin
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -35,6 +36,9 @@ LIMIT = "from pytest-timeout"
 """In what pytest prints where a limit has struck; on a busy machine it may do so between two steps."""
 TEST_S_MAX = 8
 """How long a test may take that waits in vain because of a fault; without one it takes less than a second or two."""
+
+OPTIONS = ("-q", f"--timeout={TEST_S_MAX}", "-p", "no:cacheprovider", "-x", "--tb=native")
+"""Up to the first test that fails; a traceback as Python has it does not look for its source in every module."""
 
 
 class Seen:
@@ -66,7 +70,7 @@ def run(mutant: Mutant, folder: str) -> dict[str, Any]:
     tests = [folder + test for test in mutant.promises]
     started_s, used_s = time.perf_counter(), cpu_s()
     with redirect_stdout(told):
-        code = pytest.main(["-q", f"--timeout={TEST_S_MAX}", "-p", "no:cacheprovider", "-x", *tests], [seen])
+        code = pytest.main([*OPTIONS, *tests], [seen])
     if code not in (0, 1):
         seen.broken.append(told.getvalue()[-600:])
     seconds = round(time.perf_counter() - started_s, 2)
@@ -87,6 +91,8 @@ def main(module: str, names: Sequence[str]) -> None:
     late = {name for mutant in table.mutants if (name := module_of(mutant)) in sys.modules}
     assert not late, f"too late to plant anything in {late}"
     os.chdir(ROOT)
+    gc.collect()
+    gc.freeze()  # no process of a fault goes through what is there for all of them, nor copies it by that
     waiting = [mutant for mutant in table.mutants if not names or mutant.name in names]
     running: dict[int, Run] = {}
     repeated: set[str] = set()

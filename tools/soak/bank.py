@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,21 +35,19 @@ BATCH_COUNT = 50
 SETTLE_WITHIN_S = 120.0
 
 
-async def run_lives(*, minutes: float, seed: int) -> list[str]:
-    """Try seed after seed until the time is over; what was found broken, with the seed that shows it."""
+async def lives(seeds: Iterable[int]) -> tuple[int, int, list[str]]:
+    """One life for each seed: how many, the faults that happened, and what was found broken, with its seed."""
     broken: list[str] = []
-    until_s = time.monotonic() + minutes * 60
-    count = 0
-    while time.monotonic() < until_s and len(broken) < 20:
-        found = await life(seed + count)
-        broken += [f"seed {seed + count}: {line}" for line in found]
-        count += 1
-    print(f"  {count:,} lives", flush=True)
-    return broken
+    count = fault_count = 0
+    for seed in seeds:
+        found, happened = await life(seed)
+        broken += [f"life {seed}: {line}" for line in found]
+        count, fault_count = count + 1, fault_count + happened
+    return count, fault_count, broken
 
 
-async def life(seed: int) -> list[str]:
-    """One life of the bank under the faults that a seed draws."""
+async def life(seed: int) -> tuple[list[str], int]:
+    """One life of the bank under the faults that a seed draws: what is broken, and how many faults happened."""
     draw = random.Random(seed)
     faults = Faults.drawn(seed=seed, crashes=draw.randint(0, 4), lost=draw.randint(0, 3), refused=draw.randint(0, 3),
                           duplicates=draw.randint(0, 6), within=60)  # fmt: skip
@@ -64,7 +62,7 @@ async def life(seed: int) -> list[str]:
         if draw.random() < 0.3:
             await bank.send("accounts", CloseAccount(draw.choice(ACCOUNTS)), id="close")
         await bank.wait_idle()
-        return await judge_life(bank, ids)
+        return await judge_life(bank, ids), len(bank.fault_log)
 
 
 async def judge_life(bank: Harness, ids: list[str]) -> list[str]:

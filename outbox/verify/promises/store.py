@@ -21,7 +21,7 @@ from outbox.runtime.verdict import OnRecord, kind_of
 from outbox.stored import RECORD_PREFIX, STAGED_PREFIX, STATE, Record, Staged, StateItem
 from outbox.verify.explorer.models.bus import BusState
 from outbox.verify.explorer.models.queues import NEVER_MS, Dead
-from outbox.verify.explorer.models.store import StoreState, visible
+from outbox.verify.explorer.models.store import StoreState, body_at, visible
 from outbox.verify.explorer.ops import Finding, Op, Outcome, canonical
 from outbox.verify.explorer.trace_text import short
 from outbox.verify.promises.ends import CODES, Documents, Ends
@@ -107,7 +107,6 @@ class StoreMonitor:
     # Writes
 
     def _written(self, writes: Sequence[Write], before: StoreState, now_ms: int) -> Hashable:
-        bodies = visible(before, now_ms)
         fresh: list[tuple[bytes, Record]] = []
         marked: list[bytes] = []
         state: tuple[bytes, bytes, str] | None = None
@@ -116,7 +115,7 @@ class StoreMonitor:
             if isinstance(write, Delete) and not id.startswith(STAGED_PREFIX):
                 continue  # nothing is committed by that; what it does to a promise will show
             if id.startswith(RECORD_PREFIX):
-                record, known = _record(body), bodies.get(write.key)
+                record, known = _record(body), body_at(before, write.key, now_ms)
                 inbox = bytes.fromhex(id.removeprefix(RECORD_PREFIX))
                 if kind_of(record) is OnRecord.WAITING:
                     if known is not None:
@@ -126,10 +125,11 @@ class StoreMonitor:
                 else:
                     fresh.append((inbox, record))
             elif id == STATE:
-                state = (bodies.get(write.key, b"{}"), body, write.key.partition)
+                known = body_at(before, write.key, now_ms)
+                state = (b"{}" if known is None else known, body, write.key.partition)
             elif id.startswith(DONE_PREFIX):
                 if kind_of(_record(body)) is OnRecord.WAITING:
-                    if write.key in bodies:
+                    if body_at(before, write.key, now_ms) is not None:
                         return Finding("NoDuplicate", f"{write.key.id} waits over what is on record")
                     continue
                 marked.append(bytes.fromhex(id.removeprefix(DONE_PREFIX)))

@@ -320,6 +320,14 @@ def visible(state: StoreState, now_ms: int) -> dict[DocumentKey, bytes]:
     }
 
 
+def body_at(state: StoreState, key: DocumentKey, now_ms: int) -> bytes | None:
+    """The body of a document, if it is there."""
+    for id, doc in partition_of(state, key.partition).docs:
+        if id == key.id:
+            return doc.body if _is_there(doc, now_ms) else None
+    return None
+
+
 def _is_past(partition: Partition, id: str, version: str) -> bool:
     return any(known == id and doc.count > int(version[1:]) for known, doc in partition.docs)
 
