@@ -148,7 +148,7 @@ class ItemScope:
             if not batch.entries:
                 return outcome
             found = await self._stage(attempt, state_id, batch)  # 5
-            await self._decide(attempt, state_id, found.session)  # 6
+            await self._decide_again(attempt, state_id, found)  # 6
             swapped = await self._commit(attempt, state_id, batch, found.session)  # 7
         except Quarantined:
             return Later(REDELIVER_AFTER_S, attempt.work.delivery.failures)
@@ -189,6 +189,19 @@ class ItemScope:
         if marker is not None and not self._resubmits(work, marker):
             raise Superseded(marker)
         attempt.found = None if marker is None else stored.decode(marker, Record)
+
+    async def _decide_again(self, attempt: Attempt, state_id: str, found: Found) -> None:
+        """Check once more, with the session of what is staged; that goes at once where it is not to be swapped in.
+
+        Raises:
+            Superseded: there is a marker to follow.
+        """
+        try:
+            await self._decide(attempt, state_id, found.session)
+        except Superseded:
+            tx = found.staged.pending
+            await self._delete(staged_key(state_id, tx), found.version, tx)  # no swap of it is on its way
+            raise
 
     def _resubmits(self, work: Work, marker: Document) -> bool:
         return work.verdict(stored.decode(marker, Record)) is Verdict.RESUBMISSION

@@ -223,13 +223,13 @@ MUTANTS = (
     mutant(
         "no marker is read", "item", "NoDuplicate", ITEM,
         ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", ""),
-        ("            await self._decide(attempt, state_id, found.session)  # 6\n", ""),
+        ("            await self._decide_again(attempt, state_id, found)  # 6\n", ""),
         copies=2,
     ),
     mutant(
         "markers are read without their session", "item", "NoDuplicate", ITEM,
         ("            await self._decide(attempt, state_id, state.item.token)  # 3\n", "            await self._decide(attempt, state_id, \"\")  # 3\n"),
-        ("            await self._decide(attempt, state_id, found.session)  # 6\n", "            await self._decide(attempt, state_id, \"\")  # 6\n"),
+        ("            await self._decide_again(attempt, state_id, found)  # 6\n", "            await self._decide(attempt, state_id, \"\")  # 6\n"),
         copies=2, workers=2, faults={"stale": 2},
     ),
     mutant(

@@ -7,13 +7,13 @@ from tests.simulation.planting import ITEM, MARKS, OVERFLOW, PARTITION, mutant
 OVERFLOW_MUTANTS = (
     mutant(
         "overflow: what is staged is looked for first", "item", "NoAlarm", OVERFLOW,
-        ("        found = await read(self._store, processed_key(overflow.state, overflow.inbox))\n", "        early = await read(self._store, staged_key(overflow.state, overflow.pending))\n        found = await read(self._store, processed_key(overflow.state, overflow.inbox))\n"),
-        ("        return document, await read(self._store, staged_key(overflow.state, overflow.pending), session) is None\n", "        return document, early is None\n"),
+        ("        found = await read(self._store, processed_key(overflow.state, overflow.inbox))\n", "        early = await read(self._store, staged)\n        found = await read(self._store, processed_key(overflow.state, overflow.inbox))\n"),
+        ("        return document, await read(self._store, staged, session) is None\n", "        return document, early is None\n"),
         app="spilling", copies=2, sweepers=1, faults={"crash": 1},
     ),
     mutant(
         "overflow: what is staged is looked for in the past", "item", "NoAlarm", OVERFLOW,
-        ("staged_key(overflow.state, overflow.pending), session) is None", "staged_key(overflow.state, overflow.pending)) is None"),
+        ("        return document, await read(self._store, staged, session) is None\n", "        return document, await read(self._store, staged) is None\n"),
         app="spilling", sweepers=1, faults={"stale": 1},
     ),
     mutant(

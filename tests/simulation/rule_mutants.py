@@ -63,7 +63,7 @@ RULE_MUTANTS = (
     ),
     mutant(
         "a state is swapped before its result is staged", "item", "StagedVanish|NoAlarm|NoLost", ITEM,
-        ("            found = await self._stage(attempt, state_id, batch)  # 5\n            await self._decide(attempt, state_id, found.session)  # 6\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            swapped = await self._commit(attempt, state_id, batch, \"\")  # 7\n            found = await self._stage(attempt, state_id, batch)  # 5\n"),
+        ("            found = await self._stage(attempt, state_id, batch)  # 5\n            await self._decide_again(attempt, state_id, found)  # 6\n            swapped = await self._commit(attempt, state_id, batch, found.session)  # 7\n", "            swapped = await self._commit(attempt, state_id, batch, \"\")  # 7\n            found = await self._stage(attempt, state_id, batch)  # 5\n"),
         faults={"crash": 1},
     ),
     mutant(

@@ -56,6 +56,11 @@ SETTLING_MUTANTS = (
         sweepers=1,
     ),
     mutant(
+        "settling: what is not to be swapped in stays staged", "item", "StagedVanish", ITEM,
+        ("            await self._delete(staged_key(state_id, tx), found.version, tx)  # no swap of it is on its way\n", ""),
+        app="spilling", sweepers=1, faults={"crash": 1, "jump": 1},
+    ),
+    mutant(
         "settling: a sweeper leaves what is as old as its grace", "item", "StagedVanish", SWEEPER,
         ("                if now - at_ms < grace_s * 1_000:\n", "                if now - at_ms <= grace_s * 1_000:\n"),
         sweepers=1, grace_ms=60_000, faults={"crash": 1},

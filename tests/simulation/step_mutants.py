@@ -278,7 +278,7 @@ STEP_MUTANTS = (
     mutant(
         "overflow: a read that may be old proves that nothing is staged", "runtime/commit/overflow.py",
         f"{OF_STEPS}::test_that_nothing_is_staged_is_believed_behind_a_write_only",
-        ("            document = await confirmed(self._store, document)\n", ""),
+        ("            document = await confirmed(self._store, document)  # that read may have been stale\n", ""),
     ),
     mutant(
         "overflow: a blob goes before its record is marked", "runtime/commit/overflow.py",

@@ -163,15 +163,16 @@ class Overflows:
 
         Also its announcement, as read last.
         """
+        staged = staged_key(overflow.state, overflow.pending)
         found = await read(self._store, processed_key(overflow.state, overflow.inbox))
         if found is not None and stored.decode(found, Record).tx == overflow.pending:
             session = found.session
-        elif self._is_past(overflow, 2 * self._plan.attempt_ms_max):
-            document = await confirmed(self._store, document)
+        elif self._is_past(overflow, 2 * self._plan.attempt_ms_max) and await read(self._store, staged) is None:
+            document = await confirmed(self._store, document)  # that read may have been stale
             session = document.session
         else:
             return document, False
-        return document, await read(self._store, staged_key(overflow.state, overflow.pending), session) is None
+        return document, await read(self._store, staged, session) is None
 
     def _is_past(self, overflow: Overflow, own_ms: int) -> bool:
         return self._now_ms() - overflow.at_ms > max(overflow.life_ms, own_ms)

@@ -34,6 +34,7 @@ from outbox.runtime.store_protocol import Checkpoint
 from outbox.runtime.store_scope import StoreScope
 from outbox.runtime.work import Attempt, Outcome, outcome_data
 from outbox.stored import StateItem, encode
+from outbox.verify.explorer.models.queues import NEVER_MS
 from outbox.verify.explorer.ports import (
     ExploredBlobs,
     ExploredBus,
@@ -242,6 +243,11 @@ class StoreWorker:
         return _known(protocol) if self.warm else None
 
 
+def ever_after() -> int:
+    """A time at which nothing is young."""
+    return NEVER_MS
+
+
 @dataclass(frozen=True, slots=True)
 class Sweeper:
     """A sweeper of one store: it looks whenever something is unfinished, not again for what it could not finish.
@@ -262,9 +268,9 @@ class Sweeper:
         store = ExploredStore(calls, self.store, self.at.capabilities, seen=carried or "")
         with suppress(*MAY_RETRY):
             woken = await calls(self.store, "wake", store.seen) if self.grace_ms else ""
-            swept = await sweep(protocol, store, now_ms=calls.now_ms, grace_s=self.grace_ms / 1_000)
-            seen_count = swept.seen_count - (0 if self.grace_ms else swept.young_count)
-            was_whole = seen_count == store.found_count  # time may have passed in between
+            now_ms = calls.now_ms if self.grace_ms else ever_after
+            swept = await sweep(protocol, store, now_ms=now_ms, grace_s=self.grace_ms / 1_000)
+            was_whole = swept.seen_count == store.found_count  # time may have passed in between
             if was_whole and not swept.finished_count:
                 before, _, looks = (carried or "").partition("/")
                 seen = woken or store.seen  # what is young is so as of the beginning of a sweep
