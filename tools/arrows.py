@@ -70,7 +70,7 @@ BELOW_ADAPTERS = (
 )
 BELOW_EMULATOR = ("engine", "message", "errors", "lineage", "log_throttle", "printable")
 SHARED_BY_EMULATORS = tuple(
-    f"emulator.{name}" for name in ("connections", "control", "dialect", "faults", "http", "listening")
+    f"emulator.{name}" for name in ("connections", "control", "dialect", "faults", "http", "http_listener", "listening")
 )
 JUDGE = tuple(  # judges recorded histories
     f"verify.{name}"

@@ -6,15 +6,11 @@ other address it insists on a key of one's own.  Many may run in one process.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self
 
 from outbox.emulator.blobs.auth import ACCOUNT, WELL_KNOWN_KEY, Signatures
 from outbox.emulator.blobs.blob_operations import BlobOperations
@@ -25,23 +21,14 @@ from outbox.emulator.blobs.lease_operations import LeaseOperations
 from outbox.emulator.blobs.list_operations import PAGE_COUNT_MAX, ListOperations
 from outbox.emulator.blobs.store import Store
 from outbox.emulator.blobs.usage import Meter, Usage
-from outbox.emulator.connections import Connections
 from outbox.emulator.control import Control
 from outbox.emulator.faults import Faults
+from outbox.emulator.http_listener import HttpListener
 from outbox.emulator.listening import is_loopback
 from outbox.engine.engine import Engine
 from outbox.errors import EngineStopped, Refused
 
-if TYPE_CHECKING:
-    from outbox.emulator.http import Http
-
-log = logging.getLogger(__name__)
-
 PORT = 10_000
-TIME_CHECK_S = 1.0
-STOP_WITHIN_S = 1.0
-ABORT_WITHIN_S = 0.1
-"""How long what is still under way then may take to notice that its connection is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +75,8 @@ class BlobEmulator:
         Raises:
             Refused: a host that others can reach with the public key; a key that is none.
         """
-        self._is_local = is_loopback(host)
-        if key == WELL_KNOWN_KEY and not self._is_local:
+        is_local = is_loopback(host)
+        if key == WELL_KNOWN_KEY and not is_local:
             raise Refused(f"{host} can be reached by others and the key is public; give key=..., or use 127.0.0.1")
         self.engine = engine
         self.host = host
@@ -101,13 +88,14 @@ class BlobEmulator:
         self._meter = Meter()
         self.store = store = Store(engine, self.faults)
         operations = _operations(store, account, page_count_max)
-        self._gateway = Gateway(engine, operations, Signatures(account, key), self.faults, self._meter)
-        self._control = Control(self.faults, self._meter, self.control_token)
-        self._connection_count_max = connection_count_max
-        self._connections: Connections | None = None
-        self._http: Http | None = None
-        self._listening: asyncio.Server | None = None
-        self._timekeeper: asyncio.Task[None] | None = None
+        gateway = Gateway(engine, operations, Signatures(account, key), self.faults, self._meter)
+        self._listener = HttpListener(
+            gateway,
+            Control(self.faults, self._meter, self.control_token),
+            is_local=is_local,
+            connection_count_max=connection_count_max,
+            upkeep=self._keep_up,
+        )
 
     @property
     def connection(self) -> Connection:
@@ -129,27 +117,12 @@ class BlobEmulator:
         Raises:
             OSError: the port is taken.
         """
-        loop = asyncio.get_running_loop()
-        connections = Connections(self._load_http, count_max=self._connection_count_max)
-        self._listening = await loop.create_server(connections, self.host, self.port, reuse_address=True)
-        self.port = self._listening.sockets[0].getsockname()[1]
-        self._connections = connections
-        self._timekeeper = loop.create_task(self._keep_time(connections), name="blobs timekeeper")
+        self.port = await self._listener.start(self.host, self.port)
         return self
 
     async def stop(self) -> None:
         """Answer what is under way, for a moment, and close."""
-        if self._listening is not None:
-            self._listening.close()
-        if self._connections is not None:
-            await self._leave(self._connections)
-        if self._http is not None:
-            await self._http.server.shutdown(ABORT_WITHIN_S)
-        if self._timekeeper is not None:
-            self._timekeeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._timekeeper
-        self._listening = self._connections = self._http = self._timekeeper = None
+        await self._listener.stop()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -159,29 +132,10 @@ class BlobEmulator:
     ) -> None:
         await self.stop()
 
-    async def _load_http(self) -> Callable[[], asyncio.Protocol]:
-        """What makes a speaker of HTTP for each connection; its library is imported with the first, in a thread."""
-        module = await asyncio.to_thread(import_module, "outbox.emulator.http")
-        assert self._connections is not None, "a connection was made"
-        self._http = http = module.Http(self._gateway, self._control, self._connections, is_local=self._is_local)
-        return cast("Callable[[], asyncio.Protocol]", http.server)
-
-    async def _leave(self, connections: Connections) -> None:
-        connections.close()
-        if connections.open:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(STOP_WITHIN_S):
-                    await connections.deserted.wait()
-        connections.abort()
-
-    async def _keep_time(self, connections: Connections) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(TIME_CHECK_S)
-            connections.check_time(loop.time())
-            if self.engine.stopped is None:
-                with suppress(EngineStopped):  # raised to callers, not here
-                    self.store.sweep()
+    def _keep_up(self) -> None:
+        if self.engine.stopped is None:
+            with suppress(EngineStopped):  # raised to callers, not here
+                self.store.sweep()
 
 
 def _operations(store: Store, account: str, page_count_max: int) -> dict[str, Operation]:

@@ -71,13 +71,13 @@ class Place:
 
     @property
     def http(self) -> Http:
-        assert self.emulator._http is not None
-        return self.emulator._http
+        assert self.emulator._listener.http is not None
+        return self.emulator._listener.http
 
     @property
     def inside(self) -> set[Connection]:
-        assert self.emulator._connections is not None
-        return self.emulator._connections.open
+        assert self.emulator._listener.connections is not None
+        return self.emulator._listener.connections.open
 
     def look_at_the_time(self, ahead_s: float) -> None:
         for connection in list(self.inside):
