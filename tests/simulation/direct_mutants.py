@@ -841,6 +841,52 @@ DIRECT_MUTANTS = (
         "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
         ("if part.name not in named]", "]"),
     ),
+    # Rare moments
+    mutant(
+        "emulator: credit that was taken back is credit without end", AMQP_LINK,
+        f"{OF_AMQP}::test_a_client_that_takes_back_more_credit_than_is_left_has_none",
+        ("self.credit = credit if credit < 1 << 31 else 0", "self.credit = credit"),
+    ),
+    mutant(
+        "emulator: a link that went takes a session", RECEIVERS,
+        f"{OF_RECEIVERS}::test_a_link_that_went_while_it_waited_for_a_session_takes_none",
+        ("accept(path, None) if link.state is LinkState.PENDING else None", "accept(path, None)"),
+    ),
+    mutant(
+        "emulator: a patch path is unescaped twice", "outbox/emulator/cosmos/patch.py",
+        "wire/cosmos/test_cosmos_items.py::test_a_patch_path_names_slashes_and_tildes_escaped",
+        ('name.replace("~1", "/").replace("~0", "~")', 'name.replace("~0", "~").replace("~1", "/")'),
+    ),
+    mutant(
+        "marks: a record that is due is counted again", "outbox/runtime/commit/marks.py",
+        "unit/stores/test_marks.py::test_a_record_that_two_attempts_push_at_once_is_due_once",
+        (" or not version or self.is_due(key):", " or not version:"),
+    ),
+    mutant(
+        "sweep: the next one forgets what earlier ones passed", "outbox/runtime/commit/sweeper.py",
+        "unit/stores/test_sweeps.py::test_each_sweep_begins_behind_what_all_before_it_could_not_finish",
+        ("next_start = start + seen - finished if is_cut", "next_start = seen - finished if is_cut"),
+    ),
+    mutant(
+        "waiting: what has run is still known to wait", "outbox/runtime/delivery/waiting.py",
+        f"{OF_STOPPED}::test_a_copy_of_what_ran_behind_one_block_does_not_wait_behind_the_next",
+        ("        self._known.pop(work.inbox, None)\n", "        return\n"),
+    ),
+    mutant(
+        "failures: a failure in place is two deliveries", "outbox/runtime/failures/failure_counts.py",
+        "unit/runtime/test_failures.py::test_a_failure_of_an_ordered_message_is_one_delivery",
+        ("left = max(0, delivery.delivery_count - count)", "left = delivery.delivery_count"),
+    ),
+    mutant(
+        "ledger: conflicts are swept", "spark_jobs/ledger.py",
+        "spark/test_manifest_log.py::test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else",
+        ("for name in (*state.files, *state.conflicts)}", "for name in state.files}"),
+    ),
+    mutant(
+        "feed: half a quarantine counts as whole", FEED,
+        f"{OF_CHUNKS}::test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again",
+        ('if not (target / "_SUCCESS").exists():', "if not target.exists():"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(

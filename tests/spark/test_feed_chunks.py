@@ -91,3 +91,14 @@ def test_more_bad_rows_than_the_ratio_stop_a_feed_before_it_sends(
     feed, run, planned = job(tmp_path, bad_ratio_max=0.5), run_of(tmp_path), manifest(10, oversize=bad_count)
     with pytest.raises(Refused, match="6 of 10 rows cannot be sent") if is_refused else nullcontext():
         set_aside(spark_with(), feed, run, planned)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_copy_to_the_quarantine_that_a_crash_cut_short_is_made_again(tmp_path: Path, is_whole: bool) -> None:
+    feed, run, session = job(tmp_path), run_of(tmp_path), spark_with()
+    target = tmp_path / "quarantine" / "q.run" / "rows"
+    target.mkdir(parents=True)
+    if is_whole:
+        (target / "_SUCCESS").touch()
+    set_aside(session, feed, run, manifest(10, oversize=1))
+    assert session.read.parquet.called is not is_whole

@@ -75,13 +75,15 @@ def test_an_address_that_cannot_hold_a_commit_is_refused() -> None:
 def test_a_sweep_removes_what_is_merged_or_orphaned_and_nothing_else(tmp_path: Path, age_s: float) -> None:
     assert ManifestLog(tmp_path).append(State(), commit(1, "one/part-0"))
     names = {"_landing/merged.parquet", "_landing/new.parquet", "_landing/dead.tmp", "data/one/x", "data/orphan/x"}
+    names |= {"_conflicts/two/x", "_conflicts/orphan/x"}
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"1")
-    merged = Commit(version=2, add=[], conflicts=[], consumed=["merged.parquet"], rows=0)
+    merged = Commit(version=2, add=[], conflicts=["_conflicts/two/x"], consumed=["merged.parquet"], rows=0)
     assert ManifestLog(tmp_path).append(ManifestLog(tmp_path).read(), merged)
-    assert sweep(tmp_path, age_s=age_s) == (0 if age_s else 3)
+    assert sweep(tmp_path, age_s=age_s) == (0 if age_s else 4)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     left -= {name for name in left if name.startswith("_log/")}
-    gone: set[str] = set() if age_s else {"_landing/merged.parquet", "_landing/dead.tmp", "data/orphan/x"}
+    orphans = {"data/orphan/x", "_conflicts/orphan/x"}
+    gone: set[str] = set() if age_s else {"_landing/merged.parquet", "_landing/dead.tmp", *orphans}
     assert left == names - gone

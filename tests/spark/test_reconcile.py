@@ -10,7 +10,7 @@ import pytest
 
 from spark_jobs.comparing.expectations import RULES, BalancesAgree, Books, Fields, finding
 from spark_jobs.ledger import LEDGER
-from spark_jobs.reconcile import main, read_states, reconcile
+from spark_jobs.reconcile import main, read_quarantine, read_states, reconcile
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -80,6 +80,18 @@ def test_rows_that_were_set_aside_must_have_no_effects(spark: Any) -> None:
     assert report.found == {"lost": 1, "doubled": 0, "phantom": 1}
     assert [report.examples[name][0][0] for name in ("lost", "phantom")] == ["t3", "t2"]
     assert report.quarantined == 2
+
+
+def test_rows_that_several_feeds_set_aside_count_once(spark: Any, tmp_path: Path) -> None:
+    def aside(*rows: str | None) -> str:
+        lines = ({"id": "t1", "reason": "bad", "detail": "", "row": row} for row in rows)
+        return "\n".join(map(json.dumps, lines))
+
+    for run, rows in (("q.1.first", ("x",)), ("q.2.first", ("x", "y"))):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "rows.json").write_text(aside(*rows))
+    found = read_quarantine(spark, str(tmp_path), inputs(spark, "t1"))
+    assert found is not None and [tuple(row) for row in found.collect()] == [("t1", 2)]
 
 
 def test_an_expectation_of_ones_own_joins_in(spark: Any) -> None:

@@ -155,6 +155,16 @@ def test_credit_counts_from_the_peers_delivery_count_and_a_drain_uses_it_up() ->
     assert (fields[5], fields[6], fields[8], link.credit) == (2, 0, True, 0)
 
 
+def test_a_client_that_takes_back_more_credit_than_is_left_has_none() -> None:
+    made = connection()
+    link = attached(made, receiver=True).link
+    made.receive(client.flow(0, 3))
+    for _ in range(3):
+        link.send(bytes(16), b"", settled=True)
+    made.receive(client.flow(0, 1))  # written before any delivery was seen
+    assert link.credit == 0
+
+
 def test_a_closed_window_stops_and_an_opened_one_resumes() -> None:
     made = connection()
     link = attached(made, receiver=True).link

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from outbox.emulator.amqp.limits import Limits, Pool
+from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.bus import faulty
-from outbox.emulator.bus.receivers import Receiver
+from outbox.emulator.bus.receivers import Receiver, Wanted, accept_session
 from outbox.emulator.bus.transport import Endpoint, Transport, Writer
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
@@ -69,3 +70,15 @@ async def test_what_was_not_sent_for_want_of_room_is_sent_once_there_is_some(eng
     transport.write(b"answers", last=False)
     await asyncio.sleep(0)
     assert pumped == ["pumped"] and not transport.blocked
+
+
+async def test_a_link_that_went_while_it_waited_for_a_session_takes_none(engine: Engine) -> None:
+    transport = transport_of(engine)
+    link: Any = SimpleNamespace(state=LinkState.PENDING, attach=SimpleNamespace(properties={}))
+    accept_session(transport, link, "keyed", Wanted(None), lambda *_: pytest.fail("it is gone"))
+    await asyncio.sleep(0)
+    engine.broker.send("keyed", [Message(body=b"1", session_id="s")])
+    link.state = LinkState.DETACHED  # in the moment in which a session is there
+    await asyncio.sleep(0.05)
+    assert engine.sessions.accept("keyed", None) is not None
+    transport.cancel_all()

@@ -115,6 +115,16 @@ async def test_what_waits_is_shown_again_after_a_crash_and_in_the_next_block(wor
     assert await world.look() == ["2"]
 
 
+async def test_what_is_postponed_in_a_later_block_is_shown_in_it(world: World) -> None:
+    await world.block("1", "2")
+    assert await world.look() == ["1", "2"]
+    await world.unblock()
+    first, second = await world.claim()
+    await world.commit(dead_lettered=[DeadLettering(first, "no", "", 1, True)])
+    await world.commit(postponed=[Postponement(second, 0, 0)])
+    assert await world.look() == ["2"] and await world.look() == []
+
+
 async def test_what_was_ready_when_its_key_was_blocked_is_shown(world: World) -> None:
     world.send("bad", "1")
     (first,) = await world.claim(1)

@@ -633,6 +633,11 @@ LOG_MUTANTS = (
         f"{OF_ANSWERS}::test_that_nothing_is_unfinished_is_durable_when_it_is_answered",
         ("        await self._core.gate()\n        for name in sorted(spaces", "        for name in sorted(spaces"),
     ),
+    mutant(
+        "what was shown in one block is not shown in the next", ORDER,
+        "engine/test_blocked.py::test_what_is_postponed_in_a_later_block_is_shown_in_it",
+        ("            session.shown.clear()\n            self.settle_session(session)\n", "            self.settle_session(session)\n"),
+    ),
 )  # fmt: skip
 
 TABLE = Table(LOG_MUTANTS, "tests/unit/", ("asyncio", "hypothesis", "msgspec", "pytest_asyncio"))

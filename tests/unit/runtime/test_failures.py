@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from outbox import Context, DeadLetter, Reject, Retries, Retry
+from outbox import App, Context, DeadLetter, Reject, Retries, Retry
 from outbox.testing import Harness
 from tests.unit.runtime.plant import Count, Plant, Task, only, raising
 
@@ -37,6 +37,22 @@ async def test_a_delay_of_any_number_of_milliseconds_ends(delay_s: float) -> Non
         await world.send("q", Task("a"))
         await world.advance(minutes=2)
         assert len(plant.runs) == 2
+
+
+async def test_a_failure_of_an_ordered_message_is_one_delivery() -> None:
+    app, counts = App("ordered", retry=Retries(limit=4, delays_s=(1.0,))), list[int]()
+    app.queue("q", "per_key")
+
+    @app.handler("q", key="key")
+    def fail(task: Task, count: Count, ctx: Context) -> None:
+        counts.append(ctx.delivery_count)
+        raise ValueError("x")
+
+    async with Harness(app) as world:
+        await world.send("q", Task("a"), id="1")
+        await world.advance(hours=1)
+        (dead_letter,) = world.dead_letters("q")
+        assert counts == [1, 2, 3, 4] and dead_letter.delivery_count == 4
 
 
 async def test_no_delays_mean_another_delivery_at_once() -> None:

@@ -232,3 +232,18 @@ async def test_a_key_does_not_count_as_unblocked_while_the_store_cannot_be_read(
         async with asyncio.timeout(30):  # what was given back in vain rests for longer each time, by the real clock
             while await worker.state(Book, "red") != Book([0, 2]):
                 await rest(at, 30)
+
+
+@SCOPES
+async def test_a_copy_of_what_ran_behind_one_block_does_not_wait_behind_the_next(scope: str) -> None:
+    async with blocked(scope) as (at, worker, bad):
+        await worker.discard("lines", "l1")  # l2 waited, and runs
+        await rest(at, 30)
+        assert await worker.state(Book, "red") == Book([0, 2])
+        bad.add(3)
+        await worker.send("lines", Line("red", 3), id="l3")
+        await rest(at, 30)
+        assert await letters(worker) == [("l3", "no")]
+        await worker.send("lines", Line("red", 2), id="l2")
+        await rest(at, 30)
+        assert not at.engine.broker.queue("lines").tasks

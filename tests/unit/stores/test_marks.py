@@ -9,7 +9,9 @@ import pytest
 
 from outbox import App, Context, HttpEntry, Response, Worker, stored
 from outbox.engine.backend.store import EngineStore
-from outbox.runtime.commit.marks import FULL_COUNT
+from outbox.ports import Create, DocumentKey, Tag, Won
+from outbox.runtime.commit.marks import FULL_COUNT, Marks
+from outbox.runtime.start.plan import compile_plan
 from outbox.stored import RECORD_PREFIX, Record
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
 
@@ -103,6 +105,19 @@ async def test_a_stateless_handlers_marks_are_written_side_by_side() -> None:
             await worker.wait_idle()
         assert at.store.calls["commit"] == 50 and at.store.calls["mark"] == 50
         assert [document async for document in at.store.unfinished()] == []
+
+
+async def test_a_record_that_two_attempts_push_at_once_is_due_once() -> None:
+    async with site() as at:
+        marks = Marks(compile_plan(adding()), at.store, at.ports().blobs)
+        key, record = DocumentKey("Sum:k0", f"{RECORD_PREFIX}m0"), Record("t", b"f", at.engine.now_ms())
+        won = await at.store.write([Create(key, stored.encode(record), tag=Tag("commit"))])
+        assert isinstance(won, Won)
+        for _ in range(2):
+            marks.add(key, won.versions[0], record, b"m0")
+        assert marks.due_count == 1
+        await marks.write()
+        assert marks.due_count == 0  # else marks are dropped in the end, as if too many were due
 
 
 async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> None:

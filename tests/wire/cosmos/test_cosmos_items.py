@@ -252,6 +252,13 @@ def test_a_patch_changes_what_it_names(items: Any, operations: list[dict[str, An
     assert own(items.patch_item("1", "a", operations)) == {**item, **expected}
 
 
+def test_a_patch_path_names_slashes_and_tildes_escaped(items: Any) -> None:
+    items.create_item({"id": "1", "pk": "a", "a/b": 1, "a~1b": 1, "a~b": 1})
+    names = {"/a~1b": 2, "/a~01b": 3, "/a~0b": 4}
+    items.patch_item("1", "a", [{"op": "set", "path": path, "value": value} for path, value in names.items()])
+    assert own(items.read_item("1", "a")) == {"id": "1", "pk": "a", "a/b": 2, "a~1b": 3, "a~b": 4}
+
+
 @pytest.mark.parametrize(
     "operation",
     [
