@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from outbox.emulator.amqp.limits import Limits, Pool
+from outbox.emulator.amqp.states import LinkState
 from outbox.emulator.bus import faulty
-from outbox.emulator.bus.receivers import Receiver
+from outbox.emulator.bus.receivers import Receiver, Wanted, accept_session
 from outbox.emulator.bus.transport import Endpoint, Transport, Writer
 from outbox.emulator.faults import FaultRule, Faults
 from outbox.engine.engine import Engine
@@ -69,3 +70,20 @@ async def test_what_was_not_sent_for_want_of_room_is_sent_once_there_is_some(eng
     transport.write(b"answers", last=False)
     await asyncio.sleep(0)
     assert pumped == ["pumped"] and not transport.blocked
+
+
+async def test_a_link_that_goes_while_it_waits_for_a_session_locks_none(engine: Engine) -> None:
+    transport, granted = transport_of(engine), list[Any]()
+    link = cast(Any, SimpleNamespace(state=LinkState.PENDING, attach=SimpleNamespace(properties={})))
+
+    def receive(*given: Any) -> Receiver:
+        granted.append(given)
+        return cast(Any, None)
+
+    accept_session(transport, link, "keyed", Wanted(None), receive)
+    await asyncio.sleep(0)  # it waits
+    link.state = LinkState.DETACHED
+    engine.broker.send("keyed", [Message(body=b"1", session_id="s")])
+    await asyncio.sleep(0.05)
+    assert granted == [] and engine.sessions.accept("keyed", None) is not None
+    transport.cancel_all()
