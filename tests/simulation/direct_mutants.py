@@ -637,6 +637,11 @@ DIRECT_MUTANTS = (
         ("for unsent in claims[at:]:", "for unsent in claims[at + 1 :]:"),
     ),
     mutant(
+        "emulator: the next message begins with what was aborted", AMQP_LINK,
+        f"{OF_AMQP}::test_nothing_of_an_aborted_message_is_in_the_next",
+        ('        if as_bool(fields[9], "aborted"):\n            self._reset()\n', '        if as_bool(fields[9], "aborted"):\n'),
+    ),
+    mutant(
         "emulator: a connection that breaks releases its session", RECEIVERS,
         f"{OF_RECEIVERS}::test_only_a_client_that_closes_its_session_releases_it",
         ("        if release and self.lock is not None:", "        if self.lock is not None:"),
@@ -697,6 +702,11 @@ DIRECT_MUTANTS = (
         "submit: a claim that took too long is used", ONCE,
         f"{OF_SUBMIT_TIMES}::test_a_claim_that_took_too_long_is_given_up_and_nothing_is_asked_for",
         ("            if within_s <= 0:\n", "            if False:\n"),
+    ),
+    mutant(
+        "submit: who is refused gives up the claim of another", ONCE,
+        f"{OF_SUBMIT_TIMES}::test_who_is_refused_late_leaves_the_claim_of_another_alone",
+        ("if now.claim == claimed.claim else now", "if now.claim is not None else now"),
     ),
     mutant(
         "submit: what is left of a claim is read behind the list", ONCE,

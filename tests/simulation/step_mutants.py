@@ -306,6 +306,16 @@ STEP_MUTANTS = (
         ("        except (*MAY_RETRY, UnknownDestination):\n            pass", "        except MAY_RETRY:\n            pass"),
     ),
     mutant(
+        "overflow: the record of a landed attempt is read in the past", "runtime/commit/overflow.py",
+        "unit/stores/test_overflow.py::test_the_record_of_a_landed_attempt_is_read_as_fresh_as_the_state_it_moved",
+        ("overflow.inbox), state.session)", "overflow.inbox))"),
+    ),
+    mutant(
+        "sessions: a state at the limit is too large", "engine/sessions.py",
+        "unit/engine/test_queues_and_sessions.py::test_a_session_keeps_a_state_up_to_the_limit",
+        ("if len(state) > STATE_BYTES_MAX:", "if len(state) >= STATE_BYTES_MAX:"),
+    ),
+    mutant(
         "settlement: failed pushes are noted for any number of destinations", "runtime/delivery/settlement.py",
         f"{OF_STEPS}::test_failed_pushes_are_noted_for_so_many_destinations_and_counted_for_all",
         ("                if len(self._recent) >= FAILED_PUSH_DESTINATION_COUNT_MAX:\n                    continue\n", ""),

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from outbox.errors import OutcomeUnknown, Throttled
+from outbox.errors import OutcomeUnknown, Refused, Throttled
 from outbox.ports import Document, DocumentKey, Version
 from outbox.spark import RunId, RunPending, RunRequest
 from spark_jobs.submitted import LeaseKeeper, LeaseTimes, keep
@@ -84,6 +84,25 @@ async def test_a_claim_that_took_too_long_is_given_up_and_nothing_is_asked_for(t
     documents.takes_s = 0
     await runs_over(documents, pool, hand).submit(RUN, REQUEST)
     assert len(pool.created) == 1
+
+
+async def test_who_is_refused_late_leaves_the_claim_of_another_alone(tmp_path: Path) -> None:
+    hand, pool, documents = Hand(), Pool(), FolderRuns(tmp_path)
+    theirs = Claim("another", hand.ms() + 500_000)
+
+    async def refused_late() -> None:
+        await change(documents, RUN, lambda now: msgspec.structs.replace(now, claim=theirs))  # ours had run out
+        raise Refused("the pool is full")
+
+    pool.on_create = refused_late
+    with pytest.raises(Refused):
+        await runs_over(documents, pool, hand).submit(RUN, REQUEST)
+    seen = await documents.read(RUN)
+    assert seen is not None and seen.document.claim == theirs
+    pool.on_create = None
+    with pytest.raises(RunPending):
+        await runs_over(documents, pool, hand).submit(RUN, REQUEST)
+    assert pool.created == []
 
 
 async def test_a_claim_that_ends_while_batches_are_listed_is_waited_for(tmp_path: Path) -> None:

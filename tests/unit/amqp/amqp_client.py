@@ -42,9 +42,18 @@ def flow(handle: int, credit: int, *, window: int = 5_000, drain: bool = False, 
     )  # fmt: skip
 
 
-def transfer(handle: int, delivery_id: int, payload: bytes, *, more: bool = False, message_format: int = 0) -> bytes:
+def transfer(
+    handle: int,
+    delivery_id: int,
+    payload: bytes,
+    *,
+    more: bool = False,
+    aborted: bool = False,
+    message_format: int = 0,
+) -> bytes:
+    ending = (NULL, NULL, FALSE, TRUE) if aborted else ()
     body = performatives.performative(
-        0x14, uint(handle), uint(delivery_id), binary(b"tag"), uint(message_format), FALSE, types.boolean(more)
+        0x14, uint(handle), uint(delivery_id), binary(b"tag"), uint(message_format), FALSE, types.boolean(more), *ending
     )
     return frame(body + payload)
 

@@ -281,6 +281,16 @@ def test_a_message_in_several_transfers_is_what_its_first_says() -> None:
     assert (event.link, event.delivery_id, event.message_format, event.payload) == (link, 7, batched, b"onetwo")
 
 
+def test_nothing_of_an_aborted_message_is_in_the_next() -> None:
+    made = connection()
+    attached(made, receiver=False)
+    assert made.receive(client.transfer(0, 7, b"one", more=True)) == []
+    assert made.receive(client.transfer(0, 7, b"two", aborted=True)) == []
+    [event] = made.receive(client.transfer(0, 8, b"three"))
+    assert isinstance(event, Delivery)
+    assert (event.delivery_id, event.payload) == (8, b"three")
+
+
 def test_a_disposition_over_all_ids_costs_no_more_than_what_is_tracked() -> None:
     made = connection()
     link = attached(made, receiver=True).link

@@ -14,8 +14,9 @@ from outbox.engine.backend.bus import EngineBus
 from outbox.engine.engine import Engine
 from outbox.engine.entities import QueueSettings, Settlement, TopicSettings, dead_letter_path
 from outbox.engine.log import records
+from outbox.engine.sessions import STATE_BYTES_MAX
 from outbox.engine.state.session_order import RUN_COUNT_MAX
-from outbox.errors import EngineStopped, LockLost, NotRegistrable
+from outbox.errors import EngineStopped, LockLost, NotRegistrable, TooLarge
 from outbox.lineage import fingerprint
 from outbox.message import Message
 from outbox.ports import Settle
@@ -237,3 +238,16 @@ async def test_a_worker_without_work_learns_that_its_engine_has_stopped() -> Non
                 await asyncio.sleep(0.01)
                 engine.core.stop(EngineStopped("the disk failed"))
                 await asyncio.wait_for(worker.wait_stopped(), 1)
+
+
+def test_a_session_keeps_a_state_up_to_the_limit() -> None:
+    engine = Engine.in_memory()
+    engine.declare(QueueSettings("keyed", ordering="per_key"))
+    lock = engine.sessions.accept("keyed", "s")
+    assert lock is not None
+    whole = b"x" * STATE_BYTES_MAX
+    engine.sessions.set_state(lock.token, whole)
+    with pytest.raises(TooLarge):
+        engine.sessions.set_state(lock.token, whole + b"x")
+    assert engine.sessions.state(lock.token) == whole
+    engine.close()

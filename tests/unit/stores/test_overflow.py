@@ -11,7 +11,7 @@ from outbox import Worker, stored
 from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
 from outbox.message import Message
-from outbox.ports import Create, Delivery
+from outbox.ports import Create, Delivery, Document, DocumentKey, Session
 from outbox.runtime.commit.overflow import Overflows, announced
 from outbox.runtime.start.plan import compile_plan
 from outbox.runtime.work import Work
@@ -99,6 +99,30 @@ async def test_a_blob_goes_only_when_no_record_that_is_not_dispatched_can_name_i
         at.clock.seconds += age_s
         assert await overflows.collect(await found(at, key), is_staged=False) == goes
         assert (await blobs.read("b", bytes_max=9) is None) == goes == (await announcements(at) == [])
+
+
+class Behind(EngineStore):
+    """A store whose reads without a session token know nothing of the records yet."""
+
+    async def read(self, key: DocumentKey, *, session: Session = "") -> Document | None:
+        found = await super().read(key, session=session)
+        if key == state_key("Sum:a") and found is not None:
+            return Document(found.key, found.body, found.version, "fresh")
+        return found if session == "fresh" else None
+
+
+async def test_the_record_of_a_landed_attempt_is_read_as_fresh_as_the_state_it_moved() -> None:
+    async with site() as at:
+        store, blobs, now_ms = Behind(at.engine.core, at.engine.documents), MemoryBlobStore(), at.engine.now_ms
+        await blobs.write("b", b"[]")
+        await store.write([Create(state_key("Sum:a"), stored.encode(StateItem(version=4)))])
+        await store.write([Create(record_key("Sum:a", b"inbox"), stored.encode(PENDING))])
+        overflows = Overflows(compile_plan(adding()), store, store, blobs, now_ms=now_ms)
+        key, overflow = announced("b", "mine", work("Sum:a"), 3, now_ms())
+        await overflows.announce(key, overflow)
+        at.clock.seconds += 2 * 3_600
+        assert not await overflows.collect(await found(at, key), is_staged=False)
+        assert await blobs.read("b", bytes_max=9) == b"[]"
 
 
 @pytest.mark.parametrize(

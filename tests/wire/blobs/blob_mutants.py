@@ -49,6 +49,12 @@ BLOB_MUTANTS = (
     ),
     # leases
     mutant(
+        "leases: another id makes a lease longer", "leases",
+        "test_a_lease_under_another_id_ends_when_it_would_have_ended",
+        ("return Lease(proposed, lease.duration_s, lease.ends_ms)",
+         "return _begun(proposed, lease.duration_s, now_ms)"),
+    ),
+    mutant(
         "leases: a lease holds a second longer", "leases",
         "test_a_lease_ends_by_itself_and_may_be_renewed_until_another_writes",
         ("if 0 < lease.ends_ms <= now_ms else", "if 0 < lease.ends_ms <= now_ms - 1_000 else"),

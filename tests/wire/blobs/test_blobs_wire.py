@@ -319,6 +319,20 @@ async def test_a_lease_ends_by_itself_and_may_be_renewed_until_another_writes(
     assert (await leased(emulator, "renew", x_ms_lease_id=LEASE)).code == "LeaseIdMismatchWithLeaseOperation"
 
 
+async def test_a_lease_under_another_id_ends_when_it_would_have_ended(
+    emulator: BlobEmulator, clock: VirtualClock
+) -> None:
+    other = LEASE.replace(LEASE[0], "f" if LEASE[0] != "f" else "e")
+    await put(emulator, "b")
+    await leased(emulator, "acquire", x_ms_lease_duration="15", x_ms_proposed_lease_id=LEASE)
+    clock.seconds += 10
+    changed = await leased(emulator, "change", x_ms_lease_id=LEASE, x_ms_proposed_lease_id=other)
+    assert (changed.status, changed.headers["x-ms-lease-id"]) == (200, other)
+    assert (await put(emulator, "b", x_ms_lease_id=LEASE)).code == "LeaseIdMismatchWithBlobOperation"
+    clock.seconds += 5
+    assert (await get(emulator, "b")).headers["x-ms-lease-state"] == "expired"
+
+
 async def test_a_broken_lease_says_when_another_may_be_had(emulator: BlobEmulator, clock: VirtualClock) -> None:
     await put(emulator, "b")
     await leased(emulator, "acquire", x_ms_lease_duration="60", x_ms_proposed_lease_id=LEASE)

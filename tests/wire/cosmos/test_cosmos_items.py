@@ -244,6 +244,8 @@ def test_a_read_says_where_the_item_is(items: Any) -> None:
         ([{"op": "incr", "path": "/count", "value": 4}], {"count": 4}),
         ([{"op": "move", "from": "/in/side", "path": "/out"}], {"in": {}, "out": 1}),
         ([{"op": "add", "path": "/b", "value": 1}, {"op": "incr", "path": "/b", "value": 1}], {"b": 2}),
+        ([{"op": "add", "path": "/a~1b~0c", "value": 1}], {"a/b~c": 1}),
+        ([{"op": "add", "path": "/a~01b", "value": 1}], {"a~1b": 1}),  # an escaped tilde, and no slash
     ],
 )
 def test_a_patch_changes_what_it_names(items: Any, operations: list[dict[str, Any]], expected: dict[str, Any]) -> None:

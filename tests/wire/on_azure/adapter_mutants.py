@@ -202,6 +202,12 @@ ADAPTER_MUTANTS = (
         ("        async with self._turn:\n            is_first", "        if True:\n            is_first"),
     ),
     mutant(
+        "the first message of a next batch is left out", SENDING,
+        "test_more_than_one_batch_may_count_arrives_whole_and_in_order",
+        ("return batch, messages[count:]\n                batch",
+         "return batch, messages[count + 1 :]\n                batch"),
+    ),
+    mutant(
         "a sender that has failed is used again", SENDING,
         "test_a_connection_that_has_gone_silent_is_given_up_after_one_send",
         ("                    await self._drop()  #", "                    pass  #"),
@@ -361,6 +367,11 @@ ADAPTER_MUTANTS = (
         "test_a_replace_and_a_delete_lose_at_a_version_that_has_gone",
         ("\"overwrite\": True, \"etag\": operation.if_match, \"match_condition\": MatchConditions.IfNotModified}",
          "\"overwrite\": True}"),
+    ),
+    mutant(
+        "blobs: what takes the place of something expired stays for ever", BLOB_STATES,
+        "test_what_takes_the_place_of_something_expired_expires_in_its_turn",
+        ("known[0].version, operation.ttl_s))", "known[0].version))"),
     ),
     mutant(
         "blobs: a delete has no condition", BLOB_STATES,

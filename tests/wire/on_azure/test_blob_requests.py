@@ -193,6 +193,19 @@ async def test_of_two_creates_over_what_has_expired_one_wins(
     assert found is not None and found.body == b"theirs"
 
 
+async def test_what_takes_the_place_of_something_expired_expires_in_its_turn(
+    store: BlobStateStore, clock: VirtualClock
+) -> None:
+    await version_of(store, ttl_s=5)
+    clock.seconds += 6
+    assert isinstance(await store.write([Create(KEY, b"2", ttl_s=5)]), Won)
+    clock.seconds += 4
+    assert await store.read(KEY) is not None
+    clock.seconds += 2
+    assert await store.read(KEY) is None
+    assert await store.purge() == 1
+
+
 @pytest.mark.parametrize("at", ["blob.read", "blob.delete"])
 async def test_what_was_renewed_while_the_container_is_purged_stays(
     service: BlobEmulator, account: BlobAccount, store: BlobStateStore, clock: VirtualClock, at: str

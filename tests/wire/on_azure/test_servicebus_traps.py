@@ -60,6 +60,14 @@ async def test_what_does_not_fit_one_batch_goes_in_several(ground: BusGround) ->
     assert 2 <= bus.usage.by_kind["send"].count <= 10
 
 
+async def test_more_than_one_batch_may_count_arrives_whole_and_in_order(ground: BusGround) -> None:
+    bus = ground.bus()
+    count = 2 * sending.BATCH_COUNT_MAX + 5
+    await bus.send([output(str(n)) for n in range(count)])
+    assert ids(ground) == [str(n) for n in range(count)]
+    assert bus.usage.by_kind["send"].count == 3
+
+
 async def test_a_message_over_the_limit_is_refused_and_the_sender_works_on(ground: BusGround) -> None:
     bus = ground.bus()
     with pytest.raises(TooLarge, match="blob"):
