@@ -78,7 +78,7 @@ async def test_a_link_that_goes_while_it_waits_for_a_session_locks_none(engine: 
 
     def receive(*given: Any) -> Receiver:
         granted.append(given)
-        return cast(Any, None)
+        return cast("Receiver", None)
 
     accept_session(transport, link, "keyed", Wanted(None), receive)
     await asyncio.sleep(0)  # it waits
