@@ -306,6 +306,11 @@ STEP_MUTANTS = (
         ("        except (*MAY_RETRY, UnknownDestination):\n            pass", "        except MAY_RETRY:\n            pass"),
     ),
     mutant(
+        "marks: the blob of a record whose mark lost is deleted", "runtime/commit/marks.py",
+        "unit/stores/test_marks.py::test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names",
+        ("        for mark in left:\n            if mark.spilled:", "        for mark in marks:\n            if mark.spilled:"),
+    ),
+    mutant(
         "overflow: the record of a landed attempt is read in the past", "runtime/commit/overflow.py",
         "unit/stores/test_overflow.py::test_the_record_of_a_landed_attempt_is_read_as_fresh_as_the_state_it_moved",
         ("overflow.inbox), state.session)", "overflow.inbox))"),

@@ -8,11 +8,12 @@ from datetime import timedelta
 import pytest
 
 from outbox import App, Context, HttpEntry, Response, Worker, stored
+from outbox.engine.backend.blobs import MemoryBlobStore
 from outbox.engine.backend.store import EngineStore
-from outbox.ports import Create, DocumentKey, Tag, Won
+from outbox.ports import Create, DocumentKey, Replace, Tag, Won
 from outbox.runtime.commit.marks import FULL_COUNT, Marks
 from outbox.runtime.start.plan import compile_plan
-from outbox.stored import RECORD_PREFIX, Record
+from outbox.stored import RECORD_PREFIX, Record, record_key
 from tests.unit.stores.store_site import Add, Site, Sum, Told, adding, site, swept
 
 
@@ -134,6 +135,20 @@ async def test_marks_that_are_too_large_for_one_write_are_written_in_parts() -> 
         async with asyncio.timeout(5):
             while await pending(at):  # noqa: ASYNC110  # no event says so a mark is written
                 await asyncio.sleep(0.01)
+
+
+async def test_a_mark_that_loses_leaves_the_blob_that_the_pending_record_names() -> None:
+    async with site() as at:
+        store, blobs = EngineStore(at.engine.core, at.engine.documents), MemoryBlobStore()
+        marks, record = Marks(compile_plan(adding()), store, blobs), Record("tx", b"", 0, pending=True, spilled="b")
+        key, body = record_key("Sum:a", b"inbox"), stored.encode(record)
+        await blobs.write("b", b"[]")
+        made = await store.write([Create(key, body)])
+        assert isinstance(made, Won)
+        marks.add(key, made.versions[0], record, b"inbox")
+        await store.write([Replace(key, body, made.versions[0])])  # as a reader does that asks for proof
+        await marks.write()
+        assert await blobs.read("b", bytes_max=9) == b"[]"
 
 
 def remembering(name: str, retention: timedelta) -> App:
