@@ -65,11 +65,6 @@ SETTLING_MUTANTS = (
         ("                if now - at_ms < grace_s * 1_000:\n", "                if now - at_ms <= grace_s * 1_000:\n"),
         sweepers=1, grace_ms=60_000, faults={"crash": 1},
     ),
-    mutant(
-        "settling: a call is made over a commit that is not synced", "engine", "NothingLeavesEarly", "outbox/context.py",
-        ("            await self.durable()  # an", "            pass  # an"),
-        app="ringing", amounts=(5, -3), workers=2, faults={"power": 1},
-    ),
     *(
         mutant(
             f"settling: a neighbour's sweeper marks for its own retention ({scope})", scope, "NoDuplicate", PLAN,

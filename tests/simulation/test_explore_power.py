@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from outbox.runtime.commit.engine_transaction import EngineTransaction
+from outbox.runtime.commit.store_transaction import never_durable
+from outbox.runtime.engine_scope import EngineScope
+from outbox.runtime.work import Work
 from outbox.verify.explorer.budgets import Budgets
 from outbox.verify.explorer.requests import ClientRequest
 from outbox.verify.explorer.scenario import Scenario
 from outbox.verify.explorer.search import Report, search
 from tests.simulation.explored import GIVEN, T1, T2, asked, bank, conserved, counter, desk
+from tests.simulation.mutant_apps import scenario
 
 pytestmark = pytest.mark.slow
 
@@ -45,3 +51,18 @@ def test_a_loss_of_power_takes_what_was_written_and_not_synced() -> None:
     lost = search(Scenario(desk(), [T1], GIVEN, workers=1, budgets=Budgets(power=1)))
     assert lost.states > 2 * calm.states
     assert lost.outcomes == calm.outcomes
+
+
+class CallsEarly(EngineScope):
+    """Lets a handler call outside before what it has seen is synced."""
+
+    async def _load(self, works: Sequence[Work]) -> EngineTransaction:
+        group = await super()._load(works)
+        group.durable = never_durable
+        return group
+
+
+def test_a_call_over_a_commit_that_is_not_synced_is_found() -> None:
+    early = scenario("engine", "ringing", amounts=(5, -3), workers=2, faults={"power": 1}, make=CallsEarly)
+    (anomaly,) = search(early).anomalies
+    assert anomaly.promise == "NothingLeavesEarly" and "not synced" in anomaly.text and anomaly.steps <= 5

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any
 
+import pytest
 from azure.core.exceptions import ResourceExistsError
 from azure.storage.blob.aio import BlobServiceClient
 
+from outbox.emulator.blobs.kept import Piece
 from outbox.emulator.blobs.server import BlobEmulator
 from outbox.emulator.blobs.store import DATA, PIECE_BYTES
 from outbox.engine.engine import Engine
@@ -44,13 +45,24 @@ async def test_an_answer_in_pieces_is_all_of_the_blob(emulator: BlobEmulator) ->
 
 
 async def test_of_two_large_blobs_under_one_name_one_is_made_and_the_other_leaves_nothing(
-    emulator: BlobEmulator,
+    emulator: BlobEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    put_pieces, is_first = emulator.store.put_pieces, [True]
+
+    async def overtaken(body: bytes) -> tuple[Piece, ...]:
+        """Keeps the bytes of the first, and lets another write come before it is made."""
+        pieces = await put_pieces(body)
+        if is_first:
+            is_first.clear()
+            await box.upload_blob("a", bytes(DATA_BYTES))
+        return pieces
+
     async with BlobServiceClient.from_connection_string(emulator.connection.connection_string) as client:
         box = client.get_container_client("box")
-        both = (bytes([n]) * DATA_BYTES for n in range(2))
-        answers = await asyncio.gather(*(box.upload_blob("a", data) for data in both), return_exceptions=True)
-        assert [type(answer) for answer in answers].count(ResourceExistsError) == 1
+        monkeypatch.setattr(emulator.store, "put_pieces", overtaken)
+        with pytest.raises(ResourceExistsError):
+            await box.upload_blob("a", bytes([1]) * DATA_BYTES)
+        assert await (await box.download_blob("a")).readall() == bytes(DATA_BYTES)
     assert held_bytes(emulator.engine) == DATA_BYTES
 
 
