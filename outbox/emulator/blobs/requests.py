@@ -8,7 +8,7 @@ because ignoring one would be a wrong answer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from outbox.emulator.blobs.answers import Rejection, bad_parameter
@@ -99,7 +99,7 @@ class Call:
     headers: Mapping[str, str]
     body: bytes = b""
     route: Route = Route()
-    query: Mapping[str, str] = ()  # type: ignore[assignment]  # set with the route
+    query: Mapping[str, str] = field(default_factory=dict)
     rule: FaultRule | None = None
     """The fault that the operation itself has to do: a search that is answered from the past."""
 
