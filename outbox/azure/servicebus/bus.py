@@ -26,7 +26,7 @@ from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.sending import Sending
 from outbox.azure.servicebus.sources import SESSION_COUNT_MAX, PlainSource, SessionSource, Source, Tasks
 from outbox.azure.usage import Usage, reason_of
-from outbox.errors import LockLost, OutboxError, OutcomeUnknown
+from outbox.errors import LockLost, OutboxError, OutcomeUnknown, Refused, UnknownDestination
 from outbox.ports import Delivery, MessageBus, Output, Settle
 
 DELAY_S_MAX = 300.0
@@ -88,17 +88,23 @@ class ServiceBusBus:
         groups: dict[tuple[str, str], list[Output]] = {}
         for output in outputs:
             groups.setdefault((output.destination, broker_id(output.message.session_id)), []).append(output)
-        sent_count = 0
-        for (destination, _), group in groups.items():
-            if destination not in self._sending:
-                self._sending[destination] = Sending(self._namespace, destination, self.usage)
-            try:
-                await self._tasks.shielded(self._sending[destination].send(group))
-            except OutboxError as error:
-                if sent_count == 0 or isinstance(error, OutcomeUnknown):
-                    raise
-                raise OutcomeUnknown(f"{error}; {sent_count} others were sent: send all of them again") from error
-            sent_count += len(group)
+        sends = [self._sent(destination, group) for (destination, _), group in groups.items()]
+        if len(sends) == 1:
+            await sends[0]
+            return
+        errors = [error for error in await asyncio.gather(*sends, return_exceptions=True) if error is not None]
+        for error in errors:
+            if not isinstance(error, Refused | UnknownDestination):
+                raise error
+        if len(errors) == len(sends):
+            raise errors[0]
+        if errors:
+            raise OutcomeUnknown(f"{errors[0]}; others were sent: send all of them again") from errors[0]
+
+    async def _sent(self, destination: str, outputs: Sequence[Output]) -> None:
+        if destination not in self._sending:
+            self._sending[destination] = Sending(self._namespace, destination, self.usage)
+        await self._sending[destination].send(outputs)
 
     # Receiving
 
@@ -220,7 +226,7 @@ class ServiceBusBus:
     # Closing
 
     async def close(self) -> None:
-        """Let what is being sent and settled end, abandon what is delayed, release what was read ahead, close links.
+        """Let what is under way end, abandon what is delayed, release what was read ahead, close links.
 
         What is out stays locked until it is settled elsewhere or its lock runs out; settle it before.
         """

@@ -47,7 +47,8 @@ class ServiceBusDeadLetters:
         async with self._open(path) as receiver:
             after = 1
             while len(found) < DEAD_LETTER_COUNT_MAX:
-                page = await receiver.peek_messages(PAGE_COUNT, sequence_number=after, timeout=SETTLE_S)
+                count = min(PAGE_COUNT, DEAD_LETTER_COUNT_MAX - len(found))
+                page = await receiver.peek_messages(count, sequence_number=after, timeout=SETTLE_S)
                 if not page:
                     break
                 found += [as_entry(path, message) for message in page]

@@ -79,9 +79,9 @@ class ServiceBusEntities:
                 for first in range(1, len(wanted), LOOK_COUNT_MAX):
                     some = wanted[first : first + LOOK_COUNT_MAX]
                     looks = [self._look_at(path, sessions=sessions) for path, sessions in some]
-                    for answer in await asyncio.gather(*looks, return_exceptions=True):
-                        if answer is not None:
-                            raise answer
+                    failed = [error for error in await asyncio.gather(*looks, return_exceptions=True) if error]
+                    for error in sorted(failed, key=lambda error: isinstance(error, _CannotLook)):
+                        raise error  # a refusal first
         except (_CannotLook, TimeoutError) as error:
             if "" not in self._reported:
                 self._reported.add("")

@@ -7,8 +7,10 @@ the pump alone.  A read that is cancelled loses nothing only while the SDK has n
 the pump takes what was read ahead, and grants credit, outside of the reads that may be cancelled.
 
 A read holds the socket for a fifth of a second if nothing comes, and a settlement has to read its confirmation.
-So settlements queue up for a task that makes them one at a time, and the pump stands aside: its waiting read is
-cancelled, which the SDK does itself whenever a read runs out of time, and goes on when no settlement is left.
+So settlements queue up for a task that makes all that wait at the same time, which costs one round trip (those of a
+session one after the other), and the pump stands aside: its waiting read is cancelled, which the SDK does itself
+whenever a read runs out of time, and goes on when no settlement is left.  What the settlements read besides, the pump
+takes up meanwhile.
 
 A link that fails is dead: its messages are redelivered when their locks run out.  It is never reopened under the
 messages that it has handed out, because a delivery's number means another message on another link.
@@ -20,11 +22,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from azure.servicebus import ServiceBusReceivedMessage
 from azure.servicebus._pyamqp.error import AMQPException
@@ -40,17 +42,30 @@ from outbox.ports import Settle
 log = logging.getLogger("outbox.servicebus")
 
 T = TypeVar("T")
-Call = tuple[Callable[[], Awaitable[Any]], str, asyncio.Future[Any]]
-"""A call of the SDK that waits for its turn, what it is for, and where its answer goes."""
+
+
+class Call(NamedTuple):
+    """A call of the SDK that waits for its turn, what it is for, and where its answer goes."""
+
+    make: Callable[[], Awaitable[Any]]
+    what: str
+    done: asyncio.Future[Any]
+    is_alone: bool
+    """Whether no other may be in flight with it."""
+
 
 OPEN_S = 30.0
 SETTLE_S = 20.0
-RUN_S = 5.0
-"""How long settlements that follow each other share one timeout, which leaves each of them the whole of its own."""
+TOGETHER_COUNT_MAX = 64
+"""How many settlements are in flight at once; at twice as many the SDK stalls for a quarter of a second."""
 CLOSE_S = 5.0
 TEXT_LENGTH_MAX = 4_096
 LINGER_S = 0.002
 """How long the pump waits for more behind a message, so that what has arrived already is one batch."""
+AHEAD_COUNT = 33
+"""How many messages the broker may send ahead at first; their locks run while they wait here."""
+AHEAD_COUNT_MAX = 256
+"""How many it may send ahead at most, where as many are handled at once."""
 TELL_LATE_EVERY_MS = 60_000
 SLICE_S = 0.2
 """How long the pump waits for a message before it looks whether one is still wanted."""
@@ -90,12 +105,16 @@ class Link:
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
         self._wanted_count = 0
+        self._ahead_count = AHEAD_COUNT
         self._want = asyncio.Event()
         self._closing = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[list[ServiceBusReceivedMessage]] | None = None
         self._quiet = asyncio.Event()
+        """Whether no settlement is under way."""
         self._quiet.set()
+        self._stirred = asyncio.Event()
+        """Whether a settlement has ended since the pump last looked."""
         self._whole = asyncio.Event()
         self._whole.set()
         self._calls: deque[Call] = deque()
@@ -143,6 +162,8 @@ class Link:
     def want(self, count: int) -> None:
         """Let the pump read until so many messages are ready."""
         self._wanted_count = max(count, 0)
+        if not self.session_id:  # of a session few are handled at once
+            self._ahead_count = max(self._ahead_count, min(count, AHEAD_COUNT_MAX))
         if self._pump is None and self.error is None and not self._closing.is_set():
             self._pump = asyncio.create_task(self._read(), name=f"receiver of {self.path}")
         if self._wanted_count > len(self.ready):
@@ -153,13 +174,14 @@ class Link:
     async def _read(self) -> None:
         while not self._closing.is_set():
             await self._want.wait()
-            await self._quiet.wait()
             if self._closing.is_set():
                 return
-            if not self._quiet.is_set():
-                continue  # another settlement waits already
+            self._stirred.clear()
             try:
-                await self._gather()
+                if self._quiet.is_set():
+                    await self._gather()
+                elif not await self._take_up():  # what settlements have read besides
+                    await self._stirred.wait()
             except FAILURES as error:
                 self._die(as_error(error, f"receive from {self.path}"))
                 return
@@ -168,7 +190,7 @@ class Link:
 
     async def _gather(self) -> None:
         """Read what the SDK has read ahead or else the next message, and what comes right behind it."""
-        await grant(self.receiver)
+        await grant(self.receiver, self._ahead_count)
         if not await self._take_up() and self._quiet.is_set():
             self._add(await self._found(self._hear(1)))
         count = min(self._wanted_count - len(self.ready), credit_of(self.receiver))  # behind that a read would grant
@@ -248,8 +270,9 @@ class Link:
         """
         what = f"{settle.how} of {self.path}/{message.sequence_number}"
         self.is_spent = self.is_spent or settle.how in ("abandon", "release")
+        is_alone = bool(self.session_id)  # in their order
         try:
-            await self._alone(lambda: self._settle(message, settle), what)
+            await self._in_turn(lambda: self._settle(message, settle), what, is_alone=is_alone)
         finally:
             self.out_count -= 1
             self._ended()
@@ -272,7 +295,7 @@ class Link:
             OutcomeUnknown: it may have been done.
         """
         what = f"renewal of {self.path}/{message.sequence_number}"
-        return await self._alone(lambda: self._renew(message), what)
+        return await self._in_turn(lambda: self._renew(message), what, is_alone=True)
 
     async def _renew(self, message: ServiceBusReceivedMessage) -> int:
         session: Any = self.receiver.session
@@ -298,39 +321,47 @@ class Link:
             case "release":
                 await release(self.receiver, message)
 
-    async def _alone(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+    async def _in_turn(self, make: Callable[[], Awaitable[T]], what: str, *, is_alone: bool) -> T:
         """Have the SDK called in turn; the caller may be cancelled, the call may not."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.append((call, what, done))
+        self._calls.append(Call(make, what, done, is_alone))
         if self._calling is None:
             self._quiet.clear()
             self._calling = asyncio.create_task(self._call(), name=f"settlements of {self.path}")
         return await done
 
     async def _call(self) -> None:
-        """Make the calls that wait, one after the other, while no read is under way."""
+        """Make the calls that wait, those together that may be, while no read is under way."""
         try:
             await self._stand_aside()
             while self._calls:
-                with suppress(TimeoutError):  # a call that was broken off has its answer; between two it is nothing
-                    await self._run()
+                if self._wanted_count > len(self.ready):
+                    with suppress(*FAILURES):  # the settlements will say so
+                        await grant(self.receiver, self._ahead_count)
+                with suppress(TimeoutError):  # what was broken off has its answer
+                    await self._make(self._next_calls())
+                if not self._calls:
+                    await asyncio.sleep(0)  # a caller that has its answer may have the next call at hand
         finally:
             self._calling = None
             self._quiet.set()
+            self._stirred.set()
             while self._calls:
-                _, what, done = self._calls.popleft()
-                if not done.done():
-                    done.set_exception(OutcomeUnknown(f"{what}: its link was closed"))
+                call = self._calls.popleft()
+                if not call.done.done():
+                    call.done.set_exception(OutcomeUnknown(f"{call.what}: its link was closed"))
 
-    async def _run(self) -> None:
-        """Make calls that wait, within one timeout."""
-        until_s = self._monotonic_s() + RUN_S
-        async with asyncio.timeout(RUN_S + SETTLE_S) as limit:
-            while self._calls and self._monotonic_s() < until_s:
-                call, what, done = self._calls.popleft()
-                await answer(done, self._called(call, what, limit))
-                if not self._calls:
-                    await asyncio.sleep(0)  # a caller that has its answer may have the next call at hand
+    def _next_calls(self) -> list[Call]:
+        """The first call in line, with those right behind it that may be in flight at the same time."""
+        calls = [self._calls.popleft()]
+        while self._calls and len(calls) < TOGETHER_COUNT_MAX and not (calls[-1].is_alone or self._calls[0].is_alone):
+            calls.append(self._calls.popleft())
+        return calls
+
+    async def _make(self, calls: Sequence[Call]) -> None:
+        """Make calls at the same time, which are asked for in their order."""
+        async with asyncio.timeout(SETTLE_S) as limit:
+            await asyncio.gather(*(answer(call.done, self._called(call.make, call.what, limit)) for call in calls))
 
     async def _called(self, call: Callable[[], Awaitable[T]], what: str, limit: asyncio.Timeout) -> T:
         if self.error is not None:
@@ -344,6 +375,8 @@ class Link:
             raise self._meant(late, what) from late
         except FAILURES as error:
             raise self._meant(error, what) from error
+        finally:
+            self._stirred.set()
 
     def _meant(self, error: BaseException, what: str) -> OutboxError:
         meant = as_error(error, what)
@@ -357,13 +390,15 @@ class Link:
         """Release what was read ahead, and close."""
         self._closing.set()
         self._want.set()
+        self._stirred.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.gather(*filter(None, (self._pump, self._calling)), return_exceptions=True)
         try:
             while self.ready and self.error is None:
                 with suppress(OutboxError, *FAILURES):
-                    await self._alone(partial(release, self.receiver, self.ready.popleft()), "release")
+                    give_back = partial(release, self.receiver, self.ready.popleft())
+                    await self._in_turn(give_back, "release", is_alone=True)
         finally:
             with suppress(*FAILURES):
                 async with asyncio.timeout(CLOSE_S):

@@ -19,6 +19,13 @@ from outbox.ports import SUBSCRIPTIONS
 CONFIRM_S = 5.0
 """How long the SDK waits for a settlement's confirmation before it asks the management node."""
 
+READ_S = 0.05
+"""How long one read of a plain receiver's socket waits for a frame, by default a fifth of a second.
+
+Of several settlements in flight one may be left in a read that nothing comes for, when all of them are confirmed.  An
+idle receiver reads so often; sessions, of which many may be idle, settle in turn and keep the default.
+"""
+
 _LINK: dict[str, Any] = {"keep_alive": 0, "timeout": CONFIRM_S}
 
 
@@ -63,7 +70,7 @@ class ServiceBusNamespace:
 
     def receiver(self, path: str, *, prefetch_count: int) -> ServiceBusReceiver:
         """A receiver, not yet open, of a queue or subscription without sessions."""
-        return self._receiver(path, prefetch_count=prefetch_count)
+        return self._receiver(path, prefetch_count=prefetch_count, socket_timeout=READ_S)
 
     def next_session(self, path: str, *, wait_s: float, prefetch_count: int) -> ServiceBusReceiver:
         """A receiver, not yet open, of whichever session has messages and no receiver within `wait_s`."""

@@ -23,16 +23,18 @@ def credit_of(receiver: ServiceBusReceiver) -> int:
     return 0 if handler is None or handler._link is None else int(handler._link.current_link_credit)
 
 
-async def grant(receiver: ServiceBusReceiver) -> None:
-    """Let the broker send more, where it may send nothing and nothing of what it has sent is left.
+async def grant(receiver: ServiceBusReceiver, count: int) -> None:
+    """Let the broker send so many in all, with what is read ahead, once less than half of that is on its way or here.
 
-    The SDK does that as it begins to read, and takes it as done at once: a read that is cancelled just then would keep
-    the broker silent for as long as the link lives.
+    The SDK grants its own number as it begins to read, where it may be sent nothing any more: so every so many messages
+    come a round trip late.  And it takes that as done at once: a read that is cancelled just then would keep the broker
+    silent for as long as the link lives.
     """
     handler: Any = receiver._handler
     is_open = handler is not None and handler._link is not None
-    if is_open and credit_of(receiver) <= 0 and not buffered_count(receiver):
-        await handler._link.flow(link_credit=handler._link_credit)
+    ahead_count = buffered_count(receiver)
+    if is_open and credit_of(receiver) + ahead_count <= count // 2:
+        await handler._link.flow(link_credit=count - ahead_count)
 
 
 async def release(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:

@@ -1,9 +1,13 @@
-"""Sending to Service Bus: one sender for each destination, used by one caller at a time, in batches.
+"""Sending to Service Bus: one sender for each destination, one transfer at a time, each of all that waits by then.
 
-The SDK's asynchronous sender loses and doubles messages when several tasks use it at once, so there is a lock for each;
-opening one takes half a second, so it stays.  A batch goes as one transfer, which is taken whole or not at all.  Those
-of one batch share a session, because a partitioned queue takes no others.  A sender that has failed is closed: the next
-use opens another.
+The SDK's asynchronous sender loses and doubles messages when several tasks use it at once, so one task sends what all
+callers have put in line; opening a sender takes half a second, so it stays.  While a transfer is under way others queue
+up behind it, and leave together in the next: nobody waits for company, and the rate is not one caller's round trip
+after the other's.  A transfer is taken whole or not at all.  What shares one shares a session, because a partitioned
+queue takes no other batch; of a session nothing is overtaken.
+
+A transfer that fails fails for all callers that have a part in it, and each of them sends its own again, alone: what
+one message has broken breaks no other a second time.  A sender that has failed is closed: the next use opens another.
 """
 
 from __future__ import annotations
@@ -11,26 +15,58 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage
-from azure.servicebus.exceptions import MessageSizeExceededError
 
 from outbox.azure.servicebus.links import CLOSE_S, OPEN_S
-from outbox.azure.servicebus.messages import to_wire
+from outbox.azure.servicebus.messages import broker_id, to_wire
 from outbox.azure.servicebus.namespace import ServiceBusNamespace
 from outbox.azure.servicebus.outcomes import FAILURES, as_error
 from outbox.azure.usage import Usage, reason_of
-from outbox.errors import OutboxError, OutcomeUnknown, Refused
+from outbox.errors import OutboxError, OutcomeUnknown, Refused, TooLarge
 from outbox.ports import Output
 
 SEND_S = 10.0
 SEND_WITHIN_S = 15.0
 """How long at most, when the SDK does not keep its own time."""
 BATCH_COUNT_MAX = 100
+"""The service takes 4,500; so many are encoded while nothing else runs."""
 ENVELOPE_BYTES_MAX = 4_096
 """The SDK fills a batch to the limit and adds an envelope with the first message's properties then."""
+
+
+@dataclass(eq=False, slots=True)
+class Parcel:
+    """What one caller sends, of one session: the messages that have not left yet, and where the answer goes."""
+
+    session_id: str
+    messages: list[AmqpAnnotatedMessage]
+    done: asyncio.Future[None]
+    is_begun: bool = False
+    """Whether some of it was sent."""
+
+    def left(self, count: int) -> None:
+        """Note that its next messages have left."""
+        self.is_begun = True
+        del self.messages[:count]
+        if not self.messages and not self.done.done():
+            self.done.set_result(None)
+
+    def failed(self, error: OutboxError) -> None:
+        """Answer that the rest of it will not be sent."""
+        self.messages.clear()
+        if self.is_begun and not isinstance(error, OutcomeUnknown):
+            whole = OutcomeUnknown(f"{error}; some were sent: send all of them again")
+            whole.__cause__, error = error, whole
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+Taken = list[tuple[Parcel, int]]
+"""Of which parcels how many messages are in a transfer."""
 
 
 class Sending:
@@ -41,34 +77,75 @@ class Sending:
         self._destination = destination
         self._usage = usage
         self._sender: ServiceBusSender | None = None
-        self._turn = asyncio.Lock()
+        self._line: list[Parcel] = []
+        self._alone_count = 0
+        """How many parcels have a transfer of their own next, after one that several shared has failed."""
+        self._running: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     async def send(self, outputs: Sequence[Output]) -> None:
-        """Send messages of one session, or of none, in their order.
+        """Send messages of one session, or of none, in their order; a caller that is cancelled breaks nothing off.
 
         Raises:
             OutcomeUnknown: some of them may have been sent.
             Refused, UnknownDestination: none was.
         """
-        async with self._turn:
-            is_first = True
-            messages = [to_wire(output) for output in outputs]
-            try:
-                while messages:
-                    sender = await self._opened()
-                    payload, messages = await self._batch(sender, messages)
-                    async with asyncio.timeout(SEND_WITHIN_S):
-                        await sender.send_messages(payload, timeout=SEND_S)
-                    self._usage.note("send")
-                    is_first = False
-            except FAILURES as error:
-                meant = as_error(error, f"send to {self._destination}", sends=True)
-                self._usage.note("send", failed=True, reason=reason_of(meant, error))
-                if not isinstance(meant, Refused):
-                    await self._drop()  # a refusal came over a link that works
-                if is_first or isinstance(meant, OutcomeUnknown):
-                    raise meant from error
-                raise OutcomeUnknown(f"{meant}; some were sent: send all of them again") from error
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        session_id = broker_id(outputs[0].message.session_id)
+        self._line.append(Parcel(session_id, [to_wire(output) for output in outputs], done))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name=f"sender to {self._destination}")
+        await done
+
+    async def _run(self) -> None:
+        """Send what is in line, a transfer after the other."""
+        try:
+            while not self._is_closing:
+                self._line = [parcel for parcel in self._line if parcel.messages and not parcel.done.cancelled()]
+                if not self._line:
+                    return
+                await self._transfer()
+        finally:
+            self._running = None
+            for parcel in self._line:
+                parcel.failed(OutcomeUnknown(f"send to {self._destination}: its bus was closed"))
+
+    async def _transfer(self) -> None:
+        """Send as much of what is in line as one transfer takes."""
+        try:
+            sender = await self._opened()
+        except Exception as error:
+            await self._failed(self._line, error)  # nobody need wait for as long again
+            return
+        is_alone = self._alone_count > 0
+        self._alone_count -= is_alone
+        taken: Taken = [(self._line[0], 1)]
+        try:
+            payload, taken = await self._packed(sender, is_alone=is_alone)
+            async with asyncio.timeout(SEND_WITHIN_S):
+                await sender.send_messages(payload, timeout=SEND_S)
+        except Exception as error:  # of the SDK, or of a message that it cannot encode: the line goes on
+            parcels = [parcel for parcel, _ in taken]
+            meant = await self._failed(parcels, error)
+            if len(parcels) > 1 and isinstance(meant, OutcomeUnknown | TooLarge):
+                self._alone_count = len(parcels)
+        else:
+            self._usage.note("send")
+            for parcel, count in taken:
+                parcel.left(count)
+
+    async def _failed(self, parcels: Sequence[Parcel], error: Exception) -> OutboxError:
+        """Answer each of these callers, but not where it may be one of several that is too large: they stay in line."""
+        what = f"send to {self._destination}"
+        meant = as_error(error, what, sends=True)
+        self._usage.note("send", failed=True, reason=reason_of(meant, error))
+        if not isinstance(meant, Refused):
+            await self._drop()  # a refusal came over a link that works
+        for parcel in parcels if len(parcels) == 1 or not isinstance(meant, TooLarge) else ():
+            own = as_error(error, what, sends=True)
+            own.__cause__ = error
+            parcel.failed(own)
+        return meant
 
     async def _opened(self) -> ServiceBusSender:
         if self._sender is None:
@@ -83,22 +160,28 @@ class Sending:
             self._sender = sender
         return self._sender
 
-    async def _batch(
-        self, sender: ServiceBusSender, messages: list[AmqpAnnotatedMessage]
-    ) -> tuple[AmqpAnnotatedMessage | ServiceBusMessageBatch, list[AmqpAnnotatedMessage]]:
-        """As many messages as go together, and those that are left."""
-        if len(messages) == 1:
-            return messages[0], []
-        limit_bytes = (await sender.create_message_batch()).max_size_in_bytes
+    async def _packed(
+        self, sender: ServiceBusSender, *, is_alone: bool
+    ) -> tuple[AmqpAnnotatedMessage | ServiceBusMessageBatch, Taken]:
+        """The first in line and, of its session, as many behind it as go together, or it alone."""
+        first = self._line[0]
+        parcels = [one for one in self._line if one.session_id == first.session_id]
+        if is_alone:
+            parcels = [first]
+        if len(parcels) == 1 and len(first.messages) == 1:
+            return first.messages[0], [(first, 1)]
+        limit_bytes = (await sender.create_message_batch()).max_size_in_bytes  # a megabyte at most, by the SDK
         batch = await sender.create_message_batch(limit_bytes - min(ENVELOPE_BYTES_MAX, limit_bytes // 4))
-        for count, message in enumerate(messages):
-            try:
-                if count == BATCH_COUNT_MAX:
-                    return batch, messages[count:]
-                batch.add_message(message)
-            except MessageSizeExceededError:
-                return (batch, messages[count:]) if count else (message, messages[1:])
-        return batch, []
+        taken: Taken = []
+        left_count = BATCH_COUNT_MAX
+        for parcel in parcels:
+            count = _added(batch, parcel.messages[:left_count])
+            if count:
+                taken.append((parcel, count))
+            left_count -= count
+            if count < len(parcel.messages):
+                break
+        return (batch, taken) if taken else (first.messages[0], [(first, 1)])
 
     async def _drop(self) -> None:
         sender, self._sender = self._sender, None
@@ -108,6 +191,18 @@ class Sending:
                     await sender.close()
 
     async def close(self) -> None:
-        """Close, when what is being sent is."""
-        async with self._turn:
-            await self._drop()
+        """Close, when the transfer that is under way has ended; what waits behind it does not leave."""
+        self._is_closing = True
+        if self._running is not None:
+            await asyncio.wait({self._running})
+        await self._drop()
+
+
+def _added(batch: ServiceBusMessageBatch, messages: Sequence[AmqpAnnotatedMessage]) -> int:
+    """Add messages to a batch up to the first that does not fit, or cannot be encoded; how many."""
+    for count, message in enumerate(messages):
+        try:
+            batch.add_message(message)
+        except Exception:  # it goes next, alone if need be, and fails alone
+            return count
+    return len(messages)

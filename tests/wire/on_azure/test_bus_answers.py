@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
-from azure.core.exceptions import AzureError
+from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.servicebus import exceptions
 from azure.servicebus._pyamqp.error import AMQPException, ErrorCondition
+from azure.servicebus.aio import ServiceBusReceiver
 
 from outbox.azure import operations
 from outbox.azure.operations import AzureOperations
@@ -175,12 +176,40 @@ async def test_every_page_of_dead_letters_is_listed(ground: BusGround, monkeypat
     for one in (listed[-1], listed[0]):  # those before and behind it are free again at once
         await letters.discard(QUEUE, one.sequence)
     assert [one.sequence for one in await letters.list(QUEUE)] == [one.sequence for one in listed[1:-1]]
+    monkeypatch.setattr(dead_letters, "DEAD_LETTER_COUNT_MAX", 1)
+    assert len(await letters.list(QUEUE)) == 1  # however many a page has
+
+
+async def test_a_dead_letter_is_found_behind_batches_that_come_short(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, receive = ground.bus(), ServiceBusReceiver.receive_messages
+    await bus.send([output(str(n)) for n in range(3)])
+    for delivery in await received(bus, count=3):
+        await bus.settle(delivery, Settle("dead-letter", reason="test"))
+    letters = ServiceBusDeadLetters(ground.namespaces[0], bus)
+    last = (await letters.list(QUEUE))[-1]
+    monkeypatch.setattr(ServiceBusReceiver, "receive_messages", lambda self, _, **options: receive(self, 1, **options))
+    await letters.discard(QUEUE, last.sequence)
+    assert len(await letters.list(QUEUE)) == 2
 
 
 @pytest.mark.parametrize(("lives_ms", "told"), [(0, None), (1, 1), (TTL_MS_MAX, TTL_MS_MAX), (1 << 40, TTL_MS_MAX)])
 def test_a_time_to_live_is_what_the_wire_can_say_of_it(lives_ms: int, told: int | None) -> None:
     wire = to_wire(Output("orders", 0, Message(body=b"1", time_to_live_ms=lives_ms)))
     assert wire.header is not None and wire.header.time_to_live == told
+
+
+async def test_a_queue_that_cannot_be_looked_at_hides_none_that_orders_otherwise() -> None:
+    class Administration:
+        async def get_queue(self, name: str) -> Any:
+            if name == "keyed":
+                return SimpleNamespace(requires_session=True)
+            raise AzureError("no answer") if name == "dumb" else ResourceNotFoundError(name)
+
+    entities = ServiceBusEntities(cast(Any, SimpleNamespace(administration=Administration, host="there")))
+    with pytest.raises(Refused, match="queue keyed is there and does not do as declared"):
+        await entities.look(dict.fromkeys(("missing", "dumb", "keyed"), "unordered"), {})
 
 
 @pytest.mark.parametrize(("scheduled_count", "is_drained"), [(0, True), (1, False)])

@@ -300,12 +300,18 @@ async def test_a_write_that_is_answered_without_a_version_is_unknown(count: int)
 
 
 class Throttling(Exception):
-    """What the SDK raises for a request that is to come again after a minute."""
+    """What the SDK raises for a request that is to come again after a time."""
 
-    status_code, sub_status, headers = 429, 0, {"x-ms-retry-after-ms": "60000"}
+    status_code, sub_status = 429, 0
+
+    def __init__(self, pause_s: float) -> None:
+        self.headers = {"x-ms-retry-after-ms": str(pause_s * 1_000)}
 
 
-async def test_no_caller_waits_longer_for_throttling_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("pause_s", "pauses_s"), [(60, []), (0.75, [0.75, 0.75])])
+async def test_no_caller_waits_longer_for_throttling_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch, pause_s: float, pauses_s: list[float]
+) -> None:
     monkeypatch.setattr(store, "FAILURES", (*FAILURES, Throttling))
     slept = list[float]()
 
@@ -313,8 +319,8 @@ async def test_no_caller_waits_longer_for_throttling_than_the_limit(monkeypatch:
         slept.append(pause_s)
 
     async def container() -> Any:
-        raise Throttling
+        raise Throttling(pause_s)
 
     with pytest.raises(Throttled) as caught:
         await CosmosStateStore(container, sleep=sleep, chance=lambda: 0.0).read(A)
-    assert slept == [] and caught.value.retry_after_s == 60
+    assert slept == pauses_s and caught.value.retry_after_s == pause_s

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 import pytest_asyncio
+from azure.servicebus import ServiceBusMessageBatch
+from azure.servicebus.aio import ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import MessageSizeExceededError
 
 from outbox.azure.servicebus import sending, sources
 from outbox.azure.servicebus.bus import wall_ms
@@ -142,6 +146,141 @@ async def test_what_failed_behind_a_first_transfer_is_unknown(ground: BusGround,
     assert ids(ground) == [str(n) for n in range(sending.BATCH_COUNT_MAX)]
 
 
+async def test_what_waits_for_a_transfer_leaves_together_behind_it(ground: BusGround) -> None:
+    bus = ground.bus()
+    await bus.send([output("first")])
+    install(ground, kind="delay", delay_s=0.2, operation="send")
+    await asyncio.gather(*(bus.send([output(f"{n}-{part}") for part in range(2)]) for n in range(9)))
+    assert ids(ground) == ["first", *(f"{n}-{part}" for n in range(9) for part in range(2))]
+    assert bus.usage.by_kind["send"].count == 2  # all nine came within one turn of the loop
+
+
+async def test_what_waits_is_cut_at_a_batch_and_a_caller_is_answered_when_all_of_its_own_has_left(
+    ground: BusGround,
+) -> None:
+    bus = ground.bus()
+    half = sending.BATCH_COUNT_MAX // 2 + 10
+    sent = [asyncio.create_task(bus.send([output(f"{n}-{part:03d}") for part in range(half)])) for n in range(3)]
+    install(ground, kind="delay", delay_s=0.3, operation="send", after=1)
+    await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+    assert [task.done() for task in sent] == [True, False, False]
+    await asyncio.gather(*sent)
+    assert ids(ground) == [f"{n}-{part:03d}" for n in range(3) for part in range(half)]
+    assert bus.usage.by_kind["send"].count == 2
+
+
+async def test_of_what_leaves_together_only_what_is_too_large_is_refused(ground: BusGround) -> None:
+    bus = ground.bus()
+    large = Output(QUEUE, 0, Message(body=b"x" * (ground.server.limits.message_size_max_bytes + 1)))
+    answers = await asyncio.gather(
+        *(bus.send([one]) for one in (output("a"), large, output("b"))), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [type(None), TooLarge, type(None)]
+    assert ids(ground) == ["a", "b"]
+
+
+async def test_a_batch_has_a_megabyte_where_a_message_may_have_more() -> None:
+    """A premium namespace takes messages of 100 MB, and batches of 1 MB."""
+    async with bus_ground(message_size_max_bytes=8 << 20) as ground:
+        bus = ground.bus()
+        await bus.send([Output(QUEUE, 0, Message(body=b"x" * (400 << 10), outbox_id=str(n))) for n in range(4)])
+        await bus.send([Output(QUEUE, 0, Message(body=b"x" * 1_044_000, outbox_id=str(n))) for n in (4, 5)])
+        assert ids(ground) == [str(n) for n in range(6)]
+        assert bus.usage.by_kind["send"].count == 4
+
+
+@pytest.mark.parametrize("kind", ["throttled", "reset"])
+async def test_a_transfer_that_fails_fails_for_all_who_share_it(ground: BusGround, kind: Any) -> None:
+    bus = ground.bus()
+    await bus.send([output("first")])
+    install(ground, kind=kind, operation="send")
+    answers = await asyncio.gather(*(bus.send([output(str(n))]) for n in range(3)), return_exceptions=True)
+    assert {type(answer) for answer in answers} == {Throttled if kind == "throttled" else OutcomeUnknown}
+    assert len({id(answer) for answer in answers}) == 3  # each caller's own, with its own traceback
+    before = bus.usage.by_kind["send"].count
+    await asyncio.gather(*(bus.send([output(str(n))]) for n in range(3)))
+    assert ids(ground)[-3:] == ["0", "1", "2"]
+    assert bus.usage.by_kind["send"].count - before == (1 if kind == "throttled" else 3)  # alone, after what is unknown
+    await asyncio.gather(*(bus.send([output(str(n))]) for n in range(3)))
+    assert bus.usage.by_kind["send"].count - before == (2 if kind == "throttled" else 4)
+
+
+async def test_a_sender_that_cannot_be_opened_is_tried_once_for_all_who_wait(
+    ground: BusGround, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take half a minute each time."""
+    bus = ground.bus()
+    made: list[str] = []
+    sender = ground.namespaces[0].sender
+
+    def noted(destination: str) -> ServiceBusSender:
+        made.append(destination)
+        return sender(destination)
+
+    monkeypatch.setattr(ground.namespaces[0], "sender", noted)
+    answers = await asyncio.gather(*(bus.send([output(str(n), "missing")]) for n in range(5)), return_exceptions=True)
+    assert {type(answer) for answer in answers} == {UnknownDestination} and made == ["missing"]
+
+
+async def test_what_is_too_large_together_leaves_alone(ground: BusGround, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may take less than its link says."""
+    send_messages = ServiceBusSender.send_messages
+
+    async def send(sender: ServiceBusSender, payload: Any, **options: Any) -> None:
+        if isinstance(payload, ServiceBusMessageBatch):
+            raise MessageSizeExceededError(message="larger than this broker takes")
+        await send_messages(sender, payload, **options)
+
+    monkeypatch.setattr(ServiceBusSender, "send_messages", send)
+    bus = ground.bus()
+    await asyncio.gather(*(bus.send([output(str(n))]) for n in range(5)))
+    assert ids(ground) == [str(n) for n in range(5)]
+
+
+async def test_what_one_message_breaks_breaks_no_other_twice(ground: BusGround) -> None:
+    """The SDK cannot encode it, or a broker hangs up on it, each time: whoever shared its transfer gets another try."""
+    bus = ground.bus()
+    await bus.send([output("first")])
+    broken = Output(QUEUE, 0, Message(body=b"1", outbox_id="x", properties={"it": cast(Any, object())}))
+
+    async def send(one: Output) -> bool:
+        for _ in range(2):
+            with suppress(OutcomeUnknown):
+                await bus.send([one])
+                return True
+        return False
+
+    assert await asyncio.gather(*(send(one) for one in (output("a"), broken, output("b")))) == [True, False, True]
+    assert ids(ground) == ["first", "a", "b"]
+
+
+async def test_what_leaves_together_is_of_one_session_and_in_its_order(ground: BusGround) -> None:
+    bus = ground.bus()
+    sessions = [
+        [Output(ORDERED, 0, Message(body=b"1", outbox_id=f"{n}{session}", session_id=session)) for session in "ab"]
+        for n in range(5)
+    ]
+    await asyncio.gather(*(bus.send(outputs) for outputs in sessions))
+    assert [id for id in ids(ground, ORDERED) if id[1] == "a"] == [f"{n}a" for n in range(5)]
+    assert [id for id in ids(ground, ORDERED) if id[1] == "b"] == [f"{n}b" for n in range(5)]
+    assert bus.usage.by_kind["send"].count == 2
+
+
+async def test_a_bus_that_closes_ends_its_transfer_and_begins_no_other(ground: BusGround) -> None:
+    """What has not begun to leave stays with its record."""
+    bus = ground.bus()
+    await bus.send([output("first")])
+    install(ground, kind="delay", delay_s=0.3, operation="send")
+    sends = [asyncio.create_task(bus.send([output("a")]))]
+    await asyncio.sleep(0.05)
+    sends += [asyncio.create_task(bus.send([output(id)])) for id in "bc"]
+    await asyncio.sleep(0.01)
+    await bus.close()
+    answers = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [type(None), OutcomeUnknown, OutcomeUnknown]
+    assert ids(ground) == ["first", "a"]
+
+
 async def test_a_sender_that_is_cancelled_leaves_the_link_whole(ground: BusGround) -> None:
     bus = ground.bus()
     install(ground, kind="delay", delay_s=0.3, operation="send")
@@ -150,6 +289,7 @@ async def test_a_sender_that_is_cancelled_leaves_the_link_whole(ground: BusGroun
             await bus.send([output("a")])
     await bus.send([output("b")])
     assert ids(ground) == ["a", "b"]
+    assert bus.usage.by_kind["send"].count == 2, "the transfer of the caller that left was seen through"
 
 
 async def test_a_topic_and_its_subscription_are_addressed_by_name_and_path(ground: BusGround) -> None:
