@@ -17,8 +17,10 @@ README = ROOT / "README.md"
 Rows = list[dict[str, Any]]
 
 _NAMES = {"default": "", "one": "one transaction a message"}
+_PROVISIONED_RU = (400, 4_000, 10_000)
 _WORKLOADS = {
-    "cold": "a key that this worker has not seen lately",
+    "cold": "a new key",
+    "existing": "a key that is there, and that this worker has not seen lately",
     "warm": "a key that it has",
     "W1": "1,000 keys, four messages each",
     "ten keys": "ten keys, a hundred messages each at once",
@@ -81,10 +83,21 @@ def requests(rows: Rows) -> str:
     return _lines(("", "Cosmos DB requests", "RU", "receives", "sends", "settlements"), found)
 
 
+def rates(rows: Rows) -> str:
+    """Messages a second that some provisioned throughputs have room for, by request units alone."""
+    found = []
+    for row in rows:
+        if "workload" in row:
+            room = (f"{ru_per_s / row['ru_per_message']:,.0f}" for ru_per_s in _PROVISIONED_RU)
+            found.append((_WORKLOADS[row["workload"]], *room))
+    return _lines(("messages a second", *(f"{ru_per_s:,} RU/s" for ru_per_s in _PROVISIONED_RU)), found)
+
+
 TABLES = (
     Table(README, "w1", "w1.json", speeds),
     Table(ROOT / "docs/how-to/choose-a-scope.md", "scopes", "scopes.json", scopes),
     Table(ROOT / "docs/how-to/cost.md", "requests", "azure.json", requests),
+    Table(ROOT / "docs/how-to/cost.md", "rates", "azure.json", rates),
 )
 
 

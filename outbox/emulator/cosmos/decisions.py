@@ -122,7 +122,10 @@ def decide(
         raise Rejection(NOT_FOUND, f"there is no item {operation.id[:80]!r} under this partition key")
     _check_etag(operation, current)
     if operation.kind == "delete":
-        return Decision(NO_CONTENT, deletes=True, charge_ru=write_ru("delete", len(current.value)))
+        terms = container.indexing.terms(_item(current))
+        return Decision(
+            NO_CONTENT, deletes=True, charge_ru=write_ru("delete", len(current.value), term_count=len(terms))
+        )
     if operation.kind == "patch":
         return _patched(operation, current, container, moment)
     if at_new_id is not None:
@@ -140,24 +143,34 @@ def _read(operation: Operation, current: Stored | None) -> Decision:
 
 
 def _written(
-    operation: Operation, current: Stored | None, container: Container, moment: Moment, status: int
+    operation: Operation, current: Stored | None, container: Container, moment: Moment, status: int, patched: int = 0
 ) -> Decision:
     assert operation.body is not None, "whole() gave it one"
     rid = moment.fresh_rid if current is None else rid_at(current.value)
     stored = store_form(operation.body, rid, f"{container.link}docs/{rid}/", moment.now_ms // 1_000)
     kind = "create" if current is None else "replace"
-    return Decision(status, stored, charge_ru=write_ru(kind, len(stored)))
+    terms = container.indexing.terms(operation.body)
+    if current is not None:
+        terms ^= container.indexing.terms(_item(current))
+    charge_ru = write_ru(kind, len(stored), term_count=len(terms), patched_count=patched)
+    return Decision(status, stored, charge_ru=charge_ru)
+
+
+def _item(current: Stored) -> dict[str, Json]:
+    """An item as it is stored."""
+    return parse_stored(wire_form(current.value, current.version))
 
 
 def _patched(operation: Operation, current: Stored, container: Container, moment: Moment) -> Decision:
     assert operation.patch is not None, "a patch operation has its patch"
-    item = parse_stored(wire_form(current.value, current.version))
+    item = _item(current)
     key = key_of(item, container.key_paths)
     changed = operation.patch.apply(item)
     if changed.get("id") != operation.id or key_of(changed, container.key_paths) != key:
         raise bad("a patch can change neither the id nor the partition key of an item")
     # with the checks of an item that comes whole
-    return _written(whole("replace", changed, container, key, operation.id), current, container, moment, OK)
+    written = whole("replace", changed, container, key, operation.id)
+    return _written(written, current, container, moment, OK, len(operation.patch))
 
 
 def _check_etag(operation: Operation, current: Stored) -> None:

@@ -1,4 +1,4 @@
-"""Which orders a container's indexing policy can serve, so that no query runs here that the service refuses.
+"""Which orders a container's indexing policy can serve, so that no query runs here that the service refuses; its terms.
 
 A query with `ORDER BY` is served from an index: by one property from the index of its path, by several from a composite
 index of just those paths in that sequence, each in the direction asked for or each in the opposite one.  How fast a
@@ -9,6 +9,8 @@ Source: learn.microsoft.com/azure/cosmos-db/index-policy.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
@@ -17,6 +19,10 @@ from outbox.emulator.cosmos.query.nodes import Literal, Member, Name, Node, Quer
 from outbox.emulator.cosmos.values import Json
 
 COMPOSITE_COUNT_MAX = 100
+TERM_COUNT_MAX = 10_000
+"""How many values of an item are looked at for its terms."""
+KNOWN_COUNT_MAX = 10_000
+"""How many paths are remembered with whether they are indexed."""
 Path = tuple[str, ...]
 
 _NAMES = re.compile(r'/(?:"([^"]*)"|([^/"]+))')
@@ -59,6 +65,7 @@ class Indexing:
         self._included = [names_of(one.path) for one in policy.included or ()]
         self._excluded = [names_of(one.path) for one in policy.excluded or ()]
         self._composites = [_composite(one) for one in policy.composites or ()]
+        self._known: dict[Path, bool] = {}
         if len(self._composites) > COMPOSITE_COUNT_MAX:
             raise bad(f"more than {COMPOSITE_COUNT_MAX} composite indexes")
 
@@ -94,6 +101,21 @@ class Indexing:
                 f"{_cure(known, directions)} to compositeIndexes in the container's indexing policy"
             )
 
+    def terms(self, item: Json) -> frozenset[tuple[Path, str]]:
+        """The index terms of an item, by which its writes are charged: each value whose path is indexed.
+
+        What the service has in every item, its id among it, is part of the price of an item.
+        """
+        found = set[tuple[Path, str]]()
+        for path, value in islice(_leaves(item, ()), TERM_COUNT_MAX):
+            if path not in self._known:
+                if len(self._known) >= KNOWN_COUNT_MAX:
+                    self._known.clear()
+                self._known[path] = self._is_indexed(path)
+            if self._known[path] and path not in _ALWAYS and not path[0].startswith("_"):
+                found.add((path, repr(value)))
+        return frozenset(found)
+
     def _is_indexed(self, path: Path) -> bool:
         """Whether the closest of the paths that fit is an included one; none fits: it is."""
         if self._is_none:
@@ -102,6 +124,18 @@ class Indexing:
             max(_closeness(one, path) for one in (*paths, ())) for paths in (self._included, self._excluded)
         )
         return path in _ALWAYS or included >= excluded
+
+
+def _leaves(value: Json, path: Path) -> Iterator[tuple[Path, Json]]:
+    """Each simple value and its path, that of an array's elements as a policy writes it."""
+    if isinstance(value, dict):
+        for name, within in value.items():
+            yield from _leaves(within, (*path, name))
+    elif isinstance(value, list):
+        for within in value:
+            yield from _leaves(within, (*path, "[]"))
+    else:
+        yield path, value
 
 
 def names_of(path: str) -> Path:

@@ -44,6 +44,10 @@ class Patch:
         self._steps = [_step(operation) for operation in operations]
         self._condition = condition
 
+    def __len__(self) -> int:
+        """How many operations it has."""
+        return len(self._steps)
+
     def apply(self, item: dict[str, Json]) -> dict[str, Json]:
         """Change an item, which is the caller's own copy.
 
