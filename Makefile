@@ -9,7 +9,7 @@ UV = $(shell for name in uv .venv/bin/uv; do \
 	"$$name" --version >/dev/null 2>&1 </dev/null && { echo "$$name"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-azure azure test check bench bench-peers explore foreign soak spark-package clean check-infra lock
+.PHONY: help setup demo demo-azure azure test check bench bench-azure bench-peers explore foreign soak spark-package clean check-infra lock
 
 help:
 	@echo 'make demo    the whole system at work on this machine'
@@ -19,6 +19,7 @@ help:
 	@echo 'make check   static checks only: ruff, mypy --strict, import-linter'
 	@echo 'make check-infra  the templates in infra/, and what has to agree with them'
 	@echo 'make bench   measure and publish to docs/benchmarks (ARGS="--repeats 1 --only sqlite")'
+	@echo 'make bench-azure  every scope, kind of key, round trip and concurrency beside the bare SDKs (hours)'
 	@echo 'make bench-peers  W1 beside DBOS, which is installed into build/bench-peers-venv; optional, some minutes'
 	@echo 'make explore  every interleaving of the three protocols under each single fault; publishes its table'
 	@echo 'make foreign  Microsoft'"'"'s tests of azure-cosmos against our emulator; needs the index (ARGS="--only test_crud.py")'
@@ -52,6 +53,9 @@ check-infra: setup
 bench: setup
 	@$(PY) -m tests.benchmarks.run $(ARGS)
 	@$(PY) -m tests.docs.figures
+
+bench-azure: setup
+	@$(PY) -m tests.benchmarks.bench_latency --full $(ARGS)
 
 bench-peers: setup
 	@$(PY) -m tests.benchmarks.peers_run $(ARGS)

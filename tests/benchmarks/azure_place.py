@@ -1,6 +1,10 @@
 """Both emulators in a process of their own, so that the CPU of a client's process is the client's.
 
 python -m tests.benchmarks.azure_place        one line of JSON, then it serves until its input ends
+
+Each line of its input is answered by one: `{"served": true}` by what the Cosmos DB emulator has served since the last
+such line, `{"put": [queue, name, keys]}` by null, when a message for each key lies in that queue, `{"count": queue}` by
+how many messages wait in it.
 """
 
 from __future__ import annotations
@@ -8,18 +12,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from outbox.emulator.cosmos.server import CosmosEmulator
 from outbox.emulator.servicebus import ServiceBusServer
 from outbox.engine.engine import Engine
-
-ROOT = Path(__file__).resolve().parents[2]
-START_S = 30.0
-STOP_S = 10.0
+from outbox.message import Message
+from tests.benchmarks.beside import START_S, program
+from tests.benchmarks.measure import Add
+from tests.benchmarks.ours import app
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,33 @@ class AzurePlace:
 
     cosmos: str
     servicebus: str
+    ports: list[int]
+    process: Process
+
+    async def served(self) -> dict[str, tuple[int, float]]:
+        """How many requests Cosmos DB has served since the last call, and their request units, by kind."""
+        found: dict[str, tuple[int, float]] = await self._answer({"served": True})
+        return found
+
+    async def put(self, queue: str, name: str, keys: list[str]) -> None:
+        """Put a message for each key into a queue, past every link."""
+        await self._answer({"put": [queue, name, keys]})
+
+    async def count(self, queue: str) -> int:
+        """How many messages wait in a queue."""
+        return int(await self._answer({"count": queue}))
+
+    async def _answer(self, question: Any) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(question).encode() + b"\n")
+        return json.loads(await asyncio.wait_for(self.process.stdout.readline(), START_S))
+
+    def by(self, ports: list[int]) -> AzurePlace:
+        """The same, by other ports that lead there."""
+        cosmos, servicebus = self.cosmos, self.servicebus
+        cosmos = cosmos.replace(f":{self.ports[0]}", f":{ports[0]}")
+        servicebus = servicebus.replace(f":{self.ports[1]}", f":{ports[1]}")
+        return replace(self, cosmos=cosmos, servicebus=servicebus)
 
 
 async def serve() -> None:
@@ -39,30 +71,34 @@ async def serve() -> None:
         ServiceBusServer(queues) as servicebus,
     ):
         place = {"cosmos": cosmos.connection.connection_string, "servicebus": servicebus.connection_string}
-        print(json.dumps(place), flush=True)
-        await asyncio.to_thread(sys.stdin.read)
+        print(json.dumps({**place, "ports": [cosmos.port, servicebus.port]}), flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            asked, answer = json.loads(line), cast(Any, None)
+            if "put" in asked:
+                put(queues, *asked["put"])
+            elif "count" in asked:
+                answer = queues.broker.queue(asked["count"]).counts()["active"]
+            else:
+                answer = {kind: [used.count, used.charge_ru] for kind, used in cosmos.usage().items()}
+                cosmos.reset_usage()
+            print(json.dumps(answer), flush=True)
+
+
+def put(engine: Engine, queue: str, name: str, keys: list[str]) -> None:
+    """Put a message for each key into a queue."""
+    messages = []
+    for n, key in enumerate(keys):
+        id = f"{name}-{n:08d}"
+        body, kind = app.encode(Add(id, key, 3))
+        messages.append(Message(body=body, outbox_id=id, type=kind))
+    engine.broker.send(queue, messages)
 
 
 @asynccontextmanager
 async def azure_place() -> AsyncIterator[AzurePlace]:
     """The emulators, in a process that ends with the context."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.benchmarks.azure_place"),
-        cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        line = await asyncio.wait_for(process.stdout.readline(), START_S)
-        yield AzurePlace(**json.loads(line))
-    finally:
-        process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), STOP_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+    async with program("tests.benchmarks.azure_place") as (process, place):
+        yield AzurePlace(**place, process=process)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """Run W1 on every system and measure the log alone, repeats interleaved so that noise of the machine hits all alike.
 
     python -m tests.benchmarks.run [--repeats 5] [--messages 20000] [--records 200000] [--output FOLDER]
-                                   [--only log|profile|scopes|history|azure|SYSTEM[:VARIANT] ...]
+                                   [--only log|profile|scopes|history|azure|latency|SYSTEM[:VARIANT] ...]
 
 A system is a module of the shape `measure.Benchmark`; name it in SYSTEMS to take part.  `--only log` measures the log,
 `--only profile` the stages of our own W1, `--only scopes` the three commit protocols side by side, `--only history`
 what recording costs and judging takes, `--only azure` what a message asks of the Azure services and what the adapters
-cost beside the bare SDKs.  Writes w1, log, profile, scopes, history and azure, those of what was chosen, into the
-folder, each as .json and .txt.
+cost beside the bare SDKs, `--only latency` the rate with these services a round trip away.  Writes w1, log, profile,
+scopes, history, azure and azure-latency, those of what was chosen, into the folder, each as .json and .txt.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks import bench_azure, bench_history, bench_log, bench_scopes, profile_w1, report
+from tests.benchmarks import bench_azure, bench_history, bench_latency, bench_log, bench_scopes, profile_w1, report
 from tests.benchmarks.apart import Apart
 from tests.benchmarks.measure import MESSAGE_COUNT, Benchmark, Measurement
 
 ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = ROOT / "docs" / "benchmarks"
+LATENCY_REPEATS_MAX = 3
+"""Each takes some minutes; `python -m tests.benchmarks.bench_latency` takes more, and the whole cross."""
 SCRATCH = ROOT / "build"  # beside the sources, so on a real disk and not in memory
 
 SYSTEMS = (
@@ -32,7 +34,7 @@ SYSTEMS = (
     "tests.benchmarks.peers.sqlite",
     "tests.benchmarks.ours",
 )
-PARTS = LOG, PROFILE, SCOPES, HISTORY, AZURE = "log", "profile", "scopes", "history", "azure"
+PARTS = LOG, PROFILE, SCOPES, HISTORY, AZURE, LATENCY = "log", "profile", "scopes", "history", "azure", "latency"
 
 Entrant = tuple[Benchmark, str]
 
@@ -58,6 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bench_scopes.publish(options.repeats, options.messages, options.output))
     if AZURE in parts:
         print(bench_azure.publish(options.repeats, options.messages, options.output))
+    if LATENCY in parts:
+        print(bench_latency.publish(min(options.repeats, LATENCY_REPEATS_MAX), options.output))
     return 0
 
 
@@ -76,7 +80,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--messages", type=int, default=MESSAGE_COUNT)
     parser.add_argument("--records", type=int, default=bench_log.RECORD_COUNT, help="of the log's measurement")
-    parser.add_argument("--only", nargs="*", default=[], metavar="log|profile|scopes|history|azure|SYSTEM[:VARIANT]")
+    parser.add_argument("--only", nargs="*", default=[], metavar="|".join((*PARTS, "SYSTEM[:VARIANT]")))
     parser.add_argument("--output", type=Path, default=PUBLISHED)
     return parser.parse_args(arguments)
 
